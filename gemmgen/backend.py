@@ -1,0 +1,69 @@
+"""The contract between verification and whatever runs a kernel: the emulator or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gemmgen.launch import LaunchSequence
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gemmgen.compiler import Binary
+
+BASE_ALIGNMENT = 256
+"""Bytes that every buffer's address is a multiple of before its offset is added."""
+
+
+@dataclass
+class HostBuffer:
+    """The memory of one array argument: every byte between its first and its last element, gaps included.
+
+    A backend gives the kernel a pointer ``offset_bytes`` past a multiple of 256, runs, and writes what the kernel
+    left there back into ``storage``. One byte before or after ``storage`` is out of bounds.
+    """
+
+    storage: npt.NDArray[Any]
+    """One dimension, contiguous, of the argument's element type (bfloat16 as uint16)."""
+    offset_bytes: int = 0
+    initialised: bool = True
+    """False for memory that the kernel must not read before it has written it."""
+
+
+class Backend(Protocol):
+    """Runs launch sequences. Raises ``LaunchError`` or an error of its own that derives from ``GemmgenError``."""
+
+    name: str
+    """``emulator`` or ``gpu``."""
+    description: str
+    """For people and certificates: which device, or which emulator."""
+
+    def run(
+        self,
+        binary: Binary,
+        sequence: LaunchSequence,
+        dimensions: Mapping[str, int],
+        scalars: Mapping[str, float],
+        buffers: Mapping[str, HostBuffer],
+    ) -> None:
+        """Runs every launch of ``sequence`` once, in order, on ``buffers`` (a missing one is a null pointer)."""
+
+
+def numpy_type(element_type: str) -> np.dtype[Any]:
+    """The NumPy type that holds elements of ``element_type``; bfloat16 is held as its bits in uint16."""
+    import numpy as np
+
+    names = {
+        "f32": "float32",
+        "f64": "float64",
+        "f16": "float16",
+        "bf16": "uint16",
+        "s8": "int8",
+        "u8": "uint8",
+        "s32": "int32",
+        "s64": "int64",
+    }
+    return np.dtype(names[element_type])

@@ -1,0 +1,188 @@
+"""What a host needs to call an instance: problem, arguments, workspace and launches, free of any kernel family.
+
+An instance is a *launch sequence*: one or more kernels in order. Every size in it is a ``Formula`` over the problem's
+integers, so the same description serves Python, C++ and the certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gemmgen.formula import Formula
+
+DataType = Literal["f32", "f64", "f16", "bf16", "s8", "u8", "s32", "s64"]
+
+BYTES: dict[str, int] = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "s32": 4, "s64": 8}
+"""Bytes of one element of each type."""
+
+C_TYPES: dict[str, str] = {
+    "f32": "float",
+    "f64": "double",
+    "f16": "__half",
+    "bf16": "__nv_bfloat16",
+    "s8": "signed char",
+    "u8": "unsigned char",
+    "s32": "int",
+    "s64": "long long",
+}
+"""How each type is written in CUDA."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """An integer of the problem, passed to the kernel as a 32-bit int if an argument of that name exists."""
+
+    name: str
+    meaning: str
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+    default: Formula | None = None
+    """Value where no array fixes it, for example a leading dimension of a matrix with one row; None: it must be known."""
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A value passed by copy: a dimension of the problem (``s32``) or a number such as alpha."""
+
+    name: str
+    type: DataType
+    meaning: str
+    default: float | int | None = None
+    """Value where the caller gives none; None: the caller must give it, or it is a dimension of the problem."""
+
+
+@dataclass(frozen=True)
+class ArrayArgument:
+    """A pointer to device memory, and the array that the caller shows for it.
+
+    ``shape`` and ``strides`` (elements, not bytes) are formulas. One that is a single name binds that dimension from the
+    caller's array; any other is checked once all names are bound. The stride along an extent of 0 or 1 is not looked at.
+    """
+
+    name: str
+    type: DataType
+    role: Literal["input", "output", "inout", "workspace"]
+    shape: tuple[Formula, ...]
+    strides: tuple[Formula, ...]
+    alignment: int
+    """Bytes that the pointer must be a multiple of."""
+    meaning: str
+    needed: str | None = None
+    """For an inout array, the scalar that decides whether it is read at all (``beta`` for C); None: always."""
+
+    @property
+    def reads(self) -> bool:
+        return self.role in ("input", "inout")
+
+    @property
+    def writes(self) -> bool:
+        return self.role in ("output", "inout", "workspace")
+
+
+Argument = ScalarArgument | ArrayArgument
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition over the problem that the instance was generated for, such as ``lda % 4 == 0``."""
+
+    condition: Formula
+    explanation: str
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One kernel of the sequence. A launch with an empty grid is skipped."""
+
+    entry: str
+    grid: tuple[Formula, Formula, Formula]
+    block: tuple[int, int, int]
+    arguments: tuple[str, ...]
+    """Names from ``LaunchSequence.arguments``, in the order of the kernel's parameters."""
+    dynamic_shared_bytes: Formula = Formula("0")
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def grid_of(self, problem: Mapping[str, int]) -> tuple[int, int, int]:
+        """Blocks in x, y, z for one problem."""
+        x, y, z = (formula.evaluate(problem) for formula in self.grid)
+        return x, y, z
+
+
+@dataclass(frozen=True)
+class LaunchSequence:
+    """Everything that a caller must know to run an instance."""
+
+    name: str
+    dimensions: tuple[Dimension, ...]
+    arguments: tuple[Argument, ...]
+    launches: tuple[KernelLaunch, ...]
+    constraints: tuple[Constraint, ...] = ()
+    workspace_bytes: Formula = field(default=Formula("0"))
+
+    def argument(self, name: str) -> Argument:
+        """The argument called ``name``; ``KeyError`` if there is none."""
+        for argument in self.arguments:
+            if argument.name == name:
+                return argument
+        raise KeyError(name)
+
+    @property
+    def arrays(self) -> tuple[ArrayArgument, ...]:
+        return tuple(argument for argument in self.arguments if isinstance(argument, ArrayArgument))
+
+    @property
+    def scalars(self) -> tuple[ScalarArgument, ...]:
+        """Scalars that are no dimension of the problem, such as alpha."""
+        dimensions = {dimension.name for dimension in self.dimensions}
+        return tuple(a for a in self.arguments if isinstance(a, ScalarArgument) and a.name not in dimensions)
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as plain data, for certificates and hosts in other languages."""
+        arguments: list[dict[str, Any]] = []
+        for argument in self.arguments:
+            if isinstance(argument, ScalarArgument):
+                arguments.append(
+                    {"kind": "scalar", "name": argument.name, "type": argument.type, "meaning": argument.meaning}
+                )
+            else:
+                arguments.append(
+                    {
+                        "kind": "array",
+                        "name": argument.name,
+                        "type": argument.type,
+                        "role": argument.role,
+                        "shape": [str(extent) for extent in argument.shape],
+                        "strides": [str(stride) for stride in argument.strides],
+                        "alignment": argument.alignment,
+                        "meaning": argument.meaning,
+                    }
+                )
+        return {
+            "name": self.name,
+            "dimensions": [
+                {"name": d.name, "meaning": d.meaning, "minimum": d.minimum, "maximum": d.maximum}
+                for d in self.dimensions
+            ],
+            "arguments": arguments,
+            "constraints": [
+                {"condition": str(c.condition), "explanation": c.explanation} for c in self.constraints
+            ],
+            "workspace_bytes": str(self.workspace_bytes),
+            "launches": [
+                {
+                    "entry": launch.entry,
+                    "grid": [str(extent) for extent in launch.grid],
+                    "block": list(launch.block),
+                    "cluster": list(launch.cluster),
+                    "dynamic_shared_bytes": str(launch.dynamic_shared_bytes),
+                    "arguments": list(launch.arguments),
+                }
+                for launch in self.launches
+            ],
+        }
