@@ -9,6 +9,7 @@ cache that cannot be written works as far as it can and warns once; it never mak
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -76,9 +77,7 @@ def default_limit_bytes() -> int:
         return DEFAULT_LIMIT_BYTES
     match = _SIZE.fullmatch(text)
     if match is None:
-        warnings.warn(
-            f"{LIMIT_VARIABLE}={text!r} is not a size like 500M or 2GiB; using 1 GiB", CacheWarning, stacklevel=2
-        )
+        warnings.warn(f"{LIMIT_VARIABLE}={text!r} is not a size like 500M or 2GiB; using 1 GiB", CacheWarning, stacklevel=2)
         return DEFAULT_LIMIT_BYTES
     exponent = " KMGT".index(match[2].upper() or " ")
     return int(match[1]) << (10 * exponent)
@@ -137,11 +136,9 @@ class Cache:
         return CacheInfo(self.directory, len(sizes), sum(sizes), self.limit_bytes, _writable(self.directory))
 
     def clear(self) -> int:
-        """Removes all entries, and nothing else in the directory; returns how many could be removed."""
+        """Removes all entries, but nothing foreign and nothing that others are building; returns how many it removed."""
         removed = sum(self._remove(entry) for entry, _, _ in self._list())
-        shutil.rmtree(self._building, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self._entries.rmdir()
+        self._remove_abandoned()
         self._estimated_bytes = 0
         return removed
 
@@ -170,8 +167,8 @@ class Cache:
             try:
                 os.rename(built, entry)
                 return
-            except OSError:
-                if not entry.exists():
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
             # Somebody else was first. Theirs is as good as ours if it is whole.
             with contextlib.suppress(OSError):
