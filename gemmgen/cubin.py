@@ -105,8 +105,7 @@ def _read_entries(cubin: bytes) -> dict[str, EntryAttributes]:
     reserved = any(section.name.startswith(_RESERVED_SHARED_SECTION) for section in sections)
     functions, entries = _functions(sections)
     registers, frame, stack = (
-        _by_function(by_name.get(".nv.info"), attribute, functions)
-        for attribute in (_REGISTERS, _FRAME_BYTES, _STACK_BYTES)
+        _by_function(by_name.get(".nv.info"), attribute, functions) for attribute in (_REGISTERS, _FRAME_BYTES, _STACK_BYTES)
     )
     found = {}
     for name in entries:
@@ -145,12 +144,11 @@ def _sections(cubin: bytes) -> list[_Section]:
     table, entry_bytes, count, names_index = header[6], header[11], header[12], header[13]
     if entry_bytes != _SECTION_HEADER.size or names_index >= count:
         raise CubinError("damaged cubin: section table")
+    _slice(cubin, header[5], header[9] * header[10])  # the program headers, which stand at the end
     raw = [_SECTION_HEADER.unpack_from(_slice(cubin, table + i * entry_bytes, entry_bytes)) for i in range(count)]
     names = _slice(cubin, raw[names_index][4], raw[names_index][5])
     return [
-        _Section(
-            _string(names, name), kind, link, size, b"" if kind in (0, _TYPE_NOBITS) else _slice(cubin, offset, size)
-        )
+        _Section(_string(names, name), kind, link, size, b"" if kind in (0, _TYPE_NOBITS) else _slice(cubin, offset, size))
         for name, kind, _, _, offset, size, link, _, _, _ in raw
     ]
 
