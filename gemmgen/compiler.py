@@ -114,9 +114,7 @@ def compile_source(
     return binary
 
 
-def compile_many(
-    jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None
-) -> list[Binary | CompileError]:
+def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None) -> list[Binary | CompileError]:
     """Compiles jobs in parallel threads; the results are in the order of the jobs, a failed one's error in its place.
 
     NVRTC compiles concurrently and without Python's lock. `workers` defaults to the CPUs this process may use.
@@ -127,9 +125,7 @@ def compile_many(
 
     def compile_one(job: CompileJob) -> Binary | CompileError:
         try:
-            return compile_source(
-                job.source, architecture=job.architecture, options=job.options, name=job.name, cache=cache
-            )
+            return compile_source(job.source, architecture=job.architecture, options=job.options, name=job.name, cache=cache)
         except CompileError as error:
             return error
 
@@ -152,7 +148,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 
 def supported_architectures() -> tuple[str, ...]:
-    """The architectures NVRTC compiles for, without the architecture-specific ones (sm_90a). Raises EnvironmentMissing."""
+    """The architectures NVRTC compiles for, without those like sm_90a. Raises EnvironmentMissing."""
     nvrtc_version()
     nvrtc = _load_nvrtc()
     result, numbers = nvrtc.nvrtcGetSupportedArchs()
@@ -178,9 +174,7 @@ def _check_arguments(source: str, architecture: str, options: Sequence[str]) -> 
     if _ARCHITECTURE.fullmatch(architecture) is None:
         raise CompileError(f"not an architecture: {architecture!r}; need a name like sm_80 or sm_90a")
     if "\0" in source:
-        raise CompileError(
-            f"the source has a NUL character in line {source[: source.index(chr(0))].count(chr(10)) + 1}"
-        )
+        raise CompileError(f"the source has a NUL character in line {source[: source.index(chr(0))].count(chr(10)) + 1}")
     for option in options:
         if "\0" in option or not option.startswith("-"):
             raise CompileError(f"not a compiler option: {option!r}")
@@ -194,9 +188,7 @@ def _all_options(options: Sequence[str]) -> tuple[str, ...]:
     return (*base, *options)
 
 
-def _compile(
-    source: str, architecture: str, options: tuple[str, ...], file_name: str, version: tuple[int, int], key: str
-) -> Binary:
+def _compile(source: str, architecture: str, options: tuple[str, ...], file_name: str, version: tuple[int, int], key: str) -> Binary:
     nvrtc = _load_nvrtc()
     # NVRTC prefixes a relative name with the current directory, which must not show in the result.
     path = f"/{file_name}"
@@ -233,9 +225,7 @@ def _fetch(nvrtc: Any, program: Any, what: str, text: bool = True) -> bytes:
     return buffer.rstrip(b"\0") if text else buffer
 
 
-def _compile_error(
-    source: str, ptx: str, architecture: str, file_name: str, log: str, result: str
-) -> CompileError | EnvironmentMissing:
+def _compile_error(source: str, ptx: str, architecture: str, file_name: str, log: str, result: str) -> CompileError | EnvironmentMissing:
     if "nvrtc-builtins" in log:
         return EnvironmentMissing(f"NVRTC is incomplete: {log.strip()}; {_HOW_TO_GET_NVRTC}")
     if "--gpu-architecture" in log:
@@ -249,9 +239,7 @@ def _resources(entries: dict[str, EntryAttributes], spills: dict[str, Spills]) -
     if missing:
         raise CompileError(f"ptxas did not report the spills of {', '.join(sorted(missing))}")
     return {
-        name: KernelResources(
-            spill_stores=spills[name].store_bytes, spill_loads=spills[name].load_bytes, **asdict(attributes)
-        )
+        name: KernelResources(spill_stores=spills[name].store_bytes, spill_loads=spills[name].load_bytes, **asdict(attributes))
         for name, attributes in entries.items()
     }
 
