@@ -232,10 +232,7 @@ def architecture_for(major: int, minor: int) -> Architecture | None:
         entry
         for entry in ARCHITECTURES.values()
         if entry.compute_capability[0] == major
-        and (
-            entry.compute_capability == (major, minor)
-            or (entry.compute_capability[1] < minor and entry.name[-1] != "a")
-        )
+        and (entry.compute_capability == (major, minor) or (entry.compute_capability[1] < minor and entry.name[-1] != "a"))
     ]
     return max(candidates, key=lambda entry: (entry.compute_capability, len(entry.features)), default=None)
 
@@ -265,9 +262,7 @@ def occupancy(architecture: Architecture, threads: int, registers: int, shared_b
     set to its largest shared memory capacity. `shared_bytes` counts static and dynamic bytes, without the reserved.
     """
     if threads < 1 or registers < 0 or shared_bytes < 0:
-        raise ValueError(
-            f"need threads >= 1, registers >= 0, shared_bytes >= 0; got {threads, registers, shared_bytes}"
-        )
+        raise ValueError(f"need threads >= 1, registers >= 0, shared_bytes >= 0; got {threads, registers, shared_bytes}")
     warps_per_block = -(-threads // WARP_THREADS)
     limits: dict[Limiter, int] = {
         "threads": _UNLIMITED if threads <= architecture.threads_per_block else 0,
@@ -299,9 +294,7 @@ def _blocks_by_registers(architecture: Architecture, warps_per_block: int, regis
 def _blocks_by_shared(architecture: Architecture, shared_bytes: int) -> int:
     if shared_bytes > architecture.shared_bytes_per_block:
         return 0
-    allocated = _round_up(
-        shared_bytes + architecture.reserved_shared_bytes_per_block, architecture.shared_allocation_bytes
-    )
+    allocated = _round_up(shared_bytes + architecture.reserved_shared_bytes_per_block, architecture.shared_allocation_bytes)
     return architecture.shared_bytes_per_sm // allocated if allocated else _UNLIMITED
 
 
