@@ -83,9 +83,7 @@ def _nvrtc() -> Iterable[Finding]:
     try:
         major, minor = nvrtc_version()
     except EnvironmentMissing as error:
-        yield Finding(
-            "NVRTC", "missing", str(error), "sources can be rendered and checked, but not compiled or verified"
-        )
+        yield Finding("NVRTC", "missing", str(error), "sources can be rendered and checked, but not compiled or verified")
         return
     path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc").abs_path
     yield Finding("NVRTC", "ok", f"{major}.{minor} at {path}, compiles for {', '.join(supported_architectures())}")
@@ -143,9 +141,7 @@ def _gpu(driver: Any, index: int) -> Finding:
     detail = f"{name}, compute capability {major}.{minor}, {sm_count} SMs, {memory_bytes / 2**30:.0f} GiB"
     architecture = architecture_for(major, minor)
     if architecture is None:
-        return Finding(
-            f"GPU {index}", "warning", detail, "no known architecture runs on it: kernels cannot be made for it"
-        )
+        return Finding(f"GPU {index}", "warning", detail, "no known architecture runs on it: kernels cannot be made for it")
     entry = match_device(name, sm_count)
     known = f"compiled for as {architecture.name}, " + (f"known as {entry.name}" if entry else "peaks not known")
     return Finding(f"GPU {index}", "ok", f"{detail}, {known}")
@@ -173,9 +169,7 @@ def _nvcc() -> Iterable[Finding]:
 
 def _tool(name: str, path: Path) -> Finding:
     try:
-        run = subprocess.run(
-            [str(path), "--version"], capture_output=True, text=True, timeout=_TOOL_TIMEOUT_SECONDS, check=True
-        )
+        run = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=_TOOL_TIMEOUT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding(name, "warning", f"{path} does not run: {_first_line(error)}", f"reinstall {name}")
     versions = [word[1:] for word in run.stdout.split() if word[:1] == "V" and word[1:2].isdigit()]
