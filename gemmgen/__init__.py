@@ -1,3 +1,26 @@
 """gemmgen turns a short, checked description of a kernel into specialised CUDA, with the evidence that it is right."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+__all__ = ["Kernel", "compile", "load_spec", "plan", "render", "verify"]
+
+if TYPE_CHECKING:
+    from gemmgen.api import compile, load_spec, plan, render, verify  # noqa: A004
+    from gemmgen.kernel import Kernel
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the public functions when they are first used, so that importing the package costs nothing."""
+    if name == "Kernel":
+        from gemmgen.kernel import Kernel
+
+        return Kernel
+    if name in __all__:
+        from gemmgen import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'gemmgen' has no attribute {name!r}")

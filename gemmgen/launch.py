@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gemmgen.errors import LaunchError
 from gemmgen.formula import Formula
 
 DataType = Literal["f32", "f64", "f16", "bf16", "s8", "u8", "s32", "s64"]
@@ -114,6 +115,24 @@ class KernelLaunch:
         return x, y, z
 
 
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
+"""The most blocks in x, y, z on every architecture."""
+
+
+@dataclass(frozen=True)
+class ResolvedLaunch:
+    """One launch of one problem: its formulas as numbers, its arguments with their types."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+    """Dynamic shared memory."""
+    parameters: tuple[tuple[str, str], ...]
+    """(argument name, type) in the order of the kernel's parameters; the type of an array is ``pointer``."""
+
+
 @dataclass(frozen=True)
 class LaunchSequence:
     """Everything that a caller must know to run an instance."""
@@ -141,6 +160,37 @@ class LaunchSequence:
         """Scalars that are no dimension of the problem, such as alpha."""
         dimensions = {dimension.name for dimension in self.dimensions}
         return tuple(a for a in self.arguments if isinstance(a, ScalarArgument) and a.name not in dimensions)
+
+    def resolve(self, dimensions: Mapping[str, int]) -> tuple[ResolvedLaunch, ...]:
+        """The launches of one problem in order, without those whose grid is empty.
+
+        Raises ``LaunchError`` if a grid is larger than a GPU can have, ``FormulaError`` if a dimension is missing.
+        """
+        types = {
+            argument.name: argument.type if isinstance(argument, ScalarArgument) else "pointer"
+            for argument in self.arguments
+        }
+        resolved: list[ResolvedLaunch] = []
+        for launch in self.launches:
+            grid = launch.grid_of(dimensions)
+            if min(grid) < 0 or any(blocks > limit for blocks, limit in zip(grid, GRID_LIMITS, strict=True)):
+                raise LaunchError(
+                    f"{launch.entry} would need a grid of {grid} blocks; a GPU has at most {GRID_LIMITS}: "
+                    "make the problem smaller or the threadblock tile larger"
+                )
+            if 0 in grid:
+                continue
+            resolved.append(
+                ResolvedLaunch(
+                    entry=launch.entry,
+                    grid=grid,
+                    block=launch.block,
+                    cluster=launch.cluster,
+                    shared_bytes=launch.dynamic_shared_bytes.evaluate(dimensions),
+                    parameters=tuple((name, types[name]) for name in launch.arguments),
+                )
+            )
+        return tuple(resolved)
 
     def to_json(self) -> dict[str, Any]:
         """The description as plain data, for certificates and hosts in other languages."""
@@ -170,9 +220,7 @@ class LaunchSequence:
                 for d in self.dimensions
             ],
             "arguments": arguments,
-            "constraints": [
-                {"condition": str(c.condition), "explanation": c.explanation} for c in self.constraints
-            ],
+            "constraints": [{"condition": str(c.condition), "explanation": c.explanation} for c in self.constraints],
             "workspace_bytes": str(self.workspace_bytes),
             "launches": [
                 {

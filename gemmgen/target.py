@@ -52,7 +52,6 @@ class Architecture:
     shared_allocation_bytes: int = 128
     threads_per_block: int = 1024
     registers_per_sm: int = 64 * KIB
-    registers_per_block: int = 64 * KIB
     registers_per_thread: int = 255
     register_allocation_unit: int = 256
     warp_allocation_granularity: int = 4
@@ -284,9 +283,6 @@ def _blocks_by_registers(architecture: Architecture, warps_per_block: int, regis
         return _UNLIMITED
     partitions = architecture.warp_allocation_granularity
     registers_per_warp = _round_up(registers * WARP_THREADS, architecture.register_allocation_unit)
-    # The launch check assumes that a block takes registers from all partitions alike.
-    if registers_per_warp * _round_up(warps_per_block, partitions) > architecture.registers_per_block:
-        return 0
     warps = architecture.registers_per_sm // partitions // registers_per_warp * partitions
     return warps // warps_per_block
 

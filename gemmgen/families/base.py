@@ -72,6 +72,8 @@ class KernelPlan:
     """SHA-256 of the spec's identity, in hex."""
     architecture: Architecture
     sequence: LaunchSequence
+    spec: Any
+    """The spec, of the family's own type."""
     template: str
     """Path of the template below ``templates/``."""
     shared_memory: tuple[SharedRegion, ...]
@@ -164,6 +166,10 @@ class Family(ABC):
     @abstractmethod
     def cost(self, plan: Any, problem: Mapping[str, int]) -> Cost:
         """Least operations and bytes of one problem."""
+
+    @abstractmethod
+    def summary(self, plan: Any) -> list[str]:
+        """What the kernel computes, in a few lines for the top of its source."""
 
     @abstractmethod
     def explain(self, plan: Any) -> list[Section]:

@@ -1,0 +1,25 @@
+"""The kernel families, and the only list of them. A family is imported when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+
+from gemmgen.families.base import Family, KernelSpec
+
+FAMILIES = {
+    "gemm": "gemmgen.families.gemm",
+}
+"""The module of each kind; it has one attribute ``family``."""
+
+
+@lru_cache(maxsize=None)
+def family(kind: str) -> Family:
+    """The family of ``kind``; ``KeyError`` if there is none."""
+    found: Family = import_module(FAMILIES[kind]).family
+    return found
+
+
+def family_of(spec: KernelSpec) -> Family:
+    """The family that a spec belongs to."""
+    return family(spec.kind)

@@ -1,0 +1,79 @@
+"""The problems that a GEMM instance is verified on, derived from its tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gemmgen.families.base import Case
+from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
+
+
+def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict[str, int]]) -> list[Case]:
+    """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
+    tile_m, tile_n = plan.tile_m, plan.tile_n
+    loop = plan.loop
+    tile_k, stages = (loop.tile_k, loop.stages) if isinstance(loop, TiledLoop) else (8, 1)
+    sizes: dict[str, tuple[int, int, int]] = {
+        "one element": (1, 1, 1),
+        "one tile": (tile_m, tile_n, tile_k),
+        "m one below a tile": (tile_m - 1, tile_n, tile_k),
+        "m one above a tile": (tile_m + 1, tile_n, tile_k),
+        "n one below a tile": (tile_m, tile_n - 1, tile_k),
+        "n one above a tile": (tile_m, tile_n + 1, tile_k),
+        "k one below a tile": (tile_m, tile_n, tile_k - 1),
+        "k one above a tile": (tile_m, tile_n, tile_k + 1),
+        "a row": (1, tile_n + 2, tile_k + 3),
+        "a column": (tile_m + 2, 1, tile_k + 3),
+        "k of 1": (5, 3, 1),
+        "primes": (_prime(tile_m), _prime(tile_n), _prime(2 * tile_k)),
+        "many steps": (tile_m // 2 + 1, tile_n // 2 + 1, tile_k * (2 * stages + 3) + 1),
+        "2 x 3 tiles": (2 * tile_m, 3 * tile_n, 3 * tile_k),
+    }
+    scalars = _scalars(plan)
+    cases = []
+    for name, size in sizes.items():
+        for data in ("integers", "reals"):
+            cases.append(_case(plan, name, problem(plan, size), scalars[data], data))
+    uneven = problem(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1))
+    padded = dict(uneven)
+    for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
+        padded[matrix.leading_dimension] += 3 * matrix.alignment
+    offsets = {matrix.name: matrix.alignment for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c)}
+    offsets |= {array.name: 1 for array in plan.sequence.arrays if array.name not in offsets}
+    for data in ("integers", "reals"):
+        cases.append(_case(plan, "padded leading dimensions", padded, scalars[data], data))
+        cases.append(_case(plan, "least aligned pointers", uneven, scalars[data], data, offsets=offsets))
+    cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
+    for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
+        cases.append(_case(plan, name, problem(plan, empty), scalars["integers"], "integers"))
+    corners: list[dict[str, float]] = []
+    if "alpha" in scalars["integers"]:
+        corners.append({"alpha": 0.0})
+    if "beta" in scalars["integers"]:
+        corners.append({"beta": 0.0})
+    if len(corners) == 2:
+        corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
+    for corner in corners:
+        name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
+        cases.append(_case(plan, name, uneven, {**scalars["integers"], **corner}, "integers"))
+    return cases
+
+
+def _case(plan: GemmPlan, name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:
+    return Case(name, dimensions, scalars, data, seed=sum(dimensions.values()), **more)
+
+
+def _scalars(plan: GemmPlan) -> dict[str, dict[str, float]]:
+    """Values for alpha, beta and scalar biases, for integer and for real data."""
+    found: dict[str, dict[str, float]] = {"integers": {}, "reals": {}}
+    for scalar in plan.sequence.scalars:
+        whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
+        found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
+    return found
+
+
+def _prime(near: int) -> int:
+    return min(PRIMES, key=lambda prime: abs(prime - 1.3 * near))

@@ -1,0 +1,112 @@
+"""SGEMM as a kernel family: its cases, its reference and its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
+from gemmgen.families.epilogue import UNIT_ROUNDOFF, apply_reference, rounded
+from gemmgen.families.gemm.plan import GemmPlan, plan_gemm
+from gemmgen.families.gemm.spec import GemmSpec
+from gemmgen.target import Architecture
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+LARGEST_INTEGER = 4
+"""Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
+
+
+class GemmFamily(Family):
+    """C = epilogue(alpha * op(A) * op(B) + beta * C)."""
+
+    kind: ClassVar[str] = "gemm"
+    spec: ClassVar[type[KernelSpec]] = GemmSpec
+    size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+
+    def plan(self, spec: GemmSpec, architecture: Architecture) -> KernelPlan:
+        return plan_gemm(spec, architecture)
+
+    def problem(self, plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
+        problem = dict(zip(self.size_names, sizes, strict=True))
+        for dimension in plan.sequence.dimensions:
+            if dimension.default is not None:
+                problem[dimension.name] = dimension.default.evaluate(problem)
+        return problem
+
+    def cases(self, plan: GemmPlan) -> list[Case]:
+        from gemmgen.families.gemm.cases import gemm_cases
+
+        return gemm_cases(plan, self.problem)
+
+    def fill(
+        self, plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator
+    ) -> npt.NDArray[Any]:
+        import numpy as np
+
+        unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (
+            name == "C" and case.scalars.get("beta", 0.0) == 0
+        )
+        if unread:
+            return np.full(shape, np.nan)
+        if case.data == "reals":
+            return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 3, shape)
+        values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+        if case.data == "nonfinite":
+            special = rng.choice([np.nan, np.inf, -np.inf], shape)
+            values = np.where(rng.random(shape) < 0.02, special, values)
+        return values
+
+    def reference(
+        self, plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> dict[str, Expected]:
+        import numpy as np
+
+        m, n, k = (case.dimensions[name] for name in self.size_names)
+        alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
+        value, bound = np.zeros((m, n)), np.zeros((m, n))
+        with np.errstate(invalid="ignore", over="ignore"):
+            if alpha != 0:
+                a, b = arrays["A"].astype(np.float64), arrays["B"].astype(np.float64)
+                product = a @ b
+                if case.data == "reals":
+                    # Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms
+                    # takes part in at most k roundings, whatever the order of the sum; fma rounds once a term.
+                    gamma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
+                    bound = gamma * (np.abs(a) @ np.abs(b))
+                value, bound = rounded(alpha * product, abs(alpha) * bound)
+            if beta != 0:
+                scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros((m, n)))
+                value, bound = rounded(value + scaled, bound + scaled_bound)
+            given = {**case.scalars, **arrays}
+            value, bound = apply_reference(plan.spec.epilogue, value, bound, given)
+        return {"C": Expected(value, bound)}
+
+    def cost(self, plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
+        m, n, k = (problem[name] for name in self.size_names)
+        reads_c = plan.spec.beta == "argument"
+        return Cost(2.0 * m * n * k, 4.0 * (m * k + k * n + m * n * (2 if reads_c else 1)), "fp32")
+
+    def summary(self, plan: GemmPlan) -> list[str]:
+        from gemmgen.families.gemm.explain import formula_lines
+
+        return formula_lines(plan)
+
+    def explain(self, plan: GemmPlan) -> list[Section]:
+        from gemmgen.families.gemm.explain import explain_gemm
+
+        return explain_gemm(plan)
+
+    def peer(
+        self, plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]
+    ) -> tuple[str, Any] | None:
+        """cuBLAS through torch: the product and beta * C; the epilogue follows as separate operations."""
+        from gemmgen.families.gemm.peer import cublas
+
+        return cublas(plan, arrays, scalars)
+
+
+family = GemmFamily()
+

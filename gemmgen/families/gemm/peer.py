@@ -1,0 +1,27 @@
+"""The vendor's GEMM on the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gemmgen.families.gemm.plan import GemmPlan
+
+
+def cublas(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]]:
+    """cuBLAS through torch, TF32 off: ``addmm`` into C, then the epilogue as separate torch operations."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b, c = arrays["A"], arrays["B"], arrays["C"]
+    alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 0.0)
+
+    def run() -> None:
+        if alpha == 1 and beta == 0:
+            torch.mm(a, b, out=c)
+        else:
+            torch.addmm(c, a, b, beta=beta, alpha=alpha, out=c)
+        for operation, declared in plan.epilogue:
+            operation.apply_torch(c, [arrays.get(d.name, scalars.get(d.name)) for d in declared])
+
+    return ("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue"), run

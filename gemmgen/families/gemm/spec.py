@@ -1,0 +1,102 @@
+"""What a user can ask of a GEMM kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gemmgen.families.base import KernelSpec, SpecModel
+from gemmgen.families.epilogue import AnyEpilogueOperation
+
+Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
+"""A tile's extent in elements."""
+AccessWidth = Literal[1, 2, 4]
+
+
+class Extents2(SpecModel):
+    """Rows and columns of a tile of C."""
+
+    m: Extent
+    n: Extent
+
+
+class Extents3(Extents2):
+    """A tile of C and the slice of the k dimension that is processed at a time."""
+
+    k: Extent
+
+
+class Tile(SpecModel):
+    """The tile hierarchy: a threadblock's tile of C is divided among warps, a warp's among its 32 lanes."""
+
+    threadblock: Extents3
+    """Tile of C that one block computes, and the depth in k of the tiles that it keeps in shared memory."""
+    warp: Extents2
+    """Tile of C that one warp computes; it divides the threadblock tile."""
+    thread: Extents2
+    """Elements of C that one thread computes; 32 of these make up the warp tile."""
+
+
+class SharedOperand(SpecModel):
+    """How a tile of A or B lies in shared memory."""
+
+    order: Literal["mn_major", "k_major"] = "mn_major"
+    """``mn_major``: consecutive elements run along m (for A) or n (for B), so that a thread reads its fragment in wide
+    vectors; ``k_major``: they run along k."""
+    padding: Literal["auto"] | Annotated[int, Field(ge=0, le=64, strict=True)] = "auto"
+    """Unused elements after each row of the tile, against bank conflicts; ``auto`` takes the smallest with the fewest
+    wavefronts."""
+
+
+class NaiveMainloop(SpecModel):
+    """One thread computes one element of C, straight from global memory."""
+
+    strategy: Literal["naive"]
+    threadblock: Extents2
+    """Threads of a block: each computes one element."""
+
+
+class TiledMainloop(SpecModel):
+    """Tiles in shared memory and in registers."""
+
+    strategy: Literal["tiled"]
+    tile: Tile
+    fragment: Literal["contiguous", "quads_in_warp", "quads_in_threadblock"] = "quads_in_warp"
+    """Where a thread's rows and columns lie: side by side, or in groups of four spread evenly over the warp tile or over the
+    threadblock tile, so that neighbouring lanes read neighbouring vectors."""
+    stages: Literal[1, 2] = 2
+    """Tiles of A and B in shared memory at a time. With 2 the next one is loaded while this one is used, with one barrier a step."""
+    shared_a: SharedOperand = SharedOperand()
+    shared_b: SharedOperand = SharedOperand()
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+
+class Alignment(SpecModel):
+    """Promises about addresses, in elements: base pointers and leading dimensions are multiples of these.
+
+    They allow accesses of that many elements at a time; extents need not be multiples of anything.
+    """
+
+    a: AccessWidth = 1
+    b: AccessWidth = 1
+    c: AccessWidth = 1
+
+
+class GemmSpec(KernelSpec):
+    """C = epilogue(alpha * op(A) * op(B) + beta * C) in float32."""
+
+    kind: Literal["gemm"]
+    order: Literal["row_major", "column_major"] = "row_major"
+    """How C is stored, and how A and B are stored where they are not transposed."""
+    transpose: Literal["nn", "nt", "tn", "tt"] = "nn"
+    """One letter each for A and B: ``n`` as ``order`` says, ``t`` the other way."""
+    alpha: Literal["argument", "one"] = "argument"
+    """``one`` leaves the factor out of the kernel."""
+    beta: Literal["argument", "zero"] = "argument"
+    """``zero`` makes a kernel that never reads C."""
+    alignment: Alignment = Alignment()
+    mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
+    epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
+    """Operations on each element before it is stored, in this order."""

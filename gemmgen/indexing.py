@@ -1,0 +1,101 @@
+"""Index mathematics shared by plans, tests and pictures: which thread copies what, and which lane owns what.
+
+All functions are pure and work on plain integers. Rows and columns are those of the stored matrix or tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FragmentMap:
+    """Where along one extent of the threadblock tile a thread's elements lie.
+
+    Element ``i`` of the thread at position ``lane`` (of ``lanes``) in warp position ``warp`` is at
+    ``warp * warp_stride + lane * lane_stride + (i // vector) * piece_stride + i % vector``.
+    """
+
+    extent: int
+    """Elements a thread owns."""
+    vector: int
+    """Consecutive elements, read or written by one access."""
+    warp_stride: int
+    lane_stride: int
+    piece_stride: int
+    lanes: int
+    warps: int
+
+    @property
+    def pieces(self) -> int:
+        """Vectors that the elements fall into."""
+        return self.extent // self.vector
+
+    def position(self, warp: int, lane: int, element: int) -> int:
+        """Index within the threadblock tile of one element."""
+        piece, within = divmod(element, self.vector)
+        return warp * self.warp_stride + lane * self.lane_stride + piece * self.piece_stride + within
+
+
+def vector_width(extent: int, widest: int = 4) -> int:
+    """The widest of 4, 2, 1 elements, no wider than ``widest``, that divides ``extent``."""
+    return next(width for width in (4, 2, 1) if width <= widest and extent % width == 0)
+
+
+def contiguous_fragment(threadblock: int, warp: int, thread: int) -> FragmentMap:
+    """Each thread owns ``thread`` consecutive elements."""
+    width = vector_width(thread)
+    return FragmentMap(thread, width, warp, thread, width, warp // thread, threadblock // warp)
+
+
+def split_fragment(threadblock: int, warp: int, thread: int, span: int, width: int) -> FragmentMap:
+    """Each thread owns vectors of ``width`` elements, spread evenly over ``span`` (the warp's or the threadblock's extent).
+
+    Neighbouring lanes then read neighbouring vectors from shared memory, which spares bank conflicts.
+    """
+    pieces = thread // width
+    warp_stride = warp if span == warp else warp // pieces
+    return FragmentMap(thread, width, warp_stride, width, span // pieces, warp // thread, threadblock // warp)
+
+
+@dataclass(frozen=True)
+class TileCopy:
+    """How the threads of a block share out a tile of ``rows`` x ``columns`` elements, stored row by row.
+
+    Thread ``t`` takes the vector at row ``t // vectors_per_row``, column ``t % vectors_per_row * vector``, then the ones
+    ``rows_per_pass`` rows further down, ``passes`` in all. Consecutive threads read consecutive addresses.
+    """
+
+    rows: int
+    columns: int
+    vector: int
+    threads: int
+
+    @property
+    def vectors_per_row(self) -> int:
+        return self.columns // self.vector
+
+    @property
+    def rows_per_pass(self) -> int:
+        return self.threads // self.vectors_per_row
+
+    @property
+    def passes(self) -> int:
+        return self.rows // self.rows_per_pass
+
+    def position(self, thread: int, a_pass: int) -> tuple[int, int]:
+        """Row and column of the first element of a thread's vector in one pass."""
+        row, vector = divmod(thread, self.vectors_per_row)
+        return row + a_pass * self.rows_per_pass, vector * self.vector
+
+
+def tile_copy(rows: int, columns: int, threads: int, widest: int) -> TileCopy | None:
+    """The copy with the widest vectors, no wider than ``widest`` elements, that shares the tile out evenly; None if none does."""
+    for width in (4, 2, 1):
+        if width > widest or columns % width:
+            continue
+        copy = TileCopy(rows, columns, width, threads)
+        per_row = copy.vectors_per_row
+        if per_row <= threads and threads % per_row == 0 and rows % copy.rows_per_pass == 0:
+            return copy
+    return None

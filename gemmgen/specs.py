@@ -1,0 +1,159 @@
+"""Reading specs: YAML or mappings in, checked models out, every mistake a readable message."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from gemmgen.errors import Reason, SpecError
+from gemmgen.families import FAMILIES, family
+from gemmgen.families.base import KernelSpec
+
+MAXIMUM_BYTES = 1_000_000
+"""Largest spec file that is read."""
+
+_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _SpecLoader(_LOADER):  # type: ignore[misc]
+    """Safe YAML in which a key given twice and an alias are errors instead of surprises."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported in specs", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
+    """A checked spec from a YAML file or from a mapping.
+
+    ``overrides`` are ``path=value`` texts such as ``mainloop.tile.threadblock.k=16``, the value in YAML. Raises ``SpecError`` with
+    every mistake that was found.
+    """
+    if isinstance(source, Mapping):
+        name, fields = "spec", dict(source)
+    else:
+        name, fields = str(source), read_yaml(Path(source))
+    for override in overrides:
+        fields = _overridden(fields, override)
+    return _validated(fields, name)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds. Raises ``SpecError`` if the file cannot be read or holds something else."""
+    try:
+        if path.is_dir():
+            raise SpecError(f"{path}: is a directory; name the YAML files in it")
+        with path.open("rb") as stream:
+            data = stream.read(MAXIMUM_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SpecError(f"{path}: cannot be read: {reason}") from None
+    if len(data) > MAXIMUM_BYTES:
+        raise SpecError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no spec is")
+    loaded = _parse_yaml(data, str(path))
+    if not isinstance(loaded, dict):
+        kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
+        raise SpecError(f"{path}: a spec is a YAML mapping (kind: gemm, ...), this file holds {kind}")
+    return loaded
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of all specs, for editors that complete YAML."""
+    schema: dict[str, Any] = _adapter().json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "gemmgen kernel spec", **schema}
+
+
+def _parse_yaml(data: bytes | str, name: str) -> Any:
+    try:
+        return yaml.load(data, Loader=_SpecLoader)  # noqa: S506 - derives from the safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise SpecError(f"{name}:{where} not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise SpecError(f"{name}: not valid YAML: {text}") from None
+
+
+def _overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
+    path, separator, text = override.partition("=")
+    keys = path.split(".")
+    if not separator or not all(keys):
+        raise SpecError(f"--set {override!r}: expected path=value, for example mainloop.tile.threadblock.k=16")
+    value = _parse_yaml(text, f"--set {path}")
+    result = dict(fields)
+    here: Any = result
+    for key, following in zip(keys, [*keys[1:], None], strict=True):
+        if isinstance(here, list):
+            if not key.isdecimal() or int(key) > len(here) or (int(key) == len(here) and following is not None):
+                raise SpecError(f"--set {override!r}: {key!r} is not a position in a list of {len(here)}")
+            if int(key) == len(here):
+                here.append(None)
+            slot: Any = int(key)
+        elif isinstance(here, dict):
+            slot = key
+        else:
+            raise SpecError(f"--set {override!r}: {path!r} leads through a value that has no fields")
+        if following is None:
+            here[slot] = value
+            break
+        below = here[slot] if isinstance(here, list) else here.get(slot, {})
+        if not isinstance(below, dict | list):
+            raise SpecError(f"--set {override!r}: {key!r} is {reprlib.repr(below)} and has no field {following!r}")
+        here[slot] = below.copy()
+        here = here[slot]
+    return result
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> pydantic.TypeAdapter[Any]:
+    kinds = [family(kind).spec for kind in FAMILIES]
+    union: Any = kinds[0]
+    for kind in kinds[1:]:
+        union = union | kind
+    return pydantic.TypeAdapter(union)
+
+
+def _validated(fields: dict[str, Any], name: str) -> KernelSpec:
+    kind = fields.get("kind")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
+        raise SpecError(f"{name}: kind: {got}, need one of: {', '.join(FAMILIES)}")
+    try:
+        return family(kind).spec.model_validate(fields)
+    except pydantic.ValidationError as error:
+        reasons = [_reason(item) for item in error.errors(include_url=False, include_context=False)]
+    except RecursionError:
+        raise SpecError(f"{name}: nested too deeply") from None
+    raise SpecError("\n".join([f"{name}: not a valid spec:", *(f"  - {reason}" for reason in reasons)]))
+
+
+def _reason(item: Any) -> Reason:
+    # The discriminator's value appears in the path as a level of its own, which the YAML does not have.
+    path = ".".join(str(part) for part in item["loc"] if part not in ("naive", "tiled"))
+    kind = str(item["type"])
+    message = str(item["msg"])
+    if kind == "extra_forbidden":
+        return Reason("unknown_field", path, reprlib.repr(item["input"]), "no such field", "gemmgen schema lists the fields")
+    if kind == "missing":
+        return Reason("missing_field", path, "", "a value, which is missing")
+    need = message.removeprefix("Input should be ").removeprefix("Value error, ")
+    return Reason(kind, path, reprlib.repr(item["input"]), need)

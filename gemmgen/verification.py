@@ -1,0 +1,224 @@
+"""Proving an instance right: every case of its family, run on a backend and held against a reference."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.backend import Backend, HostBuffer, numpy_type
+from gemmgen.compiler import Binary
+from gemmgen.errors import GemmgenError
+from gemmgen.families import family_of
+from gemmgen.families.base import Case, Expected, KernelPlan
+from gemmgen.launch import BYTES, ArrayArgument
+
+POISON = 0xFF
+"""Every byte of memory that holds no input; as a float it is a NaN."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What one case came to."""
+
+    case: Case
+    passed: bool
+    worst_ratio: float
+    """Largest error over its bound, where there is a bound; at most 1 in a case that passed."""
+    elements: int
+    """Elements compared."""
+    seconds: float
+    failure: str = ""
+    """Why it failed: the first wrong element, or what the backend reported."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.case.name,
+            "data": self.case.data,
+            "dimensions": dict(self.case.dimensions),
+            "scalars": dict(self.case.scalars),
+            "passed": self.passed,
+            "worst_ratio": self.worst_ratio,
+            "elements": self.elements,
+            "failure": self.failure,
+        }
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """The evidence that a verification leaves behind."""
+
+    name: str
+    architecture: str
+    backend: str
+    device: str
+    results: tuple[CaseResult, ...] = field(default=())
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether there were cases and all of them passed."""
+        return bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def failures(self) -> tuple[CaseResult, ...]:
+        return tuple(result for result in self.results if not result.passed)
+
+    @property
+    def worst_ratio(self) -> float:
+        """Largest error over its bound in any case."""
+        return max((result.worst_ratio for result in self.results), default=0.0)
+
+    @property
+    def elements(self) -> int:
+        """Elements compared in all cases."""
+        return sum(result.elements for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "architecture": self.architecture,
+            "backend": self.backend,
+            "device": self.device,
+            "passed": self.passed,
+            "cases": [result.to_json() for result in self.results],
+            "worst_ratio": self.worst_ratio,
+            "elements": self.elements,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def verify_binary(
+    plan: KernelPlan,
+    binary: Binary,
+    backend: Backend,
+    *,
+    cases: Sequence[Case] | None = None,
+    progress: Callable[[CaseResult], None] | None = None,
+) -> VerificationReport:
+    """Runs ``cases`` (the family's own if None) of ``plan`` on ``backend``; a failing case never stops the others."""
+    started = time.perf_counter()
+    results = []
+    for case in family_of(plan.spec).cases(plan) if cases is None else cases:
+        result = verify_case(plan, binary, backend, case)
+        results.append(result)
+        if progress is not None:
+            progress(result)
+    return VerificationReport(
+        name=plan.name,
+        architecture=binary.architecture,
+        backend=backend.name,
+        device=backend.description,
+        results=tuple(results),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) -> CaseResult:
+    """Runs one case and compares all that it may and may not have written."""
+    started = time.perf_counter()
+    kernel_family = family_of(plan.spec)
+    memory = {array.name: _Memory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
+    for index, (name, piece) in enumerate(memory.items()):
+        if piece.array.reads:
+            rng = np.random.default_rng([case.seed, index, zlib.crc32(case.name.encode())])
+            piece.fill(kernel_family.fill(plan, case, name, piece.view.shape, rng))
+    before = {name: piece.buffer.storage.copy() for name, piece in memory.items()}
+    inputs = {name: piece.view.copy() for name, piece in memory.items()}
+    expected = kernel_family.reference(plan, case, inputs)
+
+    def result(passed: bool, ratio: float = 0.0, elements: int = 0, failure: str = "") -> CaseResult:
+        return CaseResult(case, passed, ratio, elements, time.perf_counter() - started, failure)
+
+    try:
+        buffers = {name: piece.buffer for name, piece in memory.items()}
+        backend.run(binary, plan.sequence, case.dimensions, case.scalars, buffers)
+    except GemmgenError as error:
+        return result(False, failure=str(error))
+    worst, elements = 0.0, 0
+    for name, piece in memory.items():
+        if name in expected:
+            ratio, failure = _compare(name, piece.view, expected[name])
+            elements += piece.view.size
+            worst = max(worst, ratio)
+            if failure:
+                return result(False, worst, elements, failure)
+        failure = piece.stray_write(before[name], written=name in expected)
+        if failure:
+            return result(False, worst, elements, failure)
+    return result(True, worst, elements)
+
+
+@dataclass
+class _Memory:
+    """The memory of one array argument in one case, and the array inside it."""
+
+    array: ArrayArgument
+    buffer: HostBuffer
+    view: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, array: ArrayArgument, case: Case) -> _Memory:
+        shape = tuple(extent.evaluate(case.dimensions) for extent in array.shape)
+        strides = tuple(stride.evaluate(case.dimensions) for stride in array.strides)
+        size = 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        element = numpy_type(array.type)
+        storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
+        byte_strides = [stride * element.itemsize for stride in strides]
+        view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
+        offset = case.offsets.get(array.name, 0) * BYTES[array.type]
+        unread = array.needed is not None and case.scalars.get(array.needed) == 0
+        return cls(array, HostBuffer(storage, offset, initialised=array.reads and not unread), view)
+
+    def fill(self, values: npt.NDArray[Any]) -> None:
+        if self.array.type == "bf16":
+            bits = np.asarray(values, np.float32).view(np.uint32)
+            self.view[...] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        else:
+            self.view[...] = values
+
+    def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
+        """What was changed that must not be: all of an input, and of an output what lies between its elements."""
+        changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
+        if written:
+            width = self.buffer.storage.itemsize
+            strides = [stride for stride in self.view.strides]
+            np.lib.stride_tricks.as_strided(changed, (*self.view.shape, width), (*strides, 1))[...] = False
+        if not changed.any():
+            return ""
+        first = int(np.flatnonzero(changed)[0])
+        what = "between its elements" if written else "although it is an input"
+        return f"{self.array.name} was written {what}, {first} bytes from its start"
+
+
+def _compare(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[float, str]:
+    """Largest error over its bound, and a message about the first wrong element if there is one."""
+    actual = got.astype(np.float64)
+    value = expected.value
+    bound = np.zeros(value.shape) if expected.bound is None else expected.bound
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.abs(actual - value)
+        same = (actual == value) | (np.isnan(actual) & np.isnan(value))
+        within = same | (np.isfinite(value) & (error <= bound))
+        ratios = np.where(same, 0.0, error / bound)
+    if within.all():
+        return float(ratios.max(initial=0.0)), ""
+    wrong = np.argwhere(~within)
+    where = tuple(int(index) for index in wrong[0])
+    allowed = float(bound[where])
+    need = f"{value[where]:.9g} exactly" if allowed == 0 else f"{value[where]:.9g} within {allowed:.3g}"
+    place = ", ".join(map(str, where))
+    ratio = float(ratios[where]) if np.isfinite(ratios[where]) else float("inf")
+    return ratio, f"{name}[{place}] is {actual[where]:.9g}, expected {need}; {len(wrong)} of {value.size} elements are wrong"
+
+
+def dimension_text(dimensions: Mapping[str, int], names: Iterable[str]) -> str:
+    """A problem's size for people: ``m=128 n=64 k=8``."""
+    return " ".join(f"{name}={dimensions[name]}" for name in names)
+
+
