@@ -116,7 +116,8 @@ def test_architecture_for_takes_the_richest_that_runs():
         ("sm_90", 32, 256, 0, Occupancy(0, 0, 0.0, ("registers",))),
         ("sm_90", 1025, 16, 0, Occupancy(0, 0, 0.0, ("threads",))),
         ("sm_90", 1056, 16, 228 * KIB, Occupancy(0, 0, 0.0, ("threads", "shared"))),
-        # A block's registers are checked as if it took them from all four partitions: 28 warps, not 25.
+        ("sm_90", 96, 33, 0, Occupancy(16, 48, 0.75, ("registers",))),  # 17 blocks would need 13 warps in a partition
+        # 80 registers leave 6 warps a partition, 24 in all, though 25 would fit in the file as a whole.
         ("sm_90", 800, 80, 0, Occupancy(0, 0, 0.0, ("registers",))),
     ],
 )
