@@ -79,11 +79,13 @@ def test_neither_ptx_nor_cubin_depends_on_the_current_directory(tmp_path, monkey
     assert str(ROOT).encode() not in here.cubin
 
 
-def test_a_header_in_the_current_directory_is_not_found(tmp_path, monkeypatch):
+def test_no_header_is_found_by_accident(tmp_path, monkeypatch):
     (tmp_path / "local.h").write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CompileError, match=r"local\.h"):
         compile_source('#include "local.h"\n', architecture="sm_90")
+    with pytest.raises(CompileError, match=r"could not open source file"):
+        compile_source('#include "dev/null"\n', architecture="sm_90")
 
 
 @pytest.mark.parametrize("name", ['we"ird\nna\\me.cu', "", "/etc/passwd", "../x", "é" * 300, "a(3): error: b", "\0"])

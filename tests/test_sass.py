@@ -52,7 +52,7 @@ def test_reads_every_part_of_an_instruction():
     assert (multiply.predicate, multiply.reused_operands) == ("!UP0", 2)
     assert multiply.operands == ("R5", "R5.reuse", "R24.reuse", "RZ")
     assert (store.label, store.notes, store.operands) == (".L_x_3", ("SpillRefill",), ("[R1+0x15c]", "R8"))
-    assert (branch.address, branch.predicate, branch.source_line) == (0x10030, "P0", 9)
+    assert (branch.address, branch.predicate, branch.source_line, branch.label) == (0x10030, "P0", 9, "")
     assert (leave.opcode, leave.operands) == ("EXIT", ())
 
 
