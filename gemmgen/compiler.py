@@ -20,8 +20,8 @@ from gemmgen.cubin import EntryAttributes, read_entries
 from gemmgen.diagnostics import Spills, explain_errors, read_spills, warnings_of
 from gemmgen.errors import CompileError, EnvironmentMissing
 
-# `--no-source-include` keeps the folder of the source, which does not exist, out of the search path. `--no-cache` turns off the cache in the
-# driver's folder: a hit there skips ptxas, and with it the report on spills.
+# `--no-source-include` keeps the folder of the source, which does not exist, out of the search path. `--no-cache` turns off
+# the cache in the driver's folder: a hit there skips ptxas, and with it the report on spills.
 BASE_OPTIONS = (
     "--std=c++17",
     "--generate-line-info",
