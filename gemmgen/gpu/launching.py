@@ -1,0 +1,70 @@
+"""Launches in this process, on a stream of the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from gemmgen.gpu.driver import LoadedBinary, PreparedLaunch, bindings, call, check, primary_context
+from gemmgen.launch import LaunchSequence
+
+
+class PreparedCall:
+    """A launch sequence for one problem on one device: all that a call still needs is pointers, scalars and a stream."""
+
+    def __init__(self, loaded: LoadedBinary, sequence: LaunchSequence, dimensions: Mapping[str, int]) -> None:
+        """Raises ``LaunchError`` if the device cannot launch one of the kernels."""
+        self._driver = bindings()
+        self._context = primary_context(loaded.device.ordinal)
+        self._context_handle = int(self._context)
+        self._launches = tuple(PreparedLaunch(loaded, launch) for launch in sequence.resolve(dimensions))
+        self._dimensions = dict(dimensions)
+        self._workspaces = tuple(argument.name for argument in sequence.arrays if argument.role == "workspace")
+        self._workspace_bytes = sequence.workspace_bytes.evaluate(dimensions) if self._workspaces else 0
+
+    def enqueue(
+        self,
+        stream: int,
+        pointers: Mapping[str, int],
+        scalars: Mapping[str, float],
+        wait_for: Collection[int] = (),
+    ) -> None:
+        """Enqueues every kernel on ``stream``, after all work that is now on the streams ``wait_for``.
+
+        The workspace is allocated and freed in the order of the stream. Raises ``LaunchError``.
+        """
+        if not self._launches:
+            return
+        driver = self._driver
+        other_context = int(check(driver, driver.cuCtxGetCurrent())) != self._context_handle
+        if other_context:
+            check(driver, driver.cuCtxPushCurrent(self._context))
+        try:
+            for producer in wait_for:
+                self._wait(stream, producer)
+            values = {**self._dimensions, **scalars, **pointers}
+            if not self._workspace_bytes:
+                values.update(dict.fromkeys(self._workspaces, 0))
+                self._enqueue_all(stream, values)
+                return
+            workspace = int(check(driver, driver.cuMemAllocAsync(self._workspace_bytes, stream)))
+            try:
+                values.update(dict.fromkeys(self._workspaces, workspace))
+                self._enqueue_all(stream, values)
+            finally:
+                check(driver, driver.cuMemFreeAsync(workspace, stream))
+        finally:
+            if other_context:
+                check(driver, driver.cuCtxPopCurrent())
+
+    def _enqueue_all(self, stream: int, values: Mapping[str, float]) -> None:
+        for launch in self._launches:
+            launch.enqueue(stream, values)
+
+    @staticmethod
+    def _wait(stream: int, producer: int) -> None:
+        event = call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+        try:
+            call("cuEventRecord", event, producer)
+            call("cuStreamWaitEvent", stream, event, 0)
+        finally:
+            call("cuEventDestroy", event)
