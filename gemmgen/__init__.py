@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 __all__ = ["Kernel", "compile", "load_spec", "plan", "render", "verify"]
 
 if TYPE_CHECKING:
-    from gemmgen.api import compile, load_spec, plan, render, verify  # noqa: A004
+    from gemmgen.api import compile, load_spec, plan, render, verify
     from gemmgen.kernel import Kernel
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gemmgen.kernel import Kernel
     from gemmgen.verification import CaseResult, VerificationReport
 
+__all__ = ["compile", "compile_plan", "find_backend", "load_spec", "plan", "render", "verify"]
+
 SpecSource = KernelSpec | KernelPlan | Mapping[str, Any] | str | Path
 """Whatever names an instance: a plan, a checked spec, a mapping of fields, or the path of a YAML file."""
 
@@ -34,8 +36,9 @@ def plan(spec: SpecSource, architecture: str | Architecture | None = None, overr
     if isinstance(spec, KernelPlan):
         if architecture is None or _architecture(architecture) == spec.architecture:
             return spec
-        spec = spec.spec
-    checked = spec if isinstance(spec, KernelSpec) else load_spec(spec, overrides)
+        checked: KernelSpec = spec.spec
+    else:
+        checked = spec if isinstance(spec, KernelSpec) else load_spec(spec, overrides)
     return family_of(checked).plan(checked, _architecture(architecture or checked.architecture))
 
 
@@ -44,7 +47,7 @@ def render(spec: SpecSource) -> Source:
     return _render(plan(spec))
 
 
-def compile(spec: SpecSource, architecture: str | Architecture | None = None) -> Kernel:  # noqa: A001
+def compile(spec: SpecSource, architecture: str | Architecture | None = None) -> Kernel:
     """The instance, compiled for ``architecture`` and ready to be launched on arrays. Needs no GPU.
 
     Raises ``CompileError`` with the compiler's own words if it rejects the source.
@@ -89,8 +92,7 @@ def verify(
     from gemmgen.verification import verify_binary
 
     chosen = find_backend(backend)
-    own = getattr(chosen, "architecture", None)
-    planned = plan(spec, architecture or own)
+    planned = plan(spec, architecture or chosen.architecture)
     return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress)
 
 

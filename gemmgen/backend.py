@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmgen.launch import LaunchSequence
+from gemmgen.target import Architecture
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +37,17 @@ class HostBuffer:
 class Backend(Protocol):
     """Runs launch sequences. Raises ``LaunchError`` or an error of its own that derives from ``GemmgenError``."""
 
-    name: str
-    """``emulator`` or ``gpu``."""
-    description: str
-    """For people and certificates: which device, or which emulator."""
+    @property
+    def name(self) -> str:
+        """``emulator`` or ``gpu``."""
+
+    @property
+    def description(self) -> str:
+        """For people and certificates: which device, or which emulator."""
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """The architecture that binaries must be compiled for; None: any will do."""
 
     def run(
         self,

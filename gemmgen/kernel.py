@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.arrays.binding import bind_dimensions, bind_scalars, memory_problems, raise_problems, unknown_names
+from gemmgen.arrays.binding import bind_dimensions, bind_scalars, memory_problems, raise_problems
 from gemmgen.arrays.views import LEGACY_STREAM, ArrayView, describe
 from gemmgen.errors import LaunchError
 from gemmgen.launch import ArrayArgument, LaunchSequence
@@ -44,10 +44,10 @@ class Kernel:
         tensor, else to the stream that an array names in its ``__cuda_array_interface__`` (CuPy's current one), else to
         the legacy default stream. Work that an array names another stream for is waited for, on the device.
 
-        Problems without work launch nothing: an output with no elements, that is. One with no elements to sum over is launched,
-        since BLAS still scales C then. Raises ``LaunchError`` if the call does not fit the kernel, with all reasons.
+        A problem whose grid is empty launches nothing; one that only has nothing to sum over is launched, since C is
+        still scaled then. Raises ``LaunchError`` if the call does not fit the kernel, with all reasons.
         """
-        handle = None if stream is None else stream_handle(stream)
+        handle = _torch_stream(arguments) if stream is None else stream_handle(stream)
         views, problems = self._describe(arguments, handle)
         given = {name: value for name, value in arguments.items() if name not in self._names}
         scalars, dimensions = bind_scalars(self.sequence, given, problems)
@@ -99,7 +99,7 @@ class Kernel:
             argument.name: HostBuffer(
                 views[argument.name].host_storage(numpy_type(argument.type)),
                 offset_bytes=views[argument.name].pointer % BASE_ALIGNMENT,
-                initialised=argument.reads,
+                initialised=argument.reads and scalars.get(argument.needed or "") != 0,
             )
             for argument in self._arrays
         }
@@ -111,9 +111,11 @@ class Kernel:
         prepared = problem.prepared
         if prepared is None:
             prepared = problem.prepared = self._prepare(problem)
+        producers = {view.producer_stream for view in views.values() if view.producer_stream is not None}
         if handle is None:
-            handle = default_stream(views.values())
-        prepared.enqueue(handle, views, scalars)
+            named = (view.producer_stream for view in views.values() if view.producer_stream is not None)
+            handle = next(named, LEGACY_STREAM)
+        prepared.enqueue(handle, {name: view.pointer for name, view in views.items()}, scalars, producers - {handle})
 
     def _prepare(self, problem: _Problem) -> PreparedCall:
         from gemmgen.gpu.driver import LoadedBinary
@@ -126,3 +128,83 @@ class Kernel:
                 ordinal, LoadedBinary(self.binary.cubin, self.binary.architecture, ordinal)
             )
         return PreparedCall(loaded, self.sequence, problem.dimensions)
+
+
+class _Problem:
+    """What every call with the same layouts and dimensions has in common."""
+
+    __slots__ = ("dimensions", "ordinal", "prepared", "spans")
+
+    def __init__(self, sequence: LaunchSequence, views: Mapping[str, ArrayView], dimensions: Mapping[str, int]) -> None:
+        problems: list[str] = []
+        self.dimensions = bind_dimensions(sequence, views, dimensions, problems)
+        raise_problems(sequence, problems)
+        self.spans = {name: view.span() for name, view in views.items()}
+        device = next((view.device for view in views.values()), "cpu")
+        self.ordinal = None if isinstance(device, str) else device[1]
+        self.prepared: PreparedCall | None = None
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream of any library; 0, the default stream, as the legacy one.
+
+    Raises ``LaunchError`` for what is no stream.
+    """
+    handle: Any = None
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        handle = stream
+    elif hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        handle = (protocol() if callable(protocol) else protocol)[1]
+    else:
+        for attribute in ("cuda_stream", "ptr", "handle"):  # torch; CuPy; Numba and cuda.core
+            if hasattr(stream, attribute):
+                handle = getattr(stream, attribute)
+                break
+    handle = getattr(handle, "value", handle)  # Numba's is a ctypes object, None in it the default stream
+    if handle is None and hasattr(stream, "handle"):
+        handle = 0
+    try:
+        number = int(handle)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise LaunchError(
+            "stream must be an object with __cuda_stream__, a stream of torch, CuPy or Numba, or a handle as an "
+            f"integer, got {type(stream).__name__}"
+        )
+    return number or LEGACY_STREAM
+
+
+def _torch_stream(arguments: Mapping[str, Any]) -> int | None:
+    """Torch's current stream on the device of the first CUDA tensor among the arguments; None if there is none."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        for value in arguments.values():
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                return int(torch.cuda.current_stream(value.device).cuda_stream) or LEGACY_STREAM
+    return None
+
+
+def describe_signature(sequence: LaunchSequence) -> str:
+    """The arguments of a call in words, one a line, with what has to hold for them."""
+    parameters: list[str] = []
+    lines: list[str] = []
+    for argument in sequence.arguments:
+        if isinstance(argument, ArrayArgument) and argument.role != "workspace":
+            parameters.append(argument.name)
+            shape = ", ".join(str(extent) for extent in argument.shape)
+            strides = ", ".join(str(stride) for stride in argument.strides)
+            lines.append(
+                f"  {argument.name}: {argument.type}[{shape}], strides ({strides}) in elements, {argument.role}, "
+                f"aligned to {argument.alignment} bytes: {argument.meaning}"
+            )
+    for scalar in sequence.scalars:
+        default = "" if scalar.default is None else f" = {scalar.default}"
+        parameters.append(f"{scalar.name}{default}")
+        lines.append(f"  {scalar.name}: {scalar.type}{default}: {scalar.meaning}")
+    for dimension in sequence.dimensions:
+        default = "" if dimension.default is None else f" (else {dimension.default})"
+        lines.append(f"  {dimension.name}: read from the arrays{default}: {dimension.meaning}")
+    lines += [f"  needs {constraint.condition}: {constraint.explanation}" for constraint in sequence.constraints]
+    return "\n".join([f"{sequence.name}({', '.join(parameters)}, stream=None)", *lines])

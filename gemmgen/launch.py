@@ -102,7 +102,7 @@ class KernelLaunch:
     block: tuple[int, int, int]
     arguments: tuple[str, ...]
     """Names from ``LaunchSequence.arguments``, in the order of the kernel's parameters."""
-    dynamic_shared_bytes: Formula = Formula("0")
+    dynamic_shared_bytes: Formula = field(default_factory=lambda: Formula("0"))
     cluster: tuple[int, int, int] = (1, 1, 1)
 
     @property
@@ -142,7 +142,7 @@ class LaunchSequence:
     arguments: tuple[Argument, ...]
     launches: tuple[KernelLaunch, ...]
     constraints: tuple[Constraint, ...] = ()
-    workspace_bytes: Formula = field(default=Formula("0"))
+    workspace_bytes: Formula = field(default_factory=lambda: Formula("0"))
 
     def argument(self, name: str) -> Argument:
         """The argument called ``name``; ``KeyError`` if there is none."""
@@ -160,6 +160,11 @@ class LaunchSequence:
         """Scalars that are no dimension of the problem, such as alpha."""
         dimensions = {dimension.name for dimension in self.dimensions}
         return tuple(a for a in self.arguments if isinstance(a, ScalarArgument) and a.name not in dimensions)
+
+    @property
+    def default_scalars(self) -> dict[str, float]:
+        """The values of the scalars that a caller may leave out."""
+        return {scalar.name: scalar.default for scalar in self.scalars if scalar.default is not None}
 
     def resolve(self, dimensions: Mapping[str, int]) -> tuple[ResolvedLaunch, ...]:
         """The launches of one problem in order, without those whose grid is empty.

@@ -1,10 +1,12 @@
 """What one warp-wide access to shared memory costs, in wavefronts.
 
-The rule, measured on an H200 with the hardware counters over 339 address patterns, each of which it reproduces: there are 32 banks of 4 bytes. An
-access is served by groups of lanes: one group of 32 for 4 bytes a lane, two of 16 for 8 bytes, four of 8 for 16 bytes. For loads
-only, neighbouring groups pair up if, over the whole warp, every active lane i and its partner i^1 (or, for every lane, i^2), where
-both are active, read the same address; 16-byte groups pair once, never to a single group. A group with an active lane costs as many
-wavefronts as the largest number of distinct 4-byte words that it touches in one bank.
+There are 32 banks of 4 bytes, and a warp is served by groups of lanes: one group of 32 for 4 bytes a lane, two of 16 for 8 bytes,
+four of 8 for 16 bytes. For loads only, neighbouring groups pair up if over the whole warp every active lane i and its partner i^1
+(or, for every lane, i^2), where both are active, read the same address; 16-byte groups pair once, never to a single group. A group
+with an active lane costs as many wavefronts as the largest number of distinct 4-byte words that it touches in one bank.
+
+The rule was measured on an H200 with the counters l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{ld,st} and
+l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{ld,st} over 339 address patterns, all of which it reproduces.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 
 from gemmgen.families.base import Family, KernelSpec
@@ -13,7 +13,7 @@ FAMILIES = {
 """The module of each kind; it has one attribute ``family``."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def family(kind: str) -> Family:
     """The family of ``kind``; ``KeyError`` if there is none."""
     found: Family = import_module(FAMILIES[kind]).family

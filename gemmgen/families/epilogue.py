@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AllowInfNan, Field
 
@@ -53,6 +53,10 @@ class EpilogueOperation(SpecModel):
         rounding of its result.
         """
 
+    @abstractmethod
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        """The operation in place on a torch tensor (m x n): what a user of a vendor library would write after its call."""
+
 
 def rounded(value: Array, bound: Array) -> tuple[Array, Array]:
     """A computed value and its error bound after one rounding to float32.
@@ -66,10 +70,6 @@ def rounded(value: Array, bound: Array) -> tuple[Array, Array]:
         inexact = (bound > 0) | (value.astype(np.float32) != value)
         grown = bound + UNIT_ROUNDOFF * (np.abs(value) + bound) + SMALLEST
     return value, np.where(inexact & np.isfinite(value), grown, bound)
-
-    @abstractmethod
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        """The operation in place on a torch tensor (m x n): what a user of a vendor library would write after its call."""
 
 
 class Scale(EpilogueOperation):
@@ -136,7 +136,7 @@ class Relu(EpilogueOperation):
 if TYPE_CHECKING:
     AnyEpilogueOperation = EpilogueOperation
 else:
-    AnyEpilogueOperation = Annotated[Union[tuple(EpilogueOperation.__subclasses__())], Field(discriminator="op")]
+    AnyEpilogueOperation = Annotated[tuple(EpilogueOperation.__subclasses__()), Field(discriminator="op")]
 
 
 def epilogue_arguments(operations: Sequence[EpilogueOperation]) -> tuple[tuple[Argument, ...], ...]:

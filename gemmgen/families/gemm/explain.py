@@ -21,7 +21,8 @@ def formula_lines(plan: GemmPlan) -> list[str]:
 
 
 def _layout(matrix: MatrixLayout) -> str:
-    text = f"{matrix.rows} x {matrix.columns}, {'row' if matrix.row_major else 'column'}-major with leading dimension {matrix.leading_dimension}"
+    order = "row" if matrix.row_major else "column"
+    text = f"{matrix.rows} x {matrix.columns}, {order}-major with leading dimension {matrix.leading_dimension}"
     if matrix.alignment > 1:
         text += f"; pointer and {matrix.leading_dimension} are multiples of {matrix.alignment} elements"
     return text
@@ -47,12 +48,13 @@ def explain_gemm(plan: GemmPlan) -> list[Section]:
         Section("Copies of one tile along k", tuple((o.name, _copy(o)) for o in (loop.a, loop.b)))
     )
     sections.append(Section("Mainloop", _mainloop(plan, loop)))
-    shared = [
-        (f"{region.name}", f"bytes {region.offset} to {region.offset + region.bytes - 1}: float{list(region.shape)}, {region.meaning}")
-        for region in plan.shared_memory
-    ]
+    shared = []
+    for region in plan.shared_memory:
+        extents = "".join(f"[{extent}]" for extent in region.shape)
+        last = region.offset + region.bytes - 1
+        shared.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
     for access in loop.accesses:
-        text = f"{access.per_step} x {access.width_bytes} bytes a lane: {access.wavefronts} wavefronts, {access.conflicts} of them conflicts"
+        text = f"{access.per_step} x {access.width_bytes} bytes a lane: {access.wavefronts} wavefronts, {access.conflicts} conflicts"
         shared.append((access.what, f"{text} (one warp, one step along k)"))
     sections.append(Section("Shared memory", tuple(shared)))
     return sections
@@ -65,7 +67,7 @@ def _hierarchy(plan: GemmPlan, loop: TiledLoop) -> Section:
         "Tile hierarchy",
         (
             ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C, {loop.tile_k} of k at a time, by {plan.threads} threads"),
-            ("warp", f"{plan.tile_m // a.fragment.warps} x {plan.tile_n // b.fragment.warps} of C; {a.fragment.warps} x {b.fragment.warps} = {warps} warps"),
+            ("warp", f"{plan.tile_m // a.fragment.warps} x {plan.tile_n // b.fragment.warps} of C; {warps} warps"),
             ("thread", f"{a.fragment.extent} x {b.fragment.extent} of C; {a.fragment.lanes} x {b.fragment.lanes} lanes in a warp"),
             ("rows of a thread", _fragment(a)),
             ("columns of a thread", _fragment(b)),

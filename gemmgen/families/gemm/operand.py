@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.errors import Reason
-from gemmgen.families.gemm.spec import SharedOperand, Tile
+from gemmgen.families.gemm.spec import TiledMainloop
 from gemmgen.indexing import FragmentMap, TileCopy, contiguous_fragment, split_fragment, tile_copy
 from gemmgen.shared_memory import WARP, shared_access_cost
 
@@ -88,22 +88,21 @@ def plan_operand(
     contiguous_along_k: bool,
     leading_dimension: str,
     widest: int,
-    tile: Tile,
-    fragment: str,
-    shared: SharedOperand,
+    mainloop: TiledMainloop,
     threads: int,
-    lanes_minor: int,
-    is_minor: bool,
+    lanes_per_step: int,
     reasons: list[Reason],
 ) -> Operand | None:
     """The operand's numbers, or None with what is wrong added to ``reasons``. ``widest``: elements of one global access."""
+    tile, fragment = mainloop.tile, mainloop.fragment
+    shared = mainloop.shared_a if name == "A" else mainloop.shared_b
     block, warp, thread = (getattr(part, axis) for part in (tile.threadblock, tile.warp, tile.thread))
     tile_k = tile.threadblock.k
     rows, columns = (block, tile_k) if contiguous_along_k else (tile_k, block)
     copy = tile_copy(rows, columns, threads, widest)
     if copy is None:
         need = f"a tile of {name} whose rows of {columns} elements {threads} threads can share evenly"
-        hint = "let the threads be a multiple of the elements in a row, and the rows a multiple of the rows they cover at a time"
+        hint = "let the threads be a multiple of the elements in a row, and the rows one of the rows that they cover at a time"
         got = f"{rows} x {columns} elements for {threads} threads"
         reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{axis}", got, need, hint))
         return None
@@ -122,7 +121,7 @@ def plan_operand(
         mn_major=shared.order == "mn_major",
         padding=0,
         fragment=owned,
-        lanes_per_step=1 if is_minor else lanes_minor,
+        lanes_per_step=lanes_per_step,
     )
     if shared.padding == "auto":
         return min((replace(operand, padding=padding) for padding in _useful_paddings(operand)), key=_cost)

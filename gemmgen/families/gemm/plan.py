@@ -123,6 +123,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     matrices = _matrices(spec)
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | None
+    regions: tuple[SharedRegion, ...] = ()
     if isinstance(mainloop, NaiveMainloop):
         tile_m, tile_n = mainloop.threadblock.m, mainloop.threadblock.n
         threads = tile_m * tile_n
@@ -130,21 +131,22 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         row_major = spec.order == "row_major"
         loop = NaiveLoop(*((tile_m, tile_n) if row_major else (tile_n, tile_m)))
         vector_c = 1
-        parts = ["naive", f"{tile_m}x{tile_n}"]
-        template, regions = "gemm/naive.cu.j2", ()
+        prefix, parts = "sgemm_naive", [f"{tile_m}x{tile_n}"]
+        template = "gemm/naive.cu.j2"
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
         tile_reasons = _tile_reasons(mainloop, architecture)
         reasons += tile_reasons
-        loop, threads, vector_c, regions = None, 0, 1, ()
+        loop, threads, vector_c = None, 0, 1
         if not tile_reasons:
             threads = WARP_THREADS * (tile_m // tile.warp.m) * (tile_n // tile.warp.n)
-            loop = _tiled_loop(spec, mainloop, matrices, threads, architecture, reasons)
+            loop = _tiled_loop(spec, mainloop, matrices, threads, reasons)
         if loop is not None:
             vector_c = gcd(spec.alignment.c, loop.minor.fragment.vector)
             regions = _shared_regions(loop)
             reasons += _resource_reasons(loop, threads, regions, architecture)
+        prefix = "sgemm"
         parts = [
             f"{tile_m}x{tile_n}x{tile.threadblock.k}",
             f"w{tile.warp.m}x{tile.warp.n}",
@@ -156,7 +158,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     assert loop is not None
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
-    name = instance_name("sgemm", parts, spec)
+    name = instance_name(prefix, parts, spec)
     extra = epilogue_arguments(spec.epilogue)
     plan_epilogue = tuple(zip(spec.epilogue, extra, strict=True))
     static = sum(region.bytes for region in regions) <= architecture.static_shared_bytes_per_block
@@ -194,7 +196,8 @@ def _thread_reasons(threads: int, architecture: Architecture, field: str) -> lis
     if threads <= architecture.threads_per_block:
         return []
     need = f"at most {architecture.threads_per_block} threads in a block"
-    return [Reason("threads_per_block", field, f"{threads} threads", need, "use a smaller threadblock tile or larger thread tiles")]
+    hint = "use a smaller threadblock tile or larger thread tiles"
+    return [Reason("threads_per_block", field, f"{threads} threads", need, hint)]
 
 
 def _tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
@@ -212,8 +215,8 @@ def _tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[R
         else:
             lanes[axis] = warp // thread
         if mainloop.fragment != "contiguous" and thread % 4:
-            hint = "or fragment: contiguous"
-            reasons.append(Reason("quads", f"mainloop.tile.thread.{axis}", str(thread), "a multiple of 4 for fragments in quads", hint))
+            need, hint = "a multiple of 4 for fragments in quads", "or fragment: contiguous"
+            reasons.append(Reason("quads", f"mainloop.tile.thread.{axis}", str(thread), need, hint))
     if len(lanes) == 2 and lanes["m"] * lanes["n"] != WARP_THREADS:
         got = f"{lanes['m']} x {lanes['n']} = {lanes['m'] * lanes['n']} thread tiles in a warp tile"
         hint = f"a warp tile has 32 times the {tile.thread.m}x{tile.thread.n} elements of a thread tile"
@@ -229,7 +232,6 @@ def _tiled_loop(
     mainloop: TiledMainloop,
     matrices: tuple[MatrixLayout, MatrixLayout, MatrixLayout],
     threads: int,
-    architecture: Architecture,
     reasons: list[Reason],
 ) -> TiledLoop | None:
     """The loop, or None with what is wrong added to ``reasons``."""
@@ -237,29 +239,21 @@ def _tiled_loop(
     row_major = spec.order == "row_major"
     lanes_minor = tile.warp.n // tile.thread.n if row_major else tile.warp.m // tile.thread.m
     warps_minor = tile.threadblock.n // tile.warp.n if row_major else tile.threadblock.m // tile.warp.m
-    operands = []
-    for name, axis, matrix, shared in (
-        ("A", "m", matrices[0], mainloop.shared_a),
-        ("B", "n", matrices[1], mainloop.shared_b),
-    ):
-        is_minor = (name == "B") == row_major
-        operands.append(
-            plan_operand(
-                name,
-                axis,
-                contiguous_along_k=matrix.contiguous == "k",
-                leading_dimension=matrix.leading_dimension,
-                widest=matrix.alignment,
-                tile=tile,
-                fragment=mainloop.fragment,
-                shared=shared,
-                threads=threads,
-                lanes_minor=lanes_minor,
-                is_minor=is_minor,
-                reasons=reasons,
-            )
+
+    def operand(name: Literal["A", "B"], axis: Literal["m", "n"], matrix: MatrixLayout) -> Operand | None:
+        return plan_operand(
+            name,
+            axis,
+            contiguous_along_k=matrix.contiguous == "k",
+            leading_dimension=matrix.leading_dimension,
+            widest=matrix.alignment,
+            mainloop=mainloop,
+            threads=threads,
+            lanes_per_step=1 if (name == "B") == row_major else lanes_minor,
+            reasons=reasons,
         )
-    a, b = operands
+
+    a, b = operand("A", "m", matrices[0]), operand("B", "n", matrices[1])
     if a is None or b is None:
         return None
     accumulators = tile.thread.m * tile.thread.n
@@ -285,7 +279,8 @@ def _shared_regions(loop: TiledLoop) -> tuple[SharedRegion, ...]:
         shape = (loop.stages, *operand.shared_shape)
         size = shape[0] * shape[1] * shape[2] * FLOAT_BYTES
         order = f"[stage][k][{operand.axis}]" if operand.mn_major else f"[stage][{operand.axis}][k]"
-        regions.append(SharedRegion(f"shared_{operand.suffix}", "float", shape, offset, size, f"tiles of {operand.name}, {order}"))
+        meaning = f"tiles of {operand.name}, {order}"
+        regions.append(SharedRegion(f"shared_{operand.suffix}", "float", shape, offset, size, meaning))
         offset += -(-size // 16) * 16
     return tuple(regions)
 
@@ -297,13 +292,15 @@ def _resource_reasons(
     shared = max(region.offset + region.bytes for region in regions)
     if shared > architecture.shared_bytes_per_block:
         need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
-        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", f"{shared} bytes of shared memory", need, "reduce k, m, n or stages"))
+        got, hint = f"{shared} bytes of shared memory", "reduce k, m, n or stages"
+        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", got, need, hint))
     blocks = loop.min_blocks_per_sm
     per_sm = architecture.shared_bytes_per_sm
     reserved = architecture.reserved_shared_bytes_per_block
     if blocks > 1 and (shared + reserved) * blocks > per_sm:
         got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, f"at most {per_sm} bytes on an SM of {architecture.name}"))
+        need = f"at most {per_sm} bytes on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
     if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
         got = f"{blocks} blocks of {threads} threads"
         need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
@@ -336,7 +333,8 @@ def _sequence(
         default = Formula(f"round_up(max({contiguous}, 1), {matrix.alignment})")
         meaning = f"leading dimension of {matrix.name}: elements from one {slow} to the next"
         dimensions.append(Dimension(ld, meaning, minimum=1, default=default))
-        constraints.append(Constraint(Formula(f"{ld} >= {contiguous}"), f"{ld} is at least {contiguous}: the {slow}s of {matrix.name} do not overlap"))
+        text = f"{ld} is at least {contiguous}: the {slow}s of {matrix.name} do not overlap"
+        constraints.append(Constraint(Formula(f"{ld} >= {contiguous}"), text))
         if matrix.alignment > 1:
             text = f"{ld} is a multiple of {matrix.alignment}, as the spec's alignment.{matrix.name.lower()} promises"
             constraints.append(Constraint(Formula(f"{ld} % {matrix.alignment} == 0"), text))
