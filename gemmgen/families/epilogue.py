@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AllowInfNan, Field
@@ -136,7 +138,7 @@ class Relu(EpilogueOperation):
 if TYPE_CHECKING:
     AnyEpilogueOperation = EpilogueOperation
 else:
-    AnyEpilogueOperation = Annotated[tuple(EpilogueOperation.__subclasses__()), Field(discriminator="op")]
+    AnyEpilogueOperation = Annotated[reduce(or_, EpilogueOperation.__subclasses__()), Field(discriminator="op")]
 
 
 def epilogue_arguments(operations: Sequence[EpilogueOperation]) -> tuple[tuple[Argument, ...], ...]:

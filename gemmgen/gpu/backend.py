@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gemmgen.backend import HostBuffer
     from gemmgen.compiler import Binary
     from gemmgen.gpu.worker import RunRequest
+    from gemmgen.target import Architecture
 
 START_SECONDS = 120.0
 """How long the worker may take to create its CUDA context."""
@@ -49,6 +50,11 @@ class GpuBackend:
         """The device and its driver."""
         return str(self._device)
 
+    @property
+    def architecture(self) -> Architecture | None:
+        """What kernels should be compiled for; None if the device is newer than all that is known."""
+        return self._device.architecture
+
     def run(
         self,
         binary: Binary,
@@ -70,7 +76,7 @@ class GpuBackend:
             architecture=binary.architecture,
             launches=sequence.resolve(dimensions),
             dimensions=dict(dimensions),
-            scalars=dict(scalars),
+            scalars=sequence.default_scalars | dict(scalars),
             buffers=tuple(
                 BufferRequest(name, buffer.storage.nbytes, buffer.offset_bytes) for name, buffer in buffers.items()
             ),

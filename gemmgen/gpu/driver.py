@@ -109,6 +109,12 @@ def call(name: str, *arguments: Any) -> Any:
     return check(driver, getattr(driver, name)(*arguments))
 
 
+def release(name: str, *arguments: Any) -> None:
+    """Calls a function of the driver that frees something, without a check: after a fault every call fails, and it is
+    the fault that has to be reported."""
+    getattr(bindings(), name)(*arguments)
+
+
 def list_gpus() -> tuple[GpuDevice, ...]:
     """The CUDA devices of this machine; empty, never an error, where there are none or no driver."""
     return _probe()[0]
@@ -184,7 +190,7 @@ def current_device(ordinal: int) -> Iterator[None]:
     try:
         yield
     finally:
-        call("cuCtxPopCurrent")
+        release("cuCtxPopCurrent")
 
 
 def pointer_ordinal(pointer: int) -> int:
@@ -236,7 +242,7 @@ class LoadedBinary:
     def unload(self) -> None:
         """Frees the module; its kernels must not run any more."""
         with current_device(self.device.ordinal):
-            call("cuModuleUnload", self._module)
+            release("cuModuleUnload", self._module)
 
 
 class PreparedLaunch:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gemmgen.gpu.driver import LoadedBinary, PreparedLaunch, bindings, call, check, primary_context
+from gemmgen.gpu.driver import LoadedBinary, PreparedLaunch, bindings, call, check, primary_context, release
 from gemmgen.launch import LaunchSequence
 
 
 class PreparedCall:
-    """A launch sequence for one problem on one device: all that a call still needs is pointers, scalars and a stream."""
+    """A launch sequence for one problem on one device: what a call still needs is pointers, scalars and a stream."""
 
     def __init__(self, loaded: LoadedBinary, sequence: LaunchSequence, dimensions: Mapping[str, int]) -> None:
         """Raises ``LaunchError`` if the device cannot launch one of the kernels."""
@@ -19,7 +19,12 @@ class PreparedCall:
         self._launches = tuple(PreparedLaunch(loaded, launch) for launch in sequence.resolve(dimensions))
         self._dimensions = dict(dimensions)
         self._workspaces = tuple(argument.name for argument in sequence.arrays if argument.role == "workspace")
-        self._workspace_bytes = sequence.workspace_bytes.evaluate(dimensions) if self._workspaces else 0
+        self.workspace_bytes = sequence.workspace_bytes.evaluate(dimensions) if self._workspaces else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the problem needs no launch at all."""
+        return not self._launches
 
     def enqueue(
         self,
@@ -30,7 +35,8 @@ class PreparedCall:
     ) -> None:
         """Enqueues every kernel on ``stream``, after all work that is now on the streams ``wait_for``.
 
-        The workspace is allocated and freed in the order of the stream. Raises ``LaunchError``.
+        A workspace that is not among ``pointers`` is allocated and freed in the order of the stream. Raises
+        ``LaunchError``.
         """
         if not self._launches:
             return
@@ -42,19 +48,18 @@ class PreparedCall:
             for producer in wait_for:
                 self._wait(stream, producer)
             values = {**self._dimensions, **scalars, **pointers}
-            if not self._workspace_bytes:
-                values.update(dict.fromkeys(self._workspaces, 0))
-                self._enqueue_all(stream, values)
+            missing = [name for name in self._workspaces if name not in pointers]
+            if not missing or not self.workspace_bytes:
+                self._enqueue_all(stream, values | dict.fromkeys(missing, 0))
                 return
-            workspace = int(check(driver, driver.cuMemAllocAsync(self._workspace_bytes, stream)))
+            workspace = int(check(driver, driver.cuMemAllocAsync(self.workspace_bytes, stream)))
             try:
-                values.update(dict.fromkeys(self._workspaces, workspace))
-                self._enqueue_all(stream, values)
+                self._enqueue_all(stream, values | dict.fromkeys(missing, workspace))
             finally:
-                check(driver, driver.cuMemFreeAsync(workspace, stream))
+                release("cuMemFreeAsync", workspace, stream)
         finally:
             if other_context:
-                check(driver, driver.cuCtxPopCurrent())
+                release("cuCtxPopCurrent")
 
     def _enqueue_all(self, stream: int, values: Mapping[str, float]) -> None:
         for launch in self._launches:
@@ -67,4 +72,4 @@ class PreparedCall:
             call("cuEventRecord", event, producer)
             call("cuStreamWaitEvent", stream, event, 0)
         finally:
-            call("cuEventDestroy", event)
+            release("cuEventDestroy", event)

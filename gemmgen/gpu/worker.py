@@ -20,6 +20,7 @@ from gemmgen.gpu.driver import (
     bindings,
     call,
     primary_context,
+    release,
 )
 from gemmgen.launch import ResolvedLaunch
 
@@ -160,8 +161,7 @@ class GuardedBuffer:
             self._base = int(call("cuMemAlloc", self._total))
         except CudaError as error:
             raise LaunchError(f"{name} needs {self._total} bytes of device memory ({error})") from None
-        # Not checked: after a fault every call fails, and that fault is what has to be reported.
-        allocations.callback(bindings().cuMemFree, self._base)
+        allocations.callback(release, "cuMemFree", self._base)
         call("cuMemsetD16", self._base, GUARD_PATTERN, self._total // 2)
 
     @property
