@@ -63,7 +63,6 @@ class Contest:
         ordinal: int,
         rotate_bytes: int,
     ) -> None:
-
         self.notes: list[str] = []
         self.contestants: list[Contestant] = []
         self._cleanup, self._problem, self._scalars, self._ordinal = cleanup, problem, scalars, ordinal
@@ -107,7 +106,6 @@ class Contest:
 
     def measure(self, rounds: int, sample: Callable[[], None]) -> tuple[list[list[float]], int]:
         """Seconds of each graph by contestant and round, and the launches that a graph holds."""
-
         sets = self.rotation.count
         for contestant in self.contestants:
             contestant.enqueue(0)
@@ -135,7 +133,6 @@ class Contest:
         return contestant.capture(enqueue)
 
     def _make_stream(self, torch: Any) -> None:
-
         if torch is None:
             self._stream = new_stream(self._cleanup)
         else:
@@ -144,7 +141,6 @@ class Contest:
             self._stream = int(self._torch_stream.cuda_stream)
 
     def _candidate(self, candidate: Candidate, prepared: PreparedCall, workspace: dict[str, int]) -> Contestant:
-
         pointers = [self.rotation.pointers(index) | workspace for index in range(self.rotation.count)]
         return Contestant(
             name=candidate.plan.name,
@@ -242,7 +238,6 @@ class Contest:
         return {name: result.value for name, result in self._family.reference(self._plan, case, arrays).items()}
 
     def _synchronize(self) -> None:
-
         try:
             call("cuCtxSynchronize")
         except CudaError as error:
@@ -275,7 +270,6 @@ def _torch() -> Any:
 
 def _capture_torch(cleanup: ExitStack, torch: Any, stream: Any, enqueue: Callable[[], None]) -> Replay:
     """A graph of torch operations, replayed by the driver where torch hands the graph out: its own replay does more."""
-
     try:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         keeps = hasattr(graph, "raw_cuda_graph")
