@@ -1,0 +1,16 @@
+"""Executes PTX on the CPU, all lanes of all blocks as NumPy vectors: functional, exact, and stricter than a GPU."""
+
+from gemmgen.emulator.buffers import Buffer
+from gemmgen.emulator.errors import (
+    BadLaunch, Deadlock, DivergentBarrier, DivergentWarp, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly,
+    Trapped, UnknownInstruction,
+)  # fmt: skip
+from gemmgen.emulator.launch import LaunchResult, launch
+from gemmgen.emulator.memory import Access, Observer
+from gemmgen.emulator.schedule import MinimumBlock, RandomWarps, Schedule
+
+__all__ = [
+    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "LaunchResult",
+    "MinimumBlock", "Misaligned", "Observer", "OutOfBounds", "ParseError", "RandomWarps", "ReadOnly", "Schedule", "Trapped",
+    "UnknownInstruction", "launch",
+]  # fmt: skip

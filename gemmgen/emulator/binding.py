@@ -1,0 +1,232 @@
+"""From a decoded instruction to two closures over register rows: one for all lanes, one for some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gemmgen.emulator.errors import EmulatorError, UnknownInstruction
+from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.memory import GLOBAL_BASE, Spaces
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES, Address, Float, Instruction, Integer, Operand, Register, Sink, Special, Symbol,
+)  # fmt: skip
+from gemmgen.emulator.registers import DTYPES, RegisterFile
+from gemmgen.emulator.specials import SpecialRegisters
+
+Source = np.ndarray | np.generic
+"""What an operand reads: a row of lanes, or a scalar that all lanes share."""
+
+Compute = Callable[..., Any]
+"""`compute(*sources, out)`: writes to `out` if it is an array, returns the result either way (the ufunc convention)."""
+
+
+class Operation(NamedTuple):
+    """An instruction bound to a machine: `full()` executes it for all lanes, `some(lanes)` for those."""
+
+    full: Callable[[], None]
+    some: Callable[[Lanes], None]
+
+
+class Binder:
+    """What handlers are given: operands as rows, memory, geometry."""
+
+    def __init__(
+        self,
+        program: Program,
+        geometry: Geometry,
+        registers: RegisterFile,
+        spaces: Spaces,
+        specials: SpecialRegisters,
+    ) -> None:
+        self.program = program
+        self.geometry = geometry
+        self.registers = registers
+        self.spaces = spaces
+        self.specials = specials
+
+    # -- operands ----------------------------------------------------------------------------------------------
+
+    def source(self, inst: Instruction, operand: Operand, type_name: str) -> Source:
+        """An operand read as a type."""
+        dtype = DTYPES[type_name]
+        match operand:
+            case Register():
+                try:
+                    return self.registers.row(operand, type_name)
+                except ValueError as error:
+                    raise UnknownInstruction(str(error), instruction=inst) from None
+            case Integer(value):
+                if type_name == "pred":
+                    return np.bool_(value)
+                if np.issubdtype(dtype, np.floating):
+                    return dtype(value)  # type: ignore[call-arg]
+                return _integer_scalar(value, dtype)
+            case Float(bits, width):
+                return self._float_scalar(inst, bits, width, type_name)
+            case Special(name):
+                row = self.specials.row(name)
+                if row is None:
+                    raise UnknownInstruction(f"special register {name}", instruction=inst)
+                return row if row.dtype == dtype else row.astype(dtype) if row.dtype.kind == "b" else row.view(dtype)
+            case Symbol():
+                return _integer_scalar(self.address_of(inst, operand), dtype)
+            case _:
+                raise UnknownInstruction(f"operand {operand} where a value is expected", instruction=inst)
+
+    def _float_scalar(self, inst: Instruction, bits: int, width: int, type_name: str) -> np.generic:
+        dtype = np.dtype(DTYPES[type_name])
+        if width == 64 and type_name == "f32":
+            return np.float32(np.uint64(bits).view(np.float64))
+        if width != dtype.itemsize * 8:
+            raise UnknownInstruction(f"a {width}-bit literal where .{type_name} is expected", instruction=inst)
+        scalar: np.generic = (np.uint32(bits) if width == 32 else np.uint64(bits)).view(dtype)
+        return scalar
+
+    def address_of(self, inst: Instruction, symbol: Symbol) -> int:
+        """The address of a variable in its own space (global, const and param variables: a generic address)."""
+        placed = self.program.symbols.get(symbol.name)
+        if placed is None:
+            raise UnknownInstruction(f"{symbol.name} is no variable of this kernel", instruction=inst)
+        base = placed.offset
+        if placed.variable.space in ("global", "const", "param"):
+            base += GLOBAL_BASE
+        return base + symbol.offset
+
+    def target(self, inst: Instruction, operand: Operand, type_name: str) -> np.ndarray | None:
+        """The row an operand writes, seen as a type of the register's own width; None for `_`."""
+        if isinstance(operand, Sink):
+            return None
+        if not isinstance(operand, Register):
+            raise UnknownInstruction(f"{operand} as a destination", instruction=inst)
+        width = 1 if type_name == "pred" else TYPE_BYTES[type_name]
+        if self.registers.width(operand) != width:
+            raise UnknownInstruction(f"{operand.name} has not the width of .{type_name}", instruction=inst)
+        return self.registers.row(operand, type_name)
+
+    def addresses(self, inst: Instruction, address: Operand) -> tuple[Callable[[], np.ndarray], Callable[[Lanes], np.ndarray]]:
+        """The addresses of `[base + offset]`, for all lanes and for some."""
+        if not isinstance(address, Address):
+            raise UnknownInstruction("a memory operand is expected", instruction=inst)
+        base = address.base
+        if isinstance(base, Register):
+            width = self.registers.width(base)
+            if width not in (4, 8):
+                raise UnknownInstruction(f"{base.name} is no address register", instruction=inst)
+            row = self.registers.row(base, "u64" if width == 8 else "u32")
+            if address.offset == 0:
+                return (lambda: row), (lambda lanes: row[lanes])
+            offset = _integer_scalar(address.offset, row.dtype.type)
+            return (lambda: row + offset), (lambda lanes: row[lanes] + offset)
+        if isinstance(base, Symbol):
+            value = self.address_of(inst, Symbol(base.name, base.offset + address.offset))
+        elif isinstance(base, Integer):
+            value = base.value + address.offset
+        else:
+            raise UnknownInstruction("an address must be a register or a variable", instruction=inst)
+        constant = np.full(self.geometry.lanes, value & (2**64 - 1), np.uint64)
+        return (lambda: constant), (lambda lanes: constant[: len(lanes)])
+
+    # -- building operations -----------------------------------------------------------------------------------
+
+    def elementwise(self, target: np.ndarray | None, compute: Compute, sources: Sequence[Source]) -> Operation:
+        """An operation that computes each lane's result from the same lane's sources."""
+        if target is None:
+            return Operation(_nothing, _nothing_for)
+        row = target
+        rows = [isinstance(source, np.ndarray) for source in sources]
+        if rows == [True, True]:
+            first, second = sources
+            return Operation(
+                lambda: compute(first, second, row),
+                lambda lanes: row.__setitem__(lanes, compute(first[lanes], second[lanes], None)),
+            )
+        if rows == [True]:
+            (only,) = sources
+            return Operation(
+                lambda: compute(only, row),
+                lambda lanes: row.__setitem__(lanes, compute(only[lanes], None)),
+            )
+        everything = (*sources, row)
+
+        def full() -> None:
+            compute(*everything)
+
+        def some(lanes: Lanes) -> None:
+            row[lanes] = compute(*[s[lanes] if r else s for s, r in zip(sources, rows, strict=True)], None)
+
+        return Operation(full, some)
+
+    def gathered(self, targets: Sequence[np.ndarray | None], compute: Compute, sources: Sequence[Source]) -> Operation:
+        """Like `elementwise`, for `compute(*sources)` that returns one new array a target (or one array, if there is one)."""
+        rows = [isinstance(source, np.ndarray) for source in sources]
+        if len(targets) == 1:
+            target = targets[0]
+            if target is None:
+                return Operation(_nothing, _nothing_for)
+            return Operation(
+                lambda: target.__setitem__(..., compute(*sources)),
+                lambda lanes: target.__setitem__(
+                    lanes, compute(*[s[lanes] if r else s for s, r in zip(sources, rows, strict=True)])
+                ),
+            )
+
+        def full() -> None:
+            for target, result in zip(targets, compute(*sources), strict=True):
+                if target is not None:
+                    target[...] = result
+
+        def some(lanes: Lanes) -> None:
+            results = compute(*[s[lanes] if r else s for s, r in zip(sources, rows, strict=True)])
+            for target, result in zip(targets, results, strict=True):
+                if target is not None:
+                    target[lanes] = result
+
+        return Operation(full, some)
+
+    def guarded(self, inst: Instruction, operation: Operation) -> Operation:
+        """The operation for those lanes only whose guard holds."""
+        if inst.guard is None:
+            return operation
+        row = self.registers.row(inst.guard, "pred")
+        negated, lanes_total = inst.guard_negated, self.geometry.lanes
+        full_operation, some_operation = operation
+
+        def full() -> None:
+            holds = ~row if negated else row
+            lanes = holds.nonzero()[0]
+            if len(lanes) == lanes_total:
+                full_operation()
+            elif len(lanes):
+                some_operation(lanes)
+
+        def some(lanes: Lanes) -> None:
+            holds = row[lanes]
+            chosen = lanes[~holds if negated else holds]
+            if len(chosen):
+                some_operation(chosen)
+
+        return Operation(full, some)
+
+    def fail(self, kind: type[EmulatorError], message: str, inst: Instruction, lanes: Lanes) -> NoReturn:
+        """Raises an error that happened to these lanes."""
+        raise kind(message, instruction=inst, threads=self.geometry.describe(lanes))
+
+
+def _nothing() -> None:
+    return None
+
+
+def _nothing_for(lanes: Lanes) -> None:
+    return None
+
+
+def _integer_scalar(value: int, dtype: type[np.generic]) -> np.generic:
+    """An integer cut to a type's width, as C would."""
+    size = np.dtype(dtype).itemsize
+    unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
+    scalar: np.generic = unsigned(value & ((1 << 8 * size) - 1)).view(dtype)
+    return scalar

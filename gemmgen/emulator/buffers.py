@@ -1,0 +1,247 @@
+"""Arguments of a launch become bytes in emulated device memory, and come back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemmgen.emulator.errors import BadLaunch
+from gemmgen.emulator.memory import GLOBAL_BASE, GUARD_BYTES, UNIT_BYTES, Region
+from gemmgen.emulator.program import Placed, Program
+from gemmgen.emulator.ptx.syntax import Float, Integer, Operand, Symbol, Variable
+from gemmgen.emulator.registers import DTYPES
+
+PAGE = 256
+"""Allocations begin at multiples of this, like those of cudaMalloc."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """An array as a kernel's pointer argument, with its address under control.
+
+    The kernel sees the array's first byte at an address that is `offset_bytes` modulo `alignment` (a power of two, at
+    least 16); by default, at the array's own offset from the start of the array that owns its memory. `name` appears in
+    messages; `writable=False` makes stores to it an error.
+    """
+
+    array: np.ndarray
+    offset_bytes: int | None = None
+    name: str | None = None
+    writable: bool = True
+    alignment: int = PAGE
+
+
+@dataclass(slots=True)
+class _Mapped:
+    """Memory of one or more overlapping arrays."""
+
+    start: int
+    stop: int
+    names: list[str]
+    writable: bool
+    offset: int
+    alignment: int
+    base: int = 0
+
+
+class DeviceMemory:
+    """All memory of a launch in one array: parameters, module variables, buffers."""
+
+    def __init__(self, program: Program, args: Sequence[Any]) -> None:
+        self.program = program
+        self._check_count(args)
+        names = [parameter.name for parameter in program.entry.parameters]
+        self.buffers = [_as_buffer(arg, name, index) for index, (arg, name) in enumerate(zip(args, names, strict=True))]
+        self._mapped = _merge([buffer for buffer in self.buffers if buffer is not None])
+        self.addresses: list[int] = []
+        self.regions: list[Region] = []
+        size = self._place()
+        size = -(-(size + GUARD_BYTES) // UNIT_BYTES) * UNIT_BYTES
+        self.data = np.empty(size // 8, np.uint64).view(np.uint8)
+        self._fill(args)
+
+    def _check_count(self, args: Sequence[Any]) -> None:
+        parameters = self.program.entry.parameters
+        if len(args) != len(parameters):
+            raise BadLaunch(f"{self.program.entry.name} takes {len(parameters)} arguments, got {len(args)}")
+
+    def _place(self) -> int:
+        program = self.program
+        self.regions.append(Region("the kernel's parameters", 0, program.parameter_bytes, False))
+        for placed in sorted(_module_variables(program), key=lambda p: p.offset):
+            variable = placed.variable
+            self.regions.append(
+                Region(variable.name, placed.offset, placed.offset + variable.size, variable.space == "global")
+            )
+        end = max(program.static_bytes, program.parameter_bytes)
+        for mapped in self._mapped:
+            start = end + GUARD_BYTES
+            start = -(-start // mapped.alignment) * mapped.alignment + mapped.offset
+            mapped.base = start
+            end = start + mapped.stop - mapped.start
+            name = "/".join(dict.fromkeys(mapped.names))
+            self.regions.append(Region(name, start, end, mapped.writable))
+        return end
+
+    def address(self, buffer: Buffer) -> int:
+        """Where a buffer begins."""
+        start, _ = _extent(buffer.array)
+        for mapped in self._mapped:
+            if mapped.start <= start <= mapped.stop and buffer.name in mapped.names:
+                return GLOBAL_BASE + mapped.base + start - mapped.start
+        raise AssertionError("a buffer that was not placed")
+
+    def _fill(self, args: Sequence[Any]) -> None:
+        data, program = self.data, self.program
+        data[: program.parameter_bytes] = 0
+        for placed in _module_variables(program):
+            content = np.frombuffer(initial_bytes(program, placed.variable), np.uint8)
+            data[placed.offset : placed.offset + len(content)] = content
+        for buffer in self.buffers:
+            if buffer is not None and buffer.array.nbytes:
+                start = self.address(buffer) - GLOBAL_BASE
+                data[start : start + buffer.array.nbytes] = _bytes_of(buffer.array)
+        for arg, buffer, parameter in zip(args, self.buffers, program.entry.parameters, strict=True):
+            offset = program.symbols[parameter.name].offset
+            if buffer is not None:
+                if parameter.size != 8 or parameter.type[0] == "f":
+                    raise BadLaunch(f"{parameter.name} is no pointer (.{parameter.type}), got an array")
+                content = struct.pack("<Q", self.address(buffer))
+            else:
+                content = scalar_bytes(parameter, arg)
+            data[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+
+    def copy_back(self) -> None:
+        """Writes what the kernel wrote into the arrays."""
+        for buffer in self.buffers:
+            if buffer is not None and buffer.writable and buffer.array.flags.writeable and buffer.array.nbytes:
+                start = self.address(buffer) - GLOBAL_BASE
+                _bytes_of(buffer.array)[:] = self.data[start : start + buffer.array.nbytes]
+
+
+def _module_variables(program: Program) -> list[Placed]:
+    module = program.module.variables
+    return [placed for name, placed in program.symbols.items() if name in module and module[name].space != "shared"]
+
+
+def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
+    if isinstance(arg, np.ndarray):
+        arg = Buffer(arg)
+    if not isinstance(arg, Buffer):
+        return None
+    array = arg.array
+    label = arg.name or f"argument {index} ({name})"
+    if not isinstance(array, np.ndarray):
+        raise BadLaunch(f"{label}: a Buffer holds a NumPy array, got {type(array).__name__}")
+    if array.dtype.hasobject:
+        raise BadLaunch(f"{label}: an array of Python objects has no bytes")
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        raise BadLaunch(f"{label}: the array is not contiguous (shape {array.shape}, strides {array.strides})")
+    if arg.alignment < UNIT_BYTES or arg.alignment & (arg.alignment - 1):
+        raise BadLaunch(f"{label}: alignment {arg.alignment} is no power of two of at least {UNIT_BYTES}")
+    offset = arg.offset_bytes
+    if offset is None:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        offset = int(array.__array_interface__["data"][0] - owner.__array_interface__["data"][0])
+    writable = arg.writable and bool(array.flags.writeable)
+    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment)
+
+
+def _extent(array: np.ndarray) -> tuple[int, int]:
+    start = int(array.__array_interface__["data"][0])
+    return start, start + array.nbytes
+
+
+def _merge(buffers: list[Buffer]) -> list[_Mapped]:
+    """Arrays that share memory share addresses; all others lie apart."""
+    merged: list[_Mapped] = []
+    for buffer in sorted(buffers, key=lambda b: _extent(b.array)):
+        start, stop = _extent(buffer.array)
+        assert buffer.name is not None and buffer.offset_bytes is not None
+        last = merged[-1] if merged else None
+        if last is not None and start < last.stop and stop > start:
+            last.stop = max(last.stop, stop)
+            last.names.append(buffer.name)
+            last.writable |= buffer.writable
+        else:
+            merged.append(_Mapped(start, stop, [buffer.name], buffer.writable, buffer.offset_bytes, buffer.alignment))
+    return merged
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    flat = array.reshape(-1, order="A") if array.flags.c_contiguous else array.T.reshape(-1)
+    return flat.view(np.uint8)
+
+
+def scalar_bytes(parameter: Variable, arg: Any) -> bytes:
+    """An argument that is no array, as the bytes of its parameter."""
+    if arg is None:
+        if parameter.size != 8:
+            raise BadLaunch(f"{parameter.name} is no pointer (.{parameter.type}), got None")
+        return bytes(8)
+    if isinstance(arg, bytes | bytearray | memoryview | np.void):
+        content = arg.tobytes() if isinstance(arg, np.void | memoryview) else bytes(arg)
+        if len(content) != parameter.size:
+            raise BadLaunch(f"{parameter.name} takes {parameter.size} bytes, got {len(content)}")
+        return content
+    if parameter.count != 1 or not isinstance(arg, bool | int | float | np.generic):
+        wanted = f"{parameter.size} bytes" if parameter.type == "b8" else f".{parameter.type}"
+        raise BadLaunch(f"{parameter.name} takes {wanted}, got {type(arg).__name__}")
+    return _number_bytes(parameter, arg)
+
+
+def _number_bytes(parameter: Variable, arg: Any) -> bytes:
+    dtype = np.dtype(DTYPES[parameter.type])
+    is_float = isinstance(arg, float | np.floating)
+    if isinstance(arg, np.generic) and parameter.type[0] == "b":
+        if arg.dtype.itemsize != parameter.size:
+            raise BadLaunch(f"{parameter.name} takes {parameter.size} bytes, got {arg.dtype}")
+        return arg.tobytes()
+    if parameter.type[0] == "b" and is_float:
+        # Newer compilers declare every 32-bit parameter .b32: the Python value decides.
+        return struct.pack({4: "<f", 8: "<d", 2: "<e"}[parameter.size], float(arg))
+    if dtype.kind == "f":
+        if isinstance(arg, np.generic) and arg.dtype.itemsize != parameter.size and arg.dtype.kind == "f":
+            raise BadLaunch(f"{parameter.name} is .{parameter.type}, got {arg.dtype}")
+        return dtype.type(arg).tobytes()
+    if is_float:
+        raise BadLaunch(f"{parameter.name} is .{parameter.type}, got the float {arg}")
+    if isinstance(arg, np.generic) and arg.dtype.itemsize != parameter.size and arg.dtype.kind in "iu":
+        raise BadLaunch(f"{parameter.name} is .{parameter.type}, got {arg.dtype}")
+    bits = parameter.size * 8
+    value = int(arg)
+    if not -(1 << (bits - 1)) <= value < 1 << bits:
+        raise BadLaunch(f"{parameter.name} is .{parameter.type}; {value} does not fit")
+    return (value & ((1 << bits) - 1)).to_bytes(parameter.size, "little")
+
+
+def initial_bytes(program: Program, variable: Variable) -> bytes:
+    """A module variable's initial content; what has no initialiser is zero."""
+    content = bytearray(variable.size)
+    size = variable.element_bytes
+    for index, value in enumerate(variable.initial):
+        content[index * size : (index + 1) * size] = _initial_element(program, variable, value)
+    return bytes(content[: variable.size])
+
+
+def _initial_element(program: Program, variable: Variable, value: Operand) -> bytes:
+    size = variable.element_bytes
+    match value:
+        case Integer(number):
+            if variable.type[0] == "f":
+                return np.dtype(DTYPES[variable.type]).type(number).tobytes()
+            return (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        case Float(bits, width) if width == 8 * size:
+            return bits.to_bytes(size, "little")
+        case Float(bits, 64) if variable.type == "f32":
+            return struct.pack("<f", struct.unpack("<d", bits.to_bytes(8, "little"))[0])
+        case Symbol(name, offset) if name in program.symbols and size == 8:
+            return struct.pack("<Q", GLOBAL_BASE + program.symbols[name].offset + offset)
+        case _:
+            raise BadLaunch(f"initialiser of {variable.name} is not understood (PTX line {variable.line})")

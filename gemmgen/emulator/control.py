@@ -1,0 +1,315 @@
+"""Branches, exits and barriers: where lanes go after a basic block.
+
+A terminator bound to a machine is called with the lanes that reached it (None: all) and returns the block at which all of
+them go on, or AGAIN after it has filed each lane's next block in `state.key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import numpy as np
+
+from gemmgen.emulator.binding import Binder
+from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
+from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.emulator.instructions.warp import value_at
+from gemmgen.emulator.program import BasicBlock
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
+from gemmgen.emulator.schedule import BLOCKED
+
+AGAIN = -1
+WAITING = BLOCKED
+STALLED = BLOCKED + 1
+EXITED = BLOCKED + 2
+
+Terminator = Callable[[Lanes | None], int]
+
+
+class LaneState:
+    """Where every lane is: the next basic block, or why it does not run."""
+
+    def __init__(self, lanes: int) -> None:
+        self.key = np.zeros(lanes, np.int32)
+        self.resume = np.zeros(lanes, np.int32)
+        self.barrier = np.zeros(lanes, np.int32)
+        self.site = np.zeros(lanes, np.int32)
+        self.arrived: dict[tuple[int, int], int] = {}
+        self.expected: dict[tuple[int, int], int] = {}
+        self.any_waiting = False
+
+    def reset(self, padding: np.ndarray) -> None:
+        """All lanes at the first block; padding lanes do not exist."""
+        self.key[:] = np.where(padding, EXITED, 0)
+        self.arrived.clear()
+        self.expected.clear()
+        self.any_waiting = False
+
+
+class Control:
+    """Binds terminators and keeps the barriers of a machine."""
+
+    def __init__(self, binder: Binder, state: LaneState) -> None:
+        self.binder = binder
+        self.state = state
+        self.everyone = np.arange(binder.geometry.lanes)
+        self.sites: list[tuple[Instruction, Callable[[Lanes], None] | None]] = []
+
+    def terminator(self, block: BasicBlock) -> Terminator:
+        """The closure that ends a basic block."""
+        inst, following = block.terminator, block.index + 1
+        if inst is None:
+            return lambda lanes: following
+        match inst.opcode:
+            case "bra":
+                return self._branch(inst, block.targets[0], following)
+            case "brx":
+                return self._indexed_branch(inst, block.targets, following)
+            case "ret" | "exit":
+                return self._guarded(inst, following, self._exit)
+            case "trap":
+                return self._guarded(inst, following, lambda lanes: self._trap(inst, lanes))
+            case _:
+                wait = self._barrier(inst, following)
+                return self._guarded(inst, following, wait)
+
+    # -- branches ----------------------------------------------------------------------------------------------
+
+    def _branch(self, inst: Instruction, target: int, following: int) -> Terminator:
+        if inst.guard is None:
+            return lambda lanes: target
+        row = self.binder.registers.row(inst.guard, "pred")
+        when_set, when_clear = (following, target) if inst.guard_negated else (target, following)
+        key, total = self.state.key, self.binder.geometry.lanes
+        count_nonzero = np.count_nonzero
+
+        def run(lanes: Lanes | None) -> int:
+            holds = row if lanes is None else row[lanes]
+            count = count_nonzero(holds)
+            if count == (total if lanes is None else len(lanes)):
+                return when_set
+            if count == 0:
+                return when_clear
+            key[... if lanes is None else lanes] = np.where(holds, when_set, when_clear)
+            return AGAIN
+
+        return run
+
+    def _indexed_branch(self, inst: Instruction, targets: tuple[int, ...], following: int) -> Terminator:
+        table = np.array(targets, np.int32)
+        index = self.binder.source(inst, inst.operands[0], "u32")
+
+        def run(lanes: Lanes | None) -> int:
+            who = self.everyone if lanes is None else lanes
+            chosen = value_at(index, who)
+            if int(chosen.max()) >= len(table):
+                self.binder.fail(Trapped, "a branch index beyond its table", inst, who[chosen >= len(table)])
+            self.state.key[who] = table[chosen]
+            return AGAIN
+
+        return self._guarded(inst, following, run)
+
+    def _guarded(self, inst: Instruction, following: int, run: Terminator) -> Terminator:
+        """`run` for the lanes whose guard holds; the others go on."""
+        if inst.guard is None:
+            return run
+        row = self.binder.registers.row(inst.guard, "pred")
+
+        def guarded(lanes: Lanes | None) -> int:
+            who = self.everyone if lanes is None else lanes
+            holds = row[who] != inst.guard_negated
+            if holds.all():
+                return run(lanes)
+            if not holds.any():
+                return following
+            self.state.key[who[~holds]] = following
+            chosen = who[holds]
+            next_block = run(chosen)
+            if next_block != AGAIN:
+                self.state.key[chosen] = next_block
+            return AGAIN
+
+        return guarded
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _exit(self, lanes: Lanes | None) -> int:
+        self.state.key[... if lanes is None else lanes] = EXITED
+        if self.state.any_waiting and lanes is not None:
+            self._release(np.unique(self.binder.geometry.block_of_lane[lanes]))
+        return AGAIN
+
+    def _trap(self, inst: Instruction, lanes: Lanes | None) -> NoReturn:
+        what = "an assertion failed" if inst.has("assert") else "the kernel executed trap"
+        self.binder.fail(Trapped, what, inst, self.everyone if lanes is None else lanes)
+
+    # -- barriers ----------------------------------------------------------------------------------------------
+
+    def _barrier(self, inst: Instruction, following: int) -> Terminator:
+        """bar and barrier: .sync waits, .arrive counts and goes on, .red waits and combines a predicate."""
+        if inst.has("cluster"):
+            raise UnknownInstruction("cluster barriers are not implemented", instruction=inst)
+        binder, geometry, state = self.binder, self.binder.geometry, self.state
+        operands = list(inst.operands)
+        reduction = inst.first_of(("popc", "and", "or")) if inst.has("red") else None
+        result_operand, predicate_operand = (operands.pop(0), operands.pop()) if reduction else (None, None)
+        number = binder.source(inst, operands[0], "u32")
+        count = binder.source(inst, operands[1], "u32") if len(operands) > 1 else None
+        whole_block = not isinstance(number, np.ndarray) and (
+            count is None or (isinstance(operands[1], Integer) and operands[1].value == geometry.threads)
+        )
+        combine = self._reduction(inst, reduction, result_operand, predicate_operand)
+        site = len(self.sites)
+        self.sites.append((inst, combine))
+        arrives = inst.has("arrive")
+
+        def run(lanes: Lanes | None) -> int:
+            if lanes is None and whole_block and not arrives and not state.arrived:
+                if combine is not None:
+                    combine(self.everyone)
+                for observer in binder.spaces.shared.observers:
+                    observer.block_barrier(inst, None)
+                return following
+            who = self.everyone if lanes is None else lanes
+            numbers = value_at(number, who).astype(np.int32)
+            self._note_counts(inst, who, numbers, count)
+            if arrives:
+                for block, barrier in {(int(geometry.block_of_lane[w]), int(n)) for w, n in zip(who, numbers, strict=True)}:
+                    here = (geometry.block_of_lane[who] == block) & (numbers == barrier)
+                    state.arrived[block, barrier] = state.arrived.get((block, barrier), 0) + int(here.sum())
+                state.key[who] = following
+            else:
+                state.key[who] = WAITING
+                state.resume[who] = following
+                state.barrier[who] = numbers
+                state.site[who] = site
+                state.any_waiting = True
+            self._release(np.unique(geometry.block_of_lane[who]))
+            return AGAIN
+
+        return run
+
+    def _note_counts(
+        self, inst: Instruction, who: Lanes, numbers: np.ndarray, count: np.ndarray | np.generic | None
+    ) -> None:
+        if count is None:
+            return
+        counts = value_at(count, who)
+        if (counts % WARP).any() or (counts == 0).any():
+            self.binder.fail(DivergentBarrier, "a barrier count must be a positive multiple of 32", inst, who)
+        blocks = self.binder.geometry.block_of_lane[who]
+        for block, barrier, wanted in {
+            (int(b), int(n), int(c)) for b, n, c in zip(blocks, numbers, counts, strict=True)
+        }:  # fmt: skip
+            known = self.state.expected.setdefault((block, barrier), wanted)
+            if known != wanted:
+                self.binder.fail(DivergentBarrier, f"barrier {barrier} with counts {known} and {wanted}", inst, who)
+
+    def _reduction(
+        self, inst: Instruction, kind: str | None, result: Operand | None, predicate: Operand | None
+    ) -> Callable[[Lanes], None] | None:
+        if kind is None or result is None or predicate is None:
+            return None
+        binder, geometry = self.binder, self.binder.geometry
+        negated = isinstance(predicate, Negated)
+        source = binder.source(inst, predicate.register if isinstance(predicate, Negated) else predicate, "pred")
+        target = binder.target(inst, result, "u32" if kind == "popc" else "pred")
+
+        def combine(lanes: Lanes) -> None:
+            votes = value_at(source, lanes)
+            votes = ~votes if negated else votes
+            blocks = geometry.block_of_lane[lanes]
+            yes = np.bincount(blocks[votes], minlength=geometry.blocks)[blocks]
+            everyone = np.bincount(blocks, minlength=geometry.blocks)[blocks]
+            if target is not None:
+                target[lanes] = yes if kind == "popc" else yes == everyone if kind == "and" else yes > 0
+
+        return combine
+
+    def _release(self, blocks: np.ndarray) -> None:
+        """Lets waiting lanes go on where enough have arrived."""
+        state, stride = self.state, self.binder.geometry.stride
+        for block in blocks.tolist():
+            first = block * stride
+            key = state.key[first : first + stride]
+            waiting = key == WAITING
+            if not waiting.any():
+                continue
+            numbers = state.barrier[first : first + stride]
+            alive = int(np.count_nonzero(key != EXITED))
+            for number in np.unique(numbers[waiting]).tolist():
+                here = np.flatnonzero(waiting & (numbers == number)) + first
+                arrived = len(here) + state.arrived.get((block, number), 0)
+                if arrived < state.expected.get((block, number), alive):
+                    continue
+                self._check_aligned(here)
+                state.arrived.pop((block, number), None)
+                state.expected.pop((block, number), None)
+                self._go_on(here)
+
+    def _go_on(self, lanes: Lanes) -> None:
+        state = self.state
+        sites = state.site[lanes]
+        combines = [self.sites[site] for site in np.unique(sites).tolist()]
+        inst, combine = combines[0]
+        if combine is not None:
+            combine(lanes)
+        for observer in self.binder.spaces.shared.observers:
+            observer.block_barrier(inst, lanes)
+        state.key[lanes] = state.resume[lanes]
+
+    def _check_aligned(self, lanes: Lanes) -> None:
+        """All lanes of a warp must wait at the same instruction, and none of them may be elsewhere."""
+        state, geometry = self.state, self.binder.geometry
+        for warp in np.unique(lanes // WARP).tolist():
+            members = np.arange(warp * WARP, warp * WARP + WARP)
+            alive = members[state.key[members] != EXITED]
+            here = lanes[lanes // WARP == warp]
+            inst = self.sites[int(state.site[here[0]])][0]
+            if inst.opcode == "barrier" and not inst.has("aligned"):
+                continue
+            if len(here) < len(alive):
+                missing = alive[~np.isin(alive, here)]
+                self.binder.fail(
+                    DivergentBarrier,
+                    f"a barrier of whole warps that only a part of a warp reached; missing: {geometry.describe(missing)}",
+                    inst, here,
+                )  # fmt: skip
+            others = here[state.site[here] != state.site[here[0]]]
+            if len(others):
+                elsewhere = self.sites[int(state.site[others[0]])][0]
+                self.binder.fail(
+                    DivergentBarrier,
+                    f"lanes of one warp wait at different barriers: the others at PTX line {elsewhere.line}"
+                    f"{f', {elsewhere.location}' if elsewhere.location else ''}",
+                    inst, here,
+                )  # fmt: skip
+
+    # -- nothing can run ---------------------------------------------------------------------------------------
+
+    def explain_standstill(self, stalled_at: Callable[[int], Instruction]) -> NoReturn:
+        """Raises the error for lanes that wait for lanes which will never come."""
+        state, geometry = self.state, self.binder.geometry
+        stalled = np.flatnonzero(state.key == STALLED)
+        if len(stalled):
+            inst = stalled_at(int(state.resume[stalled[0]]))
+            at_same = stalled[state.resume[stalled] == state.resume[stalled[0]]]
+            self.binder.fail(
+                DivergentWarp, f"{inst.opcode} waits for lanes of its member mask that never arrive", inst, at_same
+            )
+        waiting = np.flatnonzero(state.key == WAITING)
+        block = int(geometry.block_of_lane[waiting[0]])
+        waiting = waiting[geometry.block_of_lane[waiting] == block]
+        first = block * geometry.stride
+        alive = int(np.count_nonzero(state.key[first : first + geometry.stride] != EXITED))
+        parts = []
+        for site, number in sorted({(int(state.site[w]), int(state.barrier[w])) for w in waiting}):
+            here = waiting[(state.site[waiting] == site) & (state.barrier[waiting] == number)]
+            inst = self.sites[site][0]
+            where = f" ({inst.location})" if inst.location else ""
+            wanted = state.expected.get((block, number), alive)
+            parts.append(f"{len(here)} of {wanted} threads at barrier {number}, PTX line {inst.line}{where}")
+        inst = self.sites[int(state.site[waiting[0]])][0]
+        kind = DivergentBarrier if len(parts) > 1 else Deadlock
+        self.binder.fail(kind, f"a block waits for threads that never come: {'; '.join(parts)}", inst, waiting)

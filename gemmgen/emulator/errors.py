@@ -1,0 +1,123 @@
+"""What can go wrong in an emulated launch, told the way a good compiler tells it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.ptx.syntax import Instruction, Location
+
+
+class EmulatorError(Exception):
+    """Base of everything the emulator raises.
+
+    `message` says what happened in one sentence; `instruction` is where (if it happened at one), `threads` who did it.
+    `source` is the CUDA text, if known; the line is then quoted. `ptx_line` stands in when there is no instruction.
+    """
+
+    title = "emulator error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        instruction: Instruction | None = None,
+        threads: str | None = None,
+        ptx_line: int | None = None,
+        source: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.instruction = instruction
+        self.threads = threads
+        self.ptx_line = ptx_line if instruction is None else instruction.line
+        self.source = source
+
+    @property
+    def location(self) -> Location | None:
+        """The CUDA line, from the `.loc` directives (compile with -lineinfo)."""
+        return self.instruction.location if self.instruction is not None else None
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}: {self.message}"]
+        if self.threads:
+            lines.append(f"  by    {self.threads}")
+        location = self.location
+        if location is not None:
+            lines.append(f"  CUDA  {location}")
+            quoted = self._quote(location)
+            if quoted is not None:
+                lines.append(f"        {location.line:5d} | {quoted}")
+        if self.instruction is not None:
+            lines.append(f"  PTX   line {self.instruction.line}: {self.instruction.text}")
+        elif self.ptx_line is not None:
+            lines.append(f"  PTX   line {self.ptx_line}")
+        return "\n".join(lines)
+
+    def _quote(self, location: Location) -> str | None:
+        if self.source is None:
+            return None
+        source_lines = self.source.splitlines()
+        if 1 <= location.line <= len(source_lines):
+            return source_lines[location.line - 1].strip()
+        return None
+
+
+class ParseError(EmulatorError):
+    """The text is not PTX that this parser understands."""
+
+    title = "cannot parse PTX"
+
+
+class UnknownInstruction(EmulatorError):
+    """An instruction, or a form of one, that the emulator does not implement."""
+
+    title = "unknown instruction"
+
+
+class BadLaunch(EmulatorError):
+    """The launch itself is wrong: geometry, arguments, shared memory."""
+
+    title = "bad launch"
+
+
+class OutOfBounds(EmulatorError):
+    """A lane touched memory that belongs to no buffer, variable or shared allocation."""
+
+    title = "out of bounds"
+
+
+class ReadOnly(EmulatorError):
+    """A lane wrote to memory that may only be read."""
+
+    title = "write to read-only memory"
+
+
+class Misaligned(EmulatorError):
+    """An address is no multiple of the width of the access."""
+
+    title = "misaligned address"
+
+
+class DivergentBarrier(EmulatorError):
+    """A block-wide barrier that only a part of the block reached, or a warp that reached it in pieces."""
+
+    title = "divergent barrier"
+
+
+class DivergentWarp(EmulatorError):
+    """A warp-synchronous instruction whose member mask names lanes that never arrive, or omits the executing lane."""
+
+    title = "divergent warp"
+
+
+class Deadlock(EmulatorError):
+    """No lane can make progress, or the step limit was reached."""
+
+    title = "deadlock"
+
+
+class Trapped(EmulatorError):
+    """The kernel executed `trap`, or an assertion in it failed."""
+
+    title = "trap"

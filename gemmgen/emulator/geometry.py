@@ -1,0 +1,62 @@
+"""Which lane is which thread: lanes are the threads of a wave's blocks, in order, padded to whole warps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+WARP = 32
+Dim3 = tuple[int, int, int]
+Lanes = np.ndarray
+"""Lane numbers (int64, ascending)."""
+
+
+class Geometry:
+    """The lanes of one wave: `blocks` consecutive blocks of the grid, beginning at `first_block`."""
+
+    def __init__(self, block_dim: Dim3, blocks: int) -> None:
+        self.block_dim = block_dim
+        self.blocks = blocks
+        self.threads = block_dim[0] * block_dim[1] * block_dim[2]
+        self.warps_per_block = -(-self.threads // WARP)
+        self.stride = self.warps_per_block * WARP
+        self.lanes = blocks * self.stride
+        self.first_block = 0
+        self.grid_dim: Dim3 = (1, 1, 1)
+        everyone = np.arange(self.lanes)
+        self.block_of_lane = everyone // self.stride
+        self.thread_of_lane = everyone % self.stride
+        self.padding = self.thread_of_lane >= self.threads
+
+    def thread_index(self, axis: int) -> np.ndarray:
+        """%tid along an axis, for every lane."""
+        x, y, _ = self.block_dim
+        thread = np.minimum(self.thread_of_lane, self.threads - 1)
+        return (thread % x, thread // x % y, thread // (x * y))[axis].astype(np.uint32)
+
+    def block_index(self, axis: int) -> np.ndarray:
+        """%ctaid along an axis, for every lane."""
+        x, y, _ = self.grid_dim
+        block = self.block_of_lane + self.first_block
+        return (block % x, block // x % y, block // (x * y))[axis].astype(np.uint32)
+
+    def describe_lane(self, lane: int) -> str:
+        """`thread (3,0,0) of block (1,0,0)`."""
+        x, y, _ = self.block_dim
+        thread, block = int(lane) % self.stride, int(lane) // self.stride + self.first_block
+        gx, gy, _ = self.grid_dim
+        return (
+            f"thread ({thread % x},{thread // x % y},{thread // (x * y)}) "
+            f"of block ({block % gx},{block // gx % gy},{block // (gx * gy)})"
+        )
+
+    def describe(self, lanes: np.ndarray) -> str:
+        """A set of lanes in words: the first one, and how many others in how many blocks."""
+        count = len(lanes)
+        if count == 0:
+            return "no thread"
+        text = self.describe_lane(int(lanes[0]))
+        if count > 1:
+            blocks = len(np.unique(self.block_of_lane[lanes]))
+            where = "" if blocks == 1 else f" in {blocks} blocks"
+            text += f" and {count - 1} other{'s' if count > 2 else ''}{where}"
+        return text

@@ -1,0 +1,153 @@
+"""atom and red: read-modify-write. Lanes that meet at one address take turns in lane order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemmgen.emulator import ieee
+from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.instructions.floating import minimum
+from gemmgen.emulator.instructions.half import _add, join, split
+from gemmgen.emulator.instructions.memory import Transfer, through_space
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.memory import Access, Space
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Sink
+from gemmgen.emulator.registers import DTYPES
+
+Update = Callable[..., np.ndarray]
+"""`update(old, b[, c])`: the new values."""
+
+_OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
+
+
+def _increment(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decrement(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+_UPDATES: dict[str, Update] = {
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "inc": _increment, "dec": _decrement,
+    "exch": lambda old, b: b, "cas": lambda old, b, c: np.where(old == b, c, old),
+}  # fmt: skip
+
+
+def _update(inst: Instruction, operation: str, type_name: str) -> Update:
+    if operation in _UPDATES:
+        return _UPDATES[operation]
+    if type_name in ("f16", "f16x2", "bf16", "bf16x2"):
+        if operation == "add":
+            return lambda old, b: join(*_add(split(old, type_name), split(b, type_name)), type_name)
+        largest = operation == "max"
+        return lambda old, b: join(minimum(split(old, type_name), split(b, type_name), largest, False), 0.0, type_name)
+    if type_name == "f32" and operation == "add":
+        return lambda old, b: ieee.canonical_f32(old + b)
+    if operation == "add":
+        return np.add
+    if operation in ("min", "max"):
+        return np.minimum if operation == "min" else np.maximum
+    raise UnknownInstruction(f"atomic operation .{operation} on .{type_name}", instruction=inst)
+
+
+def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Applies `update` once a lane, lanes of equal index one after another; returns what each lane found."""
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    old = np.empty(len(index), memory.dtype)
+    if first.all():
+        old[:] = memory[index]
+        memory[index] = update(old, *values)
+        return old
+    starts = np.flatnonzero(first)
+    turn = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
+    by_turn = np.argsort(turn, kind="stable")
+    bounds = np.searchsorted(turn[by_turn], np.arange(int(turn.max()) + 2))
+    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+        who = order[by_turn[begin:end]]
+        where = index[who]
+        found = memory[where]
+        old[who] = found
+        memory[where] = update(found, *[value[who] for value in values])
+    return old
+
+
+def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`in_turns` for integer addition, which needs no turns: running sums give what each lane found."""
+    order = np.argsort(index, kind="stable")
+    ordered, amounts = index[order], values[order]
+    totals = np.cumsum(amounts, dtype=memory.dtype)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, len(ordered)))
+    before = np.repeat(totals[starts] - amounts[starts], lengths)
+    old = np.empty(len(index), memory.dtype)
+    old[order] = memory[ordered] + (totals - amounts - before)
+    ends = starts + lengths - 1
+    memory[ordered[ends]] += totals[ends] - (totals[starts] - amounts[starts])
+    return old
+
+
+@instruction("atom", "red")
+def atomic(inst: Instruction, binder: Binder) -> Operation:
+    operation = inst.first_of(_OPERATIONS)
+    type_name = inst.type
+    if operation is None or inst.has("async") or TYPE_BYTES[type_name] > 8 or inst.first_of(("v2", "v4", "v8")):
+        raise UnknownInstruction("this atomic form is not implemented", instruction=inst)
+    operands = inst.operands
+    has_result = inst.opcode == "atom"
+    target_operand = operands[0] if has_result else Sink()
+    address = operands[1] if has_result else operands[0]
+    raw = type_name if type_name[0] in "busf" and "x2" not in type_name and type_name[:2] != "bf" else (
+        f"b{TYPE_BYTES[type_name] * 8}"
+    )  # fmt: skip
+    if type_name == "f16":
+        raw = "b16"
+    dtype = np.dtype(DTYPES[raw])
+    target = binder.target(inst, target_operand, raw)
+    sources = [binder.source(inst, operand, raw) for operand in operands[2 if has_result else 1 :]]
+    if len(sources) > (2 if operation == "cas" else 1):
+        sources = sources[: 2 if operation == "cas" else 1]
+    update = _update(inst, operation, type_name)
+    access = Access(inst, "atomic", dtype.itemsize, dtype.itemsize)
+    return through_space(
+        inst, binder, address,
+        lambda space: _transfer(space, access, dtype, target, sources, update, operation == "add" and dtype.kind in "iu"
+                                and "f16" not in type_name),
+    )  # fmt: skip
+
+
+def _transfer(
+    space: Space,
+    access: Access,
+    dtype: np.dtype,  # type: ignore[type-arg]
+    target: np.ndarray | None,
+    sources: list[Source],
+    update: Update,
+    plain_add: bool,
+) -> Transfer:
+    units, width = space.units, access.width
+
+    def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
+        index = space.locate(access, lanes, addresses)
+        memory = units[width].view(dtype)
+        values = tuple(
+            np.broadcast_to(source[lanes] if lanes is not None and isinstance(source, np.ndarray) else source, index.shape)
+            for source in sources
+        )
+        if plain_add:
+            old = integer_add(memory, index, values[0])
+        else:
+            old = in_turns(memory, index, update, values)
+        if target is not None:
+            target[... if lanes is None else lanes] = old
+
+    return transfer

@@ -1,0 +1,222 @@
+"""float32 and float64 arithmetic with PTX's rounding, flushing and saturation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemmgen.emulator import ieee
+from gemmgen.emulator.binding import Binder, Compute, Operation, Source
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.ptx.syntax import Instruction
+
+
+def is_f32(inst: Instruction) -> bool:
+    return inst.type == "f32"
+
+
+def is_f64(inst: Instruction) -> bool:
+    return inst.type == "f64"
+
+
+def rounding(inst: Instruction) -> str:
+    """The rounding mode of an instruction; nearest even if it names none."""
+    return inst.first_of(ieee.ROUNDINGS) or "rn"
+
+
+def finish_f32(inst: Instruction, compute: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """`compute` with .ftz on inputs and output and .sat on the output."""
+    flush, saturate = inst.has("ftz"), inst.has("sat")
+    if not flush and not saturate:
+        return compute
+
+    def wrapped(*values: Source) -> np.ndarray:
+        result = compute(*[ieee.flush_f32(v) for v in values]) if flush else compute(*values)
+        if flush:
+            result = ieee.flush_f32(result)
+        if saturate:
+            result = saturated(result)
+        return result
+
+    return wrapped
+
+
+def saturated(value: np.ndarray) -> np.ndarray:
+    """Clamped to [0, 1]; NaN becomes 0."""
+    return np.where(value > 0, np.minimum(value, value.dtype.type(1)), value.dtype.type(0))
+
+
+def _fast(ufunc: np.ufunc) -> Compute:
+    """A float32 ufunc that is exact in NumPy; only NaN needs care, and one reduction finds it."""
+
+    def compute(a: Source, b: Source, out: np.ndarray | None) -> Source:
+        result = ufunc(a, b, out)
+        largest = result.max() if isinstance(result, np.ndarray) else result
+        if largest != largest:
+            if isinstance(result, np.ndarray):
+                result[np.isnan(result)] = ieee.F32_NAN
+            else:
+                result = ieee.F32_NAN
+        return result
+
+    return compute
+
+
+def _sources(inst: Instruction, binder: Binder) -> list[Source]:
+    return [binder.source(inst, operand, inst.type) for operand in inst.operands[1:]]
+
+
+@instruction("add", "sub", "mul", when=is_f32)
+def arithmetic_f32(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], "f32")
+    mode = rounding(inst)
+    ufunc = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[inst.opcode]
+    if mode == "rn" and not inst.has("ftz") and not inst.has("sat"):
+        return binder.elementwise(target, _fast(ufunc), _sources(inst, binder))
+    exact: Callable[..., np.ndarray]
+    if mode == "rn":
+        exact = lambda a, b: ieee.canonical_f32(ufunc(a, b))  # noqa: E731
+    elif inst.opcode == "mul":
+        exact = lambda a, b: ieee.mul_f32(a, b, mode)  # noqa: E731
+    elif inst.opcode == "add":
+        exact = lambda a, b: ieee.add_f32(a, b, mode)  # noqa: E731
+    else:
+        exact = lambda a, b: ieee.add_f32(a, -np.asarray(b), mode)  # noqa: E731
+    return binder.gathered([target], finish_f32(inst, exact), _sources(inst, binder))
+
+
+@instruction("fma", "mad", when=is_f32)
+def fma_f32(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], "f32")
+    mode = rounding(inst)
+    return binder.gathered(
+        [target], finish_f32(inst, lambda a, b, c: ieee.fma_f32(a, b, c, mode)), _sources(inst, binder)
+    )
+
+
+@instruction("div", when=is_f32)
+def div_f32(inst: Instruction, binder: Binder) -> Operation:
+    """.rn and the directed modes are exact; .full and .approx (2 ulp on the GPU) give the correctly rounded quotient."""
+    target = binder.target(inst, inst.operands[0], "f32")
+    mode = rounding(inst)
+    return binder.gathered(
+        [target], finish_f32(inst, lambda a, b: ieee.div_f32(a, b, mode)), _sources(inst, binder)
+    )
+
+
+@instruction("rcp", when=is_f32)
+def rcp_f32(inst: Instruction, binder: Binder) -> Operation:
+    """.approx (1 ulp on the GPU) gives the correctly rounded reciprocal."""
+    target = binder.target(inst, inst.operands[0], "f32")
+    mode, one = rounding(inst), np.float32(1)
+    return binder.gathered([target], finish_f32(inst, lambda a: ieee.div_f32(one, a, mode)), _sources(inst, binder))
+
+
+@instruction("sqrt", when=is_f32)
+def sqrt_f32(inst: Instruction, binder: Binder) -> Operation:
+    """.approx (1 ulp on the GPU) gives the correctly rounded root."""
+    target = binder.target(inst, inst.operands[0], "f32")
+    mode = rounding(inst)
+    return binder.gathered([target], finish_f32(inst, lambda a: ieee.sqrt_f32(a, mode)), _sources(inst, binder))
+
+
+@instruction("add", "sub", "mul", "div", when=is_f64)
+def arithmetic_f64(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], "f64")
+    mode = rounding(inst)
+    ufunc = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[inst.opcode]
+    if mode == "rn":
+        return binder.elementwise(target, ufunc, _sources(inst, binder))
+    if inst.opcode == "sub":
+        return binder.gathered(
+            [target], lambda a, b: ieee.directed_f64("add", a, -np.asarray(b), mode), _sources(inst, binder)
+        )
+    return binder.gathered(
+        [target], lambda a, b: ieee.directed_f64(inst.opcode, a, b, mode), _sources(inst, binder)
+    )
+
+
+@instruction("fma", "mad", when=is_f64)
+def fma_f64(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], "f64")
+    mode = rounding(inst)
+    return binder.gathered([target], lambda a, b, c: ieee.fma_f64(a, b, c, mode), _sources(inst, binder))
+
+
+@instruction("rcp", "sqrt", when=is_f64)
+def unary_f64(inst: Instruction, binder: Binder) -> Operation:
+    """`rcp.approx.ftz.f64` keeps the top 20 mantissa bits on the GPU; here it is correctly rounded."""
+    target = binder.target(inst, inst.operands[0], "f64")
+    mode, one = rounding(inst), np.float64(1)
+    compute: Callable[..., np.ndarray]
+    if inst.opcode == "rcp":
+        compute = (lambda a: one / a) if mode == "rn" else lambda a: ieee.directed_f64("div", np.ones_like(a), a, mode)
+    else:
+        compute = np.sqrt if mode == "rn" else lambda a: ieee.directed_f64("sqrt", a, None, mode)
+    return binder.gathered([target], compute, _sources(inst, binder))
+
+
+def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> np.ndarray:
+    """IEEE 754-2019 minimumNumber or maximumNumber (-0 < +0); `propagate` lets a NaN win."""
+    a, b = np.asarray(a), np.asarray(b)
+    both_zero = (a == 0) & (b == 0)
+    result = np.fmax(a, b) if largest else np.fmin(a, b)
+    signs = np.signbit(a) & np.signbit(b) if largest else np.signbit(a) | np.signbit(b)
+    result = np.where(both_zero, np.where(signs, a.dtype.type(-0.0), a.dtype.type(0)), result)
+    if propagate:
+        result = np.where(np.isnan(a) | np.isnan(b), a.dtype.type(np.nan), result)
+    return result
+
+
+@instruction("min", "max", when=lambda inst: inst.type in ("f32", "f64"))
+def min_max(inst: Instruction, binder: Binder) -> Operation:
+    if inst.has("xorsign"):
+        raise UnknownInstruction("min/max with xorsign is not implemented", instruction=inst)
+    target = binder.target(inst, inst.operands[0], inst.type)
+    largest, propagate = inst.opcode == "max", inst.has("NaN")
+
+    def compute(*values: Source) -> np.ndarray:
+        result = minimum(values[0], values[1], largest, propagate)
+        for value in values[2:]:
+            result = minimum(result, value, largest, propagate)
+        return ieee.canonical_f32(result) if inst.type == "f32" else result
+
+    if inst.has("abs"):
+        inner = compute
+        compute = lambda *values: inner(*[np.abs(v) for v in values])  # noqa: E731
+    return binder.gathered([target], finish_f32(inst, compute), _sources(inst, binder))
+
+
+@instruction("neg", "abs", when=lambda inst: inst.type in ("f32", "f64"))
+def neg_abs(inst: Instruction, binder: Binder) -> Operation:
+    """Only the sign bit changes; NaN payloads stay."""
+    type_name = inst.type
+    target = binder.target(inst, inst.operands[0], type_name)
+    compute = np.negative if inst.opcode == "neg" else np.absolute
+    if inst.has("ftz"):
+        return binder.gathered([target], lambda a: compute(ieee.flush_f32(a)), _sources(inst, binder))
+    return binder.elementwise(target, compute, _sources(inst, binder))
+
+
+@instruction("copysign", when=lambda inst: inst.type in ("f32", "f64"))
+def copysign(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], inst.type)
+    return binder.gathered([target], lambda a, b: np.copysign(b, a), _sources(inst, binder))
+
+
+@instruction("testp")
+def testp(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], "pred")
+    source = binder.source(inst, inst.operands[1], inst.type)
+    smallest = np.finfo(source.dtype).tiny
+    tests: dict[str, Callable[[Source], np.ndarray]] = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda a: ~np.isnan(a),
+        "notanumber": np.isnan,
+        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= smallest),
+        "subnormal": lambda a: np.abs(a) < smallest,
+    }
+    return binder.gathered([target], tests[inst.modifiers[0]], [source])

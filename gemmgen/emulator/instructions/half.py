@@ -1,0 +1,140 @@
+"""float16 and bfloat16 arithmetic, single and in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemmgen.emulator import ieee
+from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.instructions.compare import COMPARISONS
+from gemmgen.emulator.instructions.floating import minimum, saturated
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Pair, Sink
+
+_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+_F16_TINY = 2.0**-14
+
+
+def _is_half(inst: Instruction) -> bool:
+    return inst.type in _HALVES
+
+
+def split(value: Source, type_name: str) -> np.ndarray:
+    """Raw lanes as float64 values, one row a lane, one column an element."""
+    bits = np.array(value, ndmin=1).view(np.uint16).reshape(-1, TYPE_BYTES[type_name] // 2)
+    return ieee.bf16_to_f64(bits) if type_name.startswith("bf16") else bits.view(np.float16).astype(np.float64)
+
+
+def join(s: np.ndarray, e: np.ndarray | float, type_name: str) -> np.ndarray:
+    """s + e rounded to the type and packed again."""
+    narrow = ieee.to_bf16(s, e) if type_name.startswith("bf16") else ieee.to_f16(s, e).view(np.uint16)
+    return np.ascontiguousarray(narrow).view(np.uint32 if TYPE_BYTES[type_name] == 4 else np.uint16)[:, 0]
+
+
+def _flush(value: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(value) < _F16_TINY, np.copysign(0.0, value), value)
+
+
+def _add(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    s, e = ieee.two_sum(a, b)
+    return s, np.where(np.isfinite(s), e, 0.0)
+
+
+def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return _add(a * b, c)
+
+
+_ARITHMETIC: dict[str, Callable[..., tuple[np.ndarray, np.ndarray | float]]] = {
+    "add": _add,
+    "sub": lambda a, b: _add(a, -b),
+    "mul": lambda a, b: (a * b, 0.0),
+    "fma": _fma,
+    "min": lambda a, b: (minimum(a, b, False, False), 0.0),
+    "max": lambda a, b: (minimum(a, b, True, False), 0.0),
+}
+
+
+@instruction("add", "sub", "mul", "fma", "min", "max", when=_is_half)
+def arithmetic(inst: Instruction, binder: Binder) -> Operation:
+    type_name = inst.type
+    raw = f"b{TYPE_BYTES[type_name] * 8}"
+    operation = _ARITHMETIC[inst.opcode]
+    if inst.opcode in ("min", "max") and inst.has("NaN"):
+        operation = lambda a, b: (minimum(a, b, inst.opcode == "max", True), 0.0)  # noqa: E731
+    if inst.has("xorsign"):
+        raise UnknownInstruction("min/max with xorsign is not implemented", instruction=inst)
+    flush, saturate, relu = inst.has("ftz"), inst.has("sat"), inst.has("relu")
+
+    def compute(*values: Source) -> np.ndarray:
+        parts = [split(value, type_name) for value in values]
+        if flush:
+            parts = [_flush(part) for part in parts]
+        s, e = operation(*parts)
+        packed = join(s, e, type_name)
+        if not (flush or saturate or relu):
+            return packed
+        result = split(packed, type_name)
+        if flush:
+            result = _flush(result)
+        if saturate:
+            result = saturated(result)
+        if relu:
+            result = np.where(np.isnan(result), result, np.maximum(result, 0.0))
+        return join(result, 0.0, type_name)
+
+    target = binder.target(inst, inst.operands[0], raw)
+    return binder.gathered([target], compute, [binder.source(inst, o, raw) for o in inst.operands[1:]])
+
+
+@instruction("neg", "abs", when=_is_half)
+def neg_abs(inst: Instruction, binder: Binder) -> Operation:
+    raw = f"b{TYPE_BYTES[inst.type] * 8}"
+    signs = np.uint32(0x80008000) if raw == "b32" else np.uint16(0x8000)
+    target = binder.target(inst, inst.operands[0], raw)
+    compute = (lambda a: a ^ signs) if inst.opcode == "neg" else (lambda a: a & ~signs)
+    return binder.gathered([target], compute, [binder.source(inst, inst.operands[1], raw)])
+
+
+@instruction("setp", when=_is_half)
+def setp(inst: Instruction, binder: Binder) -> Operation:
+    """Packed forms have one destination a half; each may be combined with the same predicate."""
+    type_name = inst.type
+    raw = f"b{TYPE_BYTES[type_name] * 8}"
+    compare = COMPARISONS[inst.modifiers[0]]
+    if inst.first_of(("and", "or", "xor")):
+        raise UnknownInstruction("half comparison with a combination is not implemented", instruction=inst)
+    destination = inst.operands[0]
+    first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
+    targets = [binder.target(inst, first, "pred"), binder.target(inst, second, "pred")]
+    packed = TYPE_BYTES[type_name] == 4
+
+    def compute(a: Source, b: Source) -> tuple[np.ndarray, np.ndarray]:
+        result = compare(split(a, type_name), split(b, type_name))
+        return (result[:, 0], result[:, 1]) if packed else (result[:, 0], ~result[:, 0])
+
+    return binder.gathered(targets, compute, [binder.source(inst, o, raw) for o in inst.operands[1:3]])
+
+
+@instruction("set", when=lambda inst: bool(set(inst.types) & set(_HALVES)))
+def set_(inst: Instruction, binder: Binder) -> Operation:
+    result_type, type_name = inst.types
+    compare = COMPARISONS[inst.modifiers[0]]
+    if inst.first_of(("and", "or", "xor")):
+        raise UnknownInstruction("half comparison with a combination is not implemented", instruction=inst)
+    raw_result, raw = f"b{TYPE_BYTES[result_type] * 8}", f"b{TYPE_BYTES[type_name] * 8}"
+    target = binder.target(inst, inst.operands[0], raw_result)
+
+    def compute(a: Source, b: Source) -> np.ndarray:
+        result = compare(split(a, type_name), split(b, type_name))
+        if result_type in _HALVES:
+            return join(result.astype(np.float64), 0.0, result_type)
+        if TYPE_BYTES[type_name] == 4:
+            halves = np.where(result, np.uint16(0xFFFF), np.uint16(0))
+            return np.ascontiguousarray(halves).view(np.uint32)[:, 0]
+        one = np.float32(1).view(np.uint32) if result_type == "f32" else np.uint32(0xFFFFFFFF)
+        return np.where(result[:, 0], one, np.uint32(0))
+
+    return binder.gathered([target], compute, [binder.source(inst, o, raw) for o in inst.operands[1:3]])

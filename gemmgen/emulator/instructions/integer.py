@@ -1,0 +1,236 @@
+"""Integer arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
+from gemmgen.emulator.registers import DTYPES
+
+INTEGER_TYPES = {"u16", "s16", "u32", "s32", "u64", "s64", "u8", "s8"}
+
+
+def is_integer(inst: Instruction) -> bool:
+    """Whether the type of an instruction is a plain integer type."""
+    return inst.type in INTEGER_TYPES
+
+
+def is_packed_integer(inst: Instruction) -> bool:
+    return inst.modifiers[-1] in ("u16x2", "s16x2")
+
+
+def _sources(inst: Instruction, binder: Binder, *types: str) -> list[Source]:
+    return [binder.source(inst, operand, name) for operand, name in zip(inst.operands[1:], types, strict=True)]
+
+
+@instruction("add", "sub", when=is_integer)
+def add_sub(inst: Instruction, binder: Binder) -> Operation:
+    compute = np.add if inst.opcode == "add" else np.subtract
+    type_name = inst.type
+    if inst.has("cc"):
+        raise UnknownInstruction("carry arithmetic is not implemented", instruction=inst)
+    if inst.has("sat"):
+        target = binder.target(inst, inst.operands[0], type_name)
+        low, high = np.int64(-(2**31)), np.int64(2**31 - 1)
+        return binder.gathered(
+            [target],
+            lambda a, b: np.clip(compute(a.astype(np.int64), b.astype(np.int64)), low, high).astype(np.int32),
+            _sources(inst, binder, type_name, type_name),
+        )
+    unsigned = "u" + type_name[1:]
+    return binder.elementwise(
+        binder.target(inst, inst.operands[0], unsigned), compute, _sources(inst, binder, unsigned, unsigned)
+    )
+
+
+def _wide_type(type_name: str) -> str:
+    return f"{type_name[0]}{TYPE_BYTES[type_name] * 16}"
+
+
+def multiply_high(first: Source, second: Source) -> np.ndarray:
+    """The upper half of a product of two integers of equal type."""
+    size = first.dtype.itemsize
+    kind = "i" if first.dtype.kind == "i" else "u"
+    if size < 8:
+        wide = np.dtype(f"{kind}{size * 2}")
+        return ((first.astype(wide) * second.astype(wide)) >> wide.type(size * 8)).astype(first.dtype)
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a, b = np.asarray(first).view(np.uint64), np.asarray(second).view(np.uint64)
+    a_low, a_high, b_low, b_high = a & mask, a >> half, b & mask, b >> half
+    middle = a_high * b_low + ((a_low * b_low) >> half)
+    cross = (middle & mask) + a_low * b_high
+    high = a_high * b_high + (middle >> half) + (cross >> half)
+    if kind == "i":
+        high = high - np.where(a >> np.uint64(63), b, np.uint64(0)) - np.where(b >> np.uint64(63), a, np.uint64(0))
+    return high.view(first.dtype)
+
+
+def _multiply_wide(wide: np.dtype) -> object:  # type: ignore[type-arg]
+    def compute(first: Source, second: Source, out: np.ndarray | None) -> Source:
+        return np.multiply(first, second, out, dtype=wide)
+
+    return compute
+
+
+@instruction("mul", when=is_integer)
+def mul(inst: Instruction, binder: Binder) -> Operation:
+    type_name = inst.type
+    if inst.has("wide"):
+        wide = _wide_type(type_name)
+        target = binder.target(inst, inst.operands[0], wide)
+        sources = _sources(inst, binder, type_name, type_name)
+        return binder.elementwise(target, _multiply_wide(np.dtype(DTYPES[wide])), sources)  # type: ignore[arg-type]
+    target = binder.target(inst, inst.operands[0], type_name)
+    sources = _sources(inst, binder, type_name, type_name)
+    if inst.has("hi"):
+        return binder.gathered([target], multiply_high, sources)
+    return binder.elementwise(target, np.multiply, sources)
+
+
+@instruction("mad", when=is_integer)
+def mad(inst: Instruction, binder: Binder) -> Operation:
+    type_name = inst.type
+    if inst.has("cc"):
+        raise UnknownInstruction("carry arithmetic is not implemented", instruction=inst)
+    if inst.has("wide"):
+        wide = _wide_type(type_name)
+        dtype = DTYPES[wide]
+        target = binder.target(inst, inst.operands[0], wide)
+        sources = _sources(inst, binder, type_name, type_name, wide)
+        return binder.gathered([target], lambda a, b, c: np.multiply(a, b, dtype=dtype) + c, sources)
+    target = binder.target(inst, inst.operands[0], type_name)
+    sources = _sources(inst, binder, type_name, type_name, type_name)
+    if inst.has("hi"):
+        if inst.has("sat"):
+            raise UnknownInstruction("mad.hi.sat is not implemented", instruction=inst)
+        return binder.gathered([target], lambda a, b, c: multiply_high(a, b) + c, sources)
+    return binder.gathered([target], lambda a, b, c: a * b + c, sources)
+
+
+@instruction("mul24", "mad24")
+def mul24(inst: Instruction, binder: Binder) -> Operation:
+    """The low 24 bits of each factor; `.hi` gives bits 47..16 of the product."""
+    if inst.has("sat"):
+        raise UnknownInstruction("mad24.hi.sat is not implemented", instruction=inst)
+    type_name = inst.type
+    target = binder.target(inst, inst.operands[0], type_name)
+    wide = np.int64 if type_name == "s32" else np.uint64
+    shift, drop = wide(40), wide(16 if inst.has("hi") else 0)
+    dtype = DTYPES[type_name]
+
+    def product(first: Source, second: Source) -> Source:
+        a, b = (value.astype(wide) << shift >> shift for value in (first, second))
+        return ((a * b) >> drop).astype(dtype)
+
+    count = len(inst.operands) - 1
+    sources = _sources(inst, binder, *[type_name] * count)
+    if count == 2:
+        return binder.gathered([target], product, sources)
+    return binder.gathered([target], lambda a, b, c: product(a, b) + c, sources)
+
+
+def divide(first: Source, second: Source) -> np.ndarray:
+    """Integer quotient toward zero; dividing by zero gives all ones, as the hardware does."""
+    zero = first.dtype.type(0)
+    safe = np.where(second == zero, first.dtype.type(1), second)
+    quotient = first // safe
+    if first.dtype.kind == "i":
+        remainder = first - quotient * safe
+        quotient = quotient + ((remainder != zero) & ((first < zero) != (safe < zero)))
+    return np.where(second == zero, ~zero, quotient).astype(first.dtype)
+
+
+def remainder(first: Source, second: Source) -> np.ndarray:
+    """Integer remainder with the sign of the dividend; by zero, the dividend itself."""
+    zero = first.dtype.type(0)
+    return np.where(second == zero, first, first - divide(first, second) * second).astype(first.dtype)
+
+
+@instruction("div", "rem", when=is_integer)
+def div(inst: Instruction, binder: Binder) -> Operation:
+    type_name = inst.type
+    target = binder.target(inst, inst.operands[0], type_name)
+    compute = divide if inst.opcode == "div" else remainder
+    return binder.gathered([target], compute, _sources(inst, binder, type_name, type_name))
+
+
+@instruction("neg", "abs", when=is_integer)
+def neg_abs(inst: Instruction, binder: Binder) -> Operation:
+    compute = np.negative if inst.opcode == "neg" else np.absolute
+    target = binder.target(inst, inst.operands[0], inst.type)
+    return binder.elementwise(target, compute, _sources(inst, binder, inst.type))
+
+
+@instruction("min", "max", when=is_integer)
+def min_max(inst: Instruction, binder: Binder) -> Operation:
+    compute = np.minimum if inst.opcode == "min" else np.maximum
+    target = binder.target(inst, inst.operands[0], inst.type)
+    operation = binder.elementwise(target, compute, _sources(inst, binder, inst.type, inst.type))
+    if not inst.has("relu") or target is None:
+        return operation
+    row, zero = target, target.dtype.type(0)
+    full, some = operation
+
+    def full_relu() -> None:
+        full()
+        np.maximum(row, zero, out=row)
+
+    def some_relu(lanes: np.ndarray) -> None:
+        some(lanes)
+        row[lanes] = np.maximum(row[lanes], zero)
+
+    return Operation(full_relu, some_relu)
+
+
+@instruction("add", "min", "max", when=is_packed_integer)
+def packed_integer(inst: Instruction, binder: Binder) -> Operation:
+    """Two 16-bit integers in one register."""
+    compute = {"add": np.add, "min": np.minimum, "max": np.maximum}[inst.opcode]
+    dtype = np.int16 if inst.modifiers[-1] == "s16x2" else np.uint16
+    relu = inst.has("relu")
+
+    def both(a: Source, b: Source) -> np.ndarray:
+        length = max(np.size(a), np.size(b))
+        first, second = (np.broadcast_to(value, length).copy().view(dtype) for value in (a, b))
+        result = compute(first, second)
+        return (np.maximum(result, dtype(0)) if relu else result).view(np.uint32)
+
+    target = binder.target(inst, inst.operands[0], "u32")
+    return binder.gathered([target], both, _sources(inst, binder, "u32", "u32"))
+
+
+@instruction("sad")
+def sad(inst: Instruction, binder: Binder) -> Operation:
+    type_name = inst.type
+    target = binder.target(inst, inst.operands[0], type_name)
+    return binder.gathered(
+        [target],
+        lambda a, b, c: c + (np.maximum(a, b) - np.minimum(a, b)),
+        _sources(inst, binder, type_name, type_name, type_name),
+    )
+
+
+@instruction("dp4a", "dp2a")
+def dot(inst: Instruction, binder: Binder) -> Operation:
+    """Dot product of four bytes with four bytes, or of two halves with two bytes, added to a word."""
+    a_type, b_type = inst.types
+    target = binder.target(inst, inst.operands[0], "u32")
+    sources = _sources(inst, binder, "u32", "u32", "u32")
+    a_kind, b_kind = a_type[0].replace("s", "i"), b_type[0].replace("s", "i")
+
+    def split(value: Source, kind: str, size: int) -> np.ndarray:
+        return np.array(value, ndmin=1).view(f"{kind}{size}").reshape(-1, 4 // size).astype(np.int64)
+
+    def compute(a: Source, b: Source, c: Source) -> np.ndarray:
+        b_bytes = split(b, b_kind, 1)
+        if inst.opcode == "dp4a":
+            products = split(a, a_kind, 1) * b_bytes
+        else:
+            first = 2 if inst.has("hi") else 0
+            products = split(a, a_kind, 2) * b_bytes[:, first : first + 2]
+        return (products.sum(axis=1) + c.astype(np.int64)).astype(np.uint32)
+
+    return binder.gathered([target], compute, sources)

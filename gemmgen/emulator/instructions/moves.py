@@ -1,0 +1,137 @@
+"""mov, cvta, selp, slct and the packing of vectors into wider registers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Special, Symbol, Vector
+from gemmgen.emulator.registers import DTYPES
+
+
+def copy(value: Source, out: np.ndarray | None) -> Source:
+    """Moves a row; the ufunc convention."""
+    if out is None:
+        return value
+    np.copyto(out, value)
+    return out
+
+
+@instruction("mov")
+def mov(inst: Instruction, binder: Binder) -> Operation:
+    target, value = inst.operands
+    type_name = inst.type
+    if isinstance(target, Vector):
+        return _unpack(inst, binder, target, type_name)
+    if isinstance(value, Vector):
+        return _pack(inst, binder, value, type_name)
+    row = binder.target(inst, target, type_name)
+    if isinstance(value, Special) and binder.specials.is_clock(value.name):
+        return _read_clock(binder, row)
+    if isinstance(value, Symbol) and value.name in binder.program.symbols:
+        value = Integer(binder.address_of(inst, value))
+    return binder.elementwise(row, copy, [binder.source(inst, value, type_name)])
+
+
+def _read_clock(binder: Binder, row: np.ndarray | None) -> Operation:
+    def full() -> None:
+        if row is not None:
+            row[...] = binder.specials.tick()
+
+    def some(lanes: Lanes) -> None:
+        if row is not None:
+            row[lanes] = binder.specials.tick()
+
+    return Operation(full, some)
+
+
+def _element_type(inst: Instruction, vector: Vector, type_name: str) -> str:
+    bits, remainder = divmod(TYPE_BYTES[type_name] * 8, len(vector.elements))
+    if remainder or bits not in (8, 16, 32, 64):
+        raise UnknownInstruction("a vector that does not divide its register", instruction=inst)
+    return f"b{bits}"
+
+
+def _pack(inst: Instruction, binder: Binder, vector: Vector, type_name: str) -> Operation:
+    element = _element_type(inst, vector, type_name)
+    target = binder.target(inst, inst.operands[0], type_name)
+    sources = [binder.source(inst, operand, element) for operand in vector.elements]
+    if target is None:
+        return binder.elementwise(None, copy, sources)
+    dtype = np.dtype(DTYPES[element])
+    parts = len(sources)
+
+    def compute(*values: Source) -> np.ndarray:
+        length = max(np.size(value) for value in values)
+        packed = np.empty((length, parts), dtype)
+        for position, value in enumerate(values):
+            packed[:, position] = value
+        return packed.view(target.dtype)[:, 0]
+
+    return binder.gathered([target], compute, sources)
+
+
+def _unpack(inst: Instruction, binder: Binder, vector: Vector, type_name: str) -> Operation:
+    element = _element_type(inst, vector, type_name)
+    targets = [binder.target(inst, operand, element) for operand in vector.elements]
+    source = binder.source(inst, inst.operands[1], f"b{TYPE_BYTES[type_name] * 8}")
+    dtype = np.dtype(DTYPES[element])
+    parts = len(targets)
+
+    def compute(value: Source) -> list[np.ndarray]:
+        columns = np.array(value, ndmin=1).view(dtype).reshape(-1, parts)
+        return [columns[:, position] for position in range(parts)]
+
+    return binder.gathered(targets, compute, [source])
+
+
+@instruction("cvta")
+def cvta(inst: Instruction, binder: Binder) -> Operation:
+    """Between a space's own addresses and generic ones: global, const and param are the same in both."""
+    type_name = inst.type
+    target = binder.target(inst, inst.operands[0], type_name)
+    source = binder.source(inst, inst.operands[1], type_name)
+    window = SHARED_WINDOW if inst.has("shared") or inst.has("shared::cta") else LOCAL_WINDOW if inst.has("local") else 0
+    if not window:
+        return binder.elementwise(target, copy, [source])
+    if type_name != "u64":
+        raise UnknownInstruction("32-bit generic addresses do not exist", instruction=inst)
+    compute = np.subtract if inst.has("to") else np.add
+    return binder.elementwise(target, compute, [source, np.uint64(window)])
+
+
+@instruction("isspacep")
+def isspacep(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], "pred")
+    source = binder.source(inst, inst.operands[1], "u64")
+    shared, local = np.uint64(SHARED_WINDOW >> 32), np.uint64(LOCAL_WINDOW >> 32)
+    high = np.uint64(32)
+    if inst.has("shared") or inst.has("shared::cta"):
+        return binder.gathered([target], lambda value: value >> high == shared, [source])
+    if inst.has("local"):
+        return binder.gathered([target], lambda value: value >> high == local, [source])
+    if inst.has("global"):
+        return binder.gathered([target], lambda value: (value >> high != shared) & (value >> high != local), [source])
+    raise UnknownInstruction("isspacep of this space", instruction=inst)
+
+
+@instruction("selp")
+def selp(inst: Instruction, binder: Binder) -> Operation:
+    target = binder.target(inst, inst.operands[0], inst.type)
+    first, second = (binder.source(inst, operand, inst.type) for operand in inst.operands[1:3])
+    condition = binder.source(inst, inst.operands[3], "pred")
+    return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
+
+
+@instruction("slct")
+def slct(inst: Instruction, binder: Binder) -> Operation:
+    type_name, condition_type = inst.types
+    target = binder.target(inst, inst.operands[0], type_name)
+    first, second = (binder.source(inst, operand, type_name) for operand in inst.operands[1:3])
+    condition = binder.source(inst, inst.operands[3], condition_type)
+    zero = condition.dtype.type(0)
+    return binder.gathered([target], lambda c, a, b: np.where(c >= zero, a, b), [condition, first, second])

@@ -1,0 +1,34 @@
+"""Pairs of float32 in one 64-bit register (sm_100 and later)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemmgen.emulator import ieee
+from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.instructions.floating import finish_f32, rounding
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.ptx.syntax import Instruction
+
+
+@instruction("add", "sub", "mul", "fma", when=lambda inst: inst.type == "f32x2")
+def arithmetic(inst: Instruction, binder: Binder) -> Operation:
+    mode = rounding(inst)
+    functions: dict[str, Callable[..., np.ndarray]] = {
+        "add": lambda a, b: ieee.add_f32(a, b, mode),
+        "sub": lambda a, b: ieee.add_f32(a, -b, mode),
+        "mul": lambda a, b: ieee.mul_f32(a, b, mode),
+        "fma": lambda a, b, c: ieee.fma_f32(a, b, c, mode),
+    }
+    function = finish_f32(inst, functions[inst.opcode])
+
+    def compute(*values: Source) -> np.ndarray:
+        pairs = [np.array(value, ndmin=1).view(np.float32) for value in values]
+        longest = max(len(pair) for pair in pairs)
+        pairs = [np.tile(pair, longest // len(pair)) for pair in pairs]
+        return function(*pairs).astype(np.float32).view(np.uint64)
+
+    target = binder.target(inst, inst.operands[0], "b64")
+    return binder.gathered([target], compute, [binder.source(inst, o, "b64") for o in inst.operands[1:]])

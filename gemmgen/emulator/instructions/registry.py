@@ -1,0 +1,40 @@
+"""The table of instructions: opcode to handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.ptx.syntax import Instruction
+
+Handler = Callable[[Instruction, Binder], Operation]
+
+_HANDLERS: dict[str, list[tuple[Callable[[Instruction], bool], Handler]]] = {}
+
+
+def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None) -> Callable[[Handler], Handler]:
+    """Registers a handler for opcodes, perhaps only for forms that `when` accepts; the last registered wins."""
+
+    def register(handler: Handler) -> Handler:
+        for opcode in opcodes:
+            _HANDLERS.setdefault(opcode, []).insert(0, (when or (lambda inst: True), handler))
+        return handler
+
+    return register
+
+
+def bind(inst: Instruction, binder: Binder) -> Operation:
+    """The operation of an instruction, guard not included. Raises UnknownInstruction."""
+    for accepts, handler in _HANDLERS.get(inst.opcode, ()):
+        if accepts(inst):
+            try:
+                return handler(inst, binder)
+            except (IndexError, KeyError, ValueError, TypeError, AttributeError, AssertionError) as error:
+                raise UnknownInstruction(f"{inst.opcode} in a form that is not understood ({error})", instruction=inst) from error
+    raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+
+
+def opcodes() -> list[str]:
+    """All opcodes that have a handler."""
+    return sorted(_HANDLERS)

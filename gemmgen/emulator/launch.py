@@ -1,0 +1,186 @@
+"""The public call: a PTX text, an entry, a grid, arguments."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemmgen.emulator.buffers import DeviceMemory
+from gemmgen.emulator.errors import BadLaunch, EmulatorError
+from gemmgen.emulator.geometry import WARP, Dim3
+from gemmgen.emulator.machine import Machine
+from gemmgen.emulator.memory import Observer
+from gemmgen.emulator.program import Program, link
+from gemmgen.emulator.registers import RegisterFile
+from gemmgen.emulator.schedule import MinimumBlock, Schedule
+
+MAX_THREADS = 1024
+SHARED_LIMIT = 227 * 1024
+LANES_PER_WAVE = 2048
+STEP_LIMIT = 5_000_000
+_WAVE_BYTES = 512 << 20
+_CACHED_MACHINE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchResult:
+    """What a launch did. Counts are of lanes: one instruction executed by a full warp counts 32."""
+
+    entry: str
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+    instructions: dict[str, int]
+    """Instructions by opcode, guarded-off ones included."""
+    steps: int
+    """Basic blocks executed, over all waves."""
+    waves: int
+
+    @property
+    def total_instructions(self) -> int:
+        """All instructions of all lanes."""
+        return sum(self.instructions.values())
+
+
+def launch(
+    ptx: str | bytes,
+    entry: str | None = None,
+    *,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    shared_bytes: int = 0,
+    args: Sequence[Any] = (),
+    source: str | None = None,
+    observers: Sequence[Observer] = (),
+    schedule: Schedule | None = None,
+    shared_limit: int = SHARED_LIMIT,
+    step_limit: int = STEP_LIMIT,
+    lanes_per_wave: int = LANES_PER_WAVE,
+) -> LaunchResult:
+    """Executes a kernel on the CPU.
+
+    `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to
+    the parameter's type; `bytes` are structs by value; None is a null pointer. `shared_bytes` is dynamic shared memory.
+    `source` is the CUDA text, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
+    `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one).
+
+    Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
+    """
+    try:
+        return _launch(
+            ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
+            shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave,
+        )  # fmt: skip
+    except EmulatorError as error:
+        if error.source is None:
+            error.source = source
+        raise
+
+
+def _launch(
+    ptx: str,
+    entry: str | None,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: int,
+    args: Sequence[Any],
+    observers: Sequence[Observer],
+    schedule: Schedule,
+    shared_limit: int,
+    step_limit: int,
+    lanes_per_wave: int,
+) -> LaunchResult:
+    program = link(ptx, entry)
+    _check_geometry(program, grid, block)
+    if shared_bytes < 0:
+        raise BadLaunch(f"shared_bytes is {shared_bytes}")
+    needed = program.dynamic_shared_offset + shared_bytes if shared_bytes else program.shared_bytes
+    if needed > shared_limit:
+        raise BadLaunch(
+            f"{program.entry.name} needs {needed} bytes of shared memory ({program.shared_bytes} static, "
+            f"{shared_bytes} dynamic); the limit is {shared_limit}"
+        )
+    memory = DeviceMemory(program, args)
+    total_blocks = grid[0] * grid[1] * grid[2]
+    per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave)
+    counts: Counter[str] = Counter()
+    steps = waves = 0
+    first = 0
+    try:
+        while first < total_blocks:
+            count = min(per_wave, total_blocks - first)
+            machine = _machine(program, block, count, needed)
+            machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
+            machine.spaces.global_.map(memory.data, memory.regions)
+            machine.start_wave(first, grid, observers)
+            with np.errstate(all="ignore", under="call", call=machine.flags):
+                steps += machine.run(schedule, step_limit - steps)
+            counts += machine.take_counts()
+            first += count
+            waves += 1
+    finally:
+        memory.copy_back()
+    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves)
+
+
+def _dimensions(value: int | Sequence[int], name: str) -> Dim3:
+    sizes = [value] if isinstance(value, int | np.integer) else list(value)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int | np.integer) for size in sizes):
+        raise BadLaunch(f"{name} must be one to three integers, got {value!r}")
+    x, y, z = (int(size) for size in (*sizes, 1, 1)[:3])
+    if min(x, y, z) < 1:
+        raise BadLaunch(f"{name} is ({x},{y},{z}): every dimension must be at least 1")
+    return x, y, z
+
+
+def _check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
+    threads = block[0] * block[1] * block[2]
+    if threads > MAX_THREADS or block[2] > 64:
+        raise BadLaunch(f"a block of {block} has {threads} threads; the limits are {MAX_THREADS} in all and 64 along z")
+    if grid[0] >= 1 << 31 or grid[1] > 65535 or grid[2] > 65535:
+        raise BadLaunch(f"grid {grid} is beyond the limits (2147483647, 65535, 65535)")
+    directives = program.entry.directives
+    if "maxntid" in directives:
+        limit = int(np.prod(directives["maxntid"]))
+        if threads > limit:
+            raise BadLaunch(f"{program.entry.name} was compiled for at most {limit} threads a block, got {threads}")
+    if "reqntid" in directives:
+        required = (*directives["reqntid"], 1, 1)[:3]
+        if tuple(required) != block:
+            raise BadLaunch(f"{program.entry.name} requires blocks of {tuple(required)}, got {block}")
+    cluster = (*directives.get("reqnctapercluster", (1,)), 1, 1)[:3]
+    if any(size > 1 for size in cluster):
+        raise BadLaunch(f"{program.entry.name} requires clusters of {tuple(cluster)}: clusters are not implemented")
+
+
+def _blocks_per_wave(program: Program, block: Dim3, total: int, shared: int, lanes_per_wave: int) -> int:
+    """How many blocks run side by side; all of them, memory permitting, if the kernel waits for other blocks."""
+    lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
+    per_block = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + shared
+    by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
+    wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
+    count = min(wanted, by_memory, total)
+    # Waves of equal size need one machine instead of two.
+    waves = -(-total // count)
+    return -(-total // waves)
+
+
+_machines: OrderedDict[tuple[int, Dim3, int, int], tuple[Program, Machine, int]] = OrderedDict()
+
+
+def _machine(program: Program, block: Dim3, blocks: int, shared: int) -> Machine:
+    """A machine for so many blocks: a used one if there is one, since binding costs more than running a small launch."""
+    key = (id(program), block, blocks, shared)
+    found = _machines.pop(key, None)
+    if found is None:
+        lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
+        size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
+        found = (program, Machine(program, block, blocks, shared), size)
+    _machines[key] = found
+    while len(_machines) > 1 and sum(size for _, _, size in _machines.values()) > _CACHED_MACHINE_BYTES:
+        _machines.popitem(last=False)
+    return found[1]

@@ -1,0 +1,194 @@
+"""Runs a program for one wave of blocks: picks lanes, executes basic blocks, follows branches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gemmgen.emulator import fusion
+from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.control import AGAIN, EXITED, STALLED, Control, LaneState, Terminator
+from gemmgen.emulator.errors import Deadlock, DivergentWarp
+from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
+from gemmgen.emulator.instructions import bind
+from gemmgen.emulator.instructions.warp import mask_source, present_words, value_at
+from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
+from gemmgen.emulator.program import BasicBlock, Program
+from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.registers import RegisterFile
+from gemmgen.emulator.schedule import Schedule
+from gemmgen.emulator.specials import SpecialRegisters
+
+
+class BoundBlock:
+    """A basic block bound to a machine."""
+
+    __slots__ = ("block", "finish", "full", "masks", "some")
+
+    def __init__(
+        self, block: BasicBlock, operations: Sequence[Operation], finish: Terminator, masks: np.ndarray | np.generic | None
+    ) -> None:
+        self.block = block
+        self.full: list[Callable[[], None]] = [operation.full for operation in operations]
+        self.some: list[Callable[[Lanes], None]] = [operation.some for operation in operations]
+        self.finish = finish
+        self.masks = masks
+
+
+class Machine:
+    """Registers, memory and control for `blocks` blocks side by side; reused from wave to wave and launch to launch."""
+
+    def __init__(self, program: Program, block_dim: Dim3, blocks: int, shared_bytes: int) -> None:
+        self.program = program
+        self.geometry = Geometry(block_dim, blocks)
+        geometry = self.geometry
+        self.registers = RegisterFile(program, geometry.lanes)
+        everyone = np.arange(geometry.lanes)
+        self.spaces = Spaces(
+            GlobalSpace(geometry),
+            BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes),
+            BankedSpace("local", geometry, everyone, geometry.lanes, program.local_bytes),
+        )
+        self.specials = SpecialRegisters(geometry)
+        self.binder = Binder(program, geometry, self.registers, self.spaces, self.specials)
+        self.state = LaneState(geometry.lanes)
+        self.control = Control(self.binder, self.state)
+        self.scratch = fusion.Scratch(geometry.lanes)
+        self.flags = fusion.FloatFlags()
+        self.bound: list[BoundBlock | None] = [None] * len(program.blocks)
+        self.executions = [0] * len(program.blocks)
+        self.fuse = True
+
+    # -- binding -----------------------------------------------------------------------------------------------
+
+    def _bind(self, number: int) -> BoundBlock:
+        block = self.program.blocks[number]
+        operations = []
+        pieces: Sequence[Instruction | list[Instruction]] = (
+            fusion.partition(block.body, self.geometry.lanes) if self.fuse else block.body
+        )
+        for piece in pieces:
+            if isinstance(piece, list):
+                operations.append(fusion.bind_group(piece, self.binder, self.scratch, self.flags))
+            else:
+                operations.append(self.binder.guarded(piece, bind(piece, self.binder)))
+        masks = mask_source(block.body[0], self.binder) if block.synchronizing else None
+        bound = BoundBlock(block, operations, self.control.terminator(block), masks)
+        self.bound[number] = bound
+        return bound
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def start_wave(self, first_block: int, grid_dim: Dim3, observers: Sequence[Observer]) -> None:
+        """Fresh lanes for the blocks from `first_block` on."""
+        self.geometry.first_block, self.geometry.grid_dim = first_block, grid_dim
+        self.spaces.watch(observers)
+        self.spaces.shared.clear()
+        self.spaces.local.clear()
+        self.specials.refresh()
+        self.state.reset(self.geometry.padding)
+        for observer in observers:
+            observer.wave_started(self.geometry, self.spaces)
+
+    def run(self, schedule: Schedule, step_limit: int) -> int:
+        """Runs the wave to its end; returns the number of steps (block executions) taken."""
+        state, total = self.state, self.geometry.lanes
+        key, bound_blocks, executions = state.key, self.bound, self.executions
+        schedule.start(total)
+        steps = 0
+        while True:
+            turn = schedule.pick(key)
+            if turn is None:
+                if int(key.max()) == EXITED and not (key < EXITED).any():
+                    return steps
+                self.control.explain_standstill(lambda number: self.program.blocks[number].body[0])
+            number, until = turn.block, turn.until
+            lanes: Lanes | None = turn.lanes if len(turn.lanes) < total else None
+            while True:
+                bound = bound_blocks[number] or self._bind(number)
+                if bound.masks is not None:
+                    met = self._meet(bound, lanes)
+                    if met is not None and not len(met):
+                        break
+                    if met is not lanes:
+                        lanes = met
+                steps += 1
+                if steps > step_limit:
+                    self._give_up(bound, lanes, steps)
+                if lanes is None:
+                    executions[number] += total
+                    for full in bound.full:
+                        full()
+                else:
+                    executions[number] += len(lanes)
+                    for some in bound.some:
+                        some(lanes)
+                number = bound.finish(lanes)
+                if number == AGAIN:
+                    break
+                if lanes is not None and (number >= until or not schedule.keep(bound.block.polling)):
+                    key[lanes] = number
+                    break
+
+    def _meet(self, bound: BoundBlock, lanes: Lanes | None) -> Lanes | None:
+        """Brings the lanes of each member mask together: returns those that may execute, the others stall."""
+        inst = bound.block.body[0]
+        if inst.guard is not None:
+            # Lanes whose guard does not hold take no part; the mask of the others decides.
+            return lanes
+        masks = bound.masks
+        if lanes is None and not isinstance(masks, np.ndarray) and masks == 0xFFFFFFFF:
+            self._observe_meeting(inst, None)
+            return None
+        key, number = self.state.key, bound.block.index
+        everyone = np.arange(self.geometry.lanes) if lanes is None else lanes
+        stalled = np.flatnonzero((key == STALLED) & (self.state.resume == number))
+        together = np.union1d(everyone, stalled) if len(stalled) else everyone
+        wanted = value_at(masks, together).astype(np.uint32)  # type: ignore[arg-type]
+        own = np.left_shift(np.uint32(1), (together % WARP).astype(np.uint32))
+        if (wanted & own == 0).any():
+            self.binder.fail(
+                DivergentWarp, f"{inst.opcode} is executed by lanes that its member mask leaves out", inst,
+                together[wanted & own == 0],
+            )  # fmt: skip
+        gone = present_words(self.binder, np.flatnonzero(key == EXITED))
+        there = present_words(self.binder, together)
+        ready = (wanted & ~(there | gone)[together // WARP]) == 0
+        waiting = together[~ready]
+        if len(waiting):
+            key[waiting] = STALLED
+            self.state.resume[waiting] = number
+        met = together[ready]
+        if len(met):
+            self._observe_meeting(inst, met)
+        return None if len(met) == self.geometry.lanes else met
+
+    def _observe_meeting(self, inst: Instruction, lanes: Lanes | None) -> None:
+        for observer in self.spaces.shared.observers:
+            observer.warp_barrier(inst, lanes)
+
+    def _give_up(self, bound: BoundBlock, lanes: Lanes | None, steps: int) -> None:
+        inst = bound.block.terminator or (bound.block.body[-1] if bound.block.body else None)
+        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        raise Deadlock(
+            f"no end after {steps - 1} steps; the lanes at this place seem to loop forever",
+            instruction=inst, threads=self.geometry.describe(who),
+        )  # fmt: skip
+
+    # -- counting ----------------------------------------------------------------------------------------------
+
+    def take_counts(self) -> Counter[str]:
+        """Instructions executed since the last call, by opcode, summed over lanes (guarded-off ones included)."""
+        counts: Counter[str] = Counter()
+        for block, executed in zip(self.program.blocks, self.executions, strict=True):
+            if executed:
+                for inst in block.body:
+                    counts[inst.opcode] += executed
+                if block.terminator is not None:
+                    counts[block.terminator.opcode] += executed
+        self.executions[:] = [0] * len(self.executions)
+        return counts
+
+

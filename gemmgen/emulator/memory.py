@@ -1,0 +1,276 @@
+"""Memory spaces: where addresses become indices, and where every access can be watched.
+
+A space finds, for an access of some lanes at some addresses, the element index of each lane in the space's own array,
+after bounds and alignment have been checked. Data then moves by plain NumPy indexing. Observers see each access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from gemmgen.emulator.errors import EmulatorError, Misaligned, OutOfBounds, ReadOnly
+from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.ptx.syntax import Instruction
+
+GLOBAL_BASE = 0x7F00_0000_0000
+SHARED_WINDOW = 0x7000_0000_0000
+LOCAL_WINDOW = 0x7100_0000_0000
+GUARD_BYTES = 1 << 16
+UNIT_BYTES = 16
+"""The widest element that one index moves; wider vectors move in pieces."""
+
+_UNIT_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+@dataclass(slots=True)
+class Access:
+    """One access site: `width` bytes a lane in elements of `element_bytes`; kind is load, store or atomic.
+
+    `hint` is scratch for the space: the region where the site's addresses lay the last time.
+    """
+
+    instruction: Instruction
+    kind: str
+    width: int
+    element_bytes: int
+    hint: int = 0
+
+
+class Observer:
+    """Sees what a launch does. Override what you need; without observers nothing is called."""
+
+    def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
+        """A wave of blocks begins with fresh shared and local memory."""
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """Lanes (None: all) are about to access addresses that passed the checks. Called before data moves."""
+
+    def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        """These lanes (whole blocks' worth, None: all) were released together from a barrier."""
+
+    def warp_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        """These lanes met at a warp-synchronous instruction."""
+
+    def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        """Lanes execute a fence or another ordering instruction that is no access."""
+
+
+class Space:
+    """A flat array of bytes with views by element width."""
+
+    name = ""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.observers: Sequence[Observer] = ()
+        self.data = np.zeros(UNIT_BYTES, np.uint8)
+        self.units: dict[int, np.ndarray] = {}
+        """The bytes as elements of 1, 2, 4, 8, 16 bytes."""
+        self.attach(self.data)
+
+    def attach(self, data: np.ndarray) -> None:
+        """Takes another array (uint8, length a multiple of 16) as the memory."""
+        self.data = data
+        for width, dtype in _UNIT_DTYPES.items():
+            self.units[width] = data.view(dtype)
+
+    def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        """The index of each lane's first unit, min(width, 16) bytes wide. Raises OutOfBounds, Misaligned, ReadOnly."""
+        raise NotImplementedError
+
+    def _fail(
+        self, kind: type[EmulatorError], access: Access, lanes: Lanes | None, bad: np.ndarray, message: str
+    ) -> NoReturn:
+        positions = np.flatnonzero(bad)
+        who = positions if lanes is None else lanes[positions]
+        raise kind(message, instruction=access.instruction, threads=self.geometry.describe(who))
+
+    def _misaligned(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, what: str = "") -> NoReturn:
+        bad = (addresses.astype(np.uint64) & np.uint64(access.width - 1)) != 0
+        address = int(addresses[np.flatnonzero(bad)[0]])
+        self._fail(
+            Misaligned, access, lanes, bad,
+            f"{verb(access)} of {access.width} bytes at {self.name} address 0x{address:x}, "
+            f"which is {address % access.width} bytes past a multiple of {access.width}{what}",
+        )  # fmt: skip
+
+
+def verb(access: Access) -> str:
+    """The access in a word."""
+    return {"load": "read", "store": "write", "atomic": "atomic operation"}[access.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Mapped bytes [start, stop) of global memory, relative to its base."""
+
+    name: str
+    start: int
+    stop: int
+    writable: bool
+
+
+class GlobalSpace(Space):
+    """All of device memory: buffers, module variables, kernel parameters, as regions of one array with guards between."""
+
+    name = "global"
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.regions: list[Region] = []
+        self._starts = np.zeros(0, np.int64)
+        self._stops = np.zeros(0, np.int64)
+        self._writable = np.zeros(0, np.bool_)
+
+    def map(self, data: np.ndarray, regions: list[Region]) -> None:
+        """Takes the memory of a launch; regions ascend and do not overlap."""
+        self.attach(data)
+        self.regions = regions
+        self._starts = np.array([region.start for region in regions], np.int64)
+        self._stops = np.array([region.stop for region in regions], np.int64)
+        self._writable = np.array([region.writable for region in regions], np.bool_)
+
+    def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        if addresses.dtype != np.uint64:
+            addresses = addresses.astype(np.uint64)
+        offsets = (addresses - np.uint64(GLOBAL_BASE)).view(np.int64)
+        width = access.width
+        low, high = int(offsets.min()), int(offsets.max())
+        if access.hint >= len(self.regions):
+            access.hint = 0
+        region = self.regions[access.hint]
+        if not (region.start <= low and high <= region.stop - width and (region.writable or access.kind == "load")):
+            self._search(access, lanes, offsets)
+        if width > 1 and int(np.bitwise_or.reduce(offsets)) & (width - 1):
+            self._misaligned(access, lanes, addresses, self._where(int(addresses[0]) - GLOBAL_BASE))
+        for observer in self.observers:
+            observer.accessed(self, access, lanes, addresses)
+        unit = width if width < UNIT_BYTES else UNIT_BYTES
+        return offsets >> (unit.bit_length() - 1) if unit > 1 else offsets
+
+    def _search(self, access: Access, lanes: Lanes | None, offsets: np.ndarray) -> None:
+        """Finds each lane's region; raises if there is none or if it may not be written."""
+        found = np.searchsorted(self._starts, offsets, side="right") - 1
+        # An empty region starts where a neighbour could: it holds nothing, and guards keep starts distinct.
+        bad = (found < 0) | (offsets > self._stops[found] - access.width)
+        if bad.any():
+            offset = int(offsets[np.flatnonzero(bad)[0]])
+            self._fail(
+                OutOfBounds, access, lanes, bad,
+                f"{verb(access)} of {access.width} bytes at 0x{(offset + GLOBAL_BASE) & (2**64 - 1):x}"
+                f"{self._nearest(offset, access.width)}",
+            )  # fmt: skip
+        if access.kind != "load":
+            bad = ~self._writable[found]
+            if bad.any():
+                position = np.flatnonzero(bad)[0]
+                self._fail(
+                    ReadOnly, access, lanes, bad,
+                    f"{verb(access)} of {access.width} bytes at 0x{int(offsets[position]) + GLOBAL_BASE:x}, "
+                    f"in {self.regions[int(found[position])].name}",
+                )  # fmt: skip
+        access.hint = int(found[0])
+
+    def _where(self, offset: int) -> str:
+        found = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        if found < 0:
+            return ""
+        region = self.regions[found]
+        return f"; {region.name} begins at 0x{region.start + GLOBAL_BASE:x}"
+
+    def _nearest(self, offset: int, width: int) -> str:
+        """How far an access missed, and what."""
+        best: tuple[int, str] | None = None
+        for region in self.regions:
+            size = region.stop - region.start
+            if offset + width > region.stop and offset >= region.start:
+                past = offset - region.stop
+                text = (
+                    f", {past} bytes past the end of {region.name} ({size} bytes)"
+                    if past >= 0
+                    else f", of which {offset + width - region.stop} lie past the end of {region.name} ({size} bytes)"
+                )
+                distance = max(past, 0)
+            elif offset < region.start:
+                distance = region.start - offset
+                text = f", {distance} bytes before {region.name} ({size} bytes)"
+            else:
+                continue
+            if best is None or distance < best[0]:
+                best = (distance, text)
+        if best is None or best[0] > 1 << 40:
+            return ", which is near no buffer" + (" (a null pointer?)" if offset + GLOBAL_BASE < 1 << 20 else "")
+        return best[1]
+
+
+class BankedSpace(Space):
+    """Memory that exists many times, once a block (shared) or once a lane (local), at the same addresses in each."""
+
+    def __init__(self, name: str, geometry: Geometry, owner_of_lane: np.ndarray, owners: int, size: int) -> None:
+        super().__init__(geometry)
+        self.name = name
+        self.size = size
+        self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
+        self.describe_miss: Callable[[int], str] | None = None
+        self._base = owner_of_lane.astype(np.int64) * self.stride
+        self._bases = {1 << shift: self._base >> shift for shift in range(5)}
+        self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
+
+    def clear(self) -> None:
+        """Fresh memory holds a pattern that is NaN as a float and -1 as an integer."""
+        self.data.fill(0xFF)
+
+    def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        width = access.width
+        if int(addresses.max()) > self.size - width:
+            self._out_of_bounds(access, lanes, addresses)
+        if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
+            self._misaligned(access, lanes, addresses)
+        for observer in self.observers:
+            observer.accessed(self, access, lanes, addresses)
+        unit = width if width < UNIT_BYTES else UNIT_BYTES
+        base = self._bases[unit] if lanes is None else self._bases[unit][lanes]
+        if addresses.dtype == np.uint64:
+            addresses = addresses.view(np.int64)
+        if unit > 1:
+            addresses = addresses >> addresses.dtype.type(unit.bit_length() - 1)
+        index: np.ndarray = base + addresses
+        return index
+
+    def _out_of_bounds(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> NoReturn:
+        wide = addresses.astype(np.uint64)
+        limit = self.size - access.width
+        bad = wide > np.uint64(limit) if limit >= 0 else np.ones(len(wide), np.bool_)
+        address = int(wide[np.flatnonzero(bad)[0]])
+        modulus = 1 << (8 * addresses.dtype.itemsize)
+        if address > modulus // 2:
+            miss = f"{modulus - address} bytes before its start"
+            shown = f"-0x{modulus - address:x}"
+        else:
+            past = address + access.width - self.size
+            miss = f"{past} bytes past its end"
+            shown = f"0x{address:x}"
+        extra = self.describe_miss(address) if self.describe_miss else ""
+        self._fail(
+            OutOfBounds, access, lanes, bad,
+            f"{verb(access)} of {access.width} bytes at {self.name} address {shown}: {self.name} memory has "
+            f"{self.size} bytes, the access reaches {miss}{extra}",
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Spaces:
+    """The memory of a machine."""
+
+    global_: GlobalSpace
+    shared: BankedSpace
+    local: BankedSpace
+
+    def watch(self, observers: Sequence[Observer]) -> None:
+        """Lets observers see every access."""
+        for space in (self.global_, self.shared, self.local):
+            space.observers = observers

@@ -1,0 +1,444 @@
+"""A kernel made ready to run: calls expanded, symbols placed, basic blocks cut. Nothing here depends on a launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from gemmgen.emulator.errors import BadLaunch, ParseError, UnknownInstruction
+from gemmgen.emulator.ptx import parse
+from gemmgen.emulator.ptx.syntax import (
+    Address, Function, Group, Instruction, Module, Negated, Operand, Pair, Register, Symbol, Variable, Vector,
+    TYPE_BYTES, registers_of,
+)  # fmt: skip
+
+MAX_CALL_DEPTH = 32
+MAX_INSTRUCTIONS = 2_000_000
+
+_BRANCHES = {"bra", "brx", "ret", "exit", "trap"}
+_BARRIERS = {"bar", "barrier"}
+_WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"}
+
+
+@dataclass(frozen=True, slots=True)
+class BasicBlock:
+    """Instructions that run one after another. The terminator, if any, decides where the lanes go next.
+
+    `synchronizing`: the first instruction makes lanes of a warp wait for each other. `polling`: it lies on a cycle and
+    reads memory in a way that another thread's write can end the cycle.
+    """
+
+    index: int
+    body: tuple[Instruction, ...]
+    terminator: Instruction | None
+    targets: tuple[int, ...]
+    synchronizing: bool
+    polling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A variable and the byte offset in its space where it lies."""
+
+    variable: Variable
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One entry of a module, ready to run."""
+
+    module: Module
+    entry: Function
+    blocks: tuple[BasicBlock, ...]
+    registers: dict[str, tuple[Register, ...]]
+    symbols: dict[str, Placed]
+    parameter_bytes: int
+    static_bytes: int
+    shared_bytes: int
+    dynamic_shared_offset: int
+    local_bytes: int
+    polls: bool
+
+
+def register_class(type_name: str) -> str:
+    """Which of the register arrays holds a type: pred, b16, b32, b64, b128."""
+    return {"pred": "pred", "b8": "b16", "u8": "b16", "s8": "b16"}.get(type_name) or {
+        2: "b16", 4: "b32", 8: "b64", 16: "b128",
+    }[TYPE_BYTES[type_name]]  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def link(text: str, entry: str | None) -> Program:
+    """The program of one entry. `entry` None means the only one. Cached by text and name."""
+    module = parse(text)
+    entries = [name for name, function in module.functions.items() if function.is_entry]
+    if entry is None:
+        if len(entries) != 1:
+            raise BadLaunch(f"the module has {len(entries)} entries ({', '.join(entries) or 'none'}): name one")
+        entry = entries[0]
+    if entry not in entries:
+        raise BadLaunch(f"no entry {entry!r} in the module; it has: {', '.join(entries) or 'none'}")
+    return _Linker(module, module.functions[entry]).program()
+
+
+@dataclass(slots=True)
+class _Flat:
+    """The expanded code: instructions whose branch targets are unique label strings."""
+
+    body: list[Instruction]
+    labels: dict[str, int]
+
+
+class _Linker:
+    def __init__(self, module: Module, entry: Function) -> None:
+        self.module = module
+        self.entry = entry
+        self.flat = _Flat([], {})
+        self.branch_targets: dict[str, tuple[str, ...]] = {}
+        self.symbols: dict[str, Placed] = {}
+        self.local_bytes = 0
+        self.shared: list[Variable] = []
+        self.instances = 0
+
+    def program(self) -> Program:
+        parameter_bytes = self._place_parameters()
+        static_bytes = self._place_module_variables(parameter_bytes)
+        self._expand(self.entry, "", {}, 0)
+        self._append_final_return()
+        shared_bytes, dynamic_offset = self._place_shared()
+        blocks = self._cut()
+        return Program(
+            self.module, self.entry, blocks, self._collect_registers(), self.symbols, parameter_bytes, static_bytes,
+            shared_bytes, dynamic_offset, _align(self.local_bytes, 16), any(block.polling for block in blocks),
+        )  # fmt: skip
+
+    # -- placing -----------------------------------------------------------------------------------------------
+
+    def _place_parameters(self) -> int:
+        offset = 0
+        for parameter in self.entry.parameters:
+            offset = _align(offset, parameter.alignment)
+            self.symbols[parameter.name] = Placed(parameter, offset)
+            offset += parameter.size
+        return _align(offset, 256) if offset else 256
+
+    def _place_module_variables(self, offset: int) -> int:
+        # Read-only and writable variables are separate regions; a guard lies after each variable.
+        for variable in self.module.variables.values():
+            if variable.space in ("global", "const"):
+                if variable.external:
+                    continue
+                offset = _align(offset, max(256, variable.alignment))
+                self.symbols[variable.name] = Placed(variable, offset)
+                offset += variable.size + 256
+        return _align(offset, 256)
+
+    def _place_shared(self) -> tuple[int, int]:
+        mentioned = {name for instruction in self.flat.body for name in _symbols_of(instruction.operands)}
+        declared = list(self.module.variables.values()) + self.shared
+        candidates = [v for v in declared if v.space == "shared" and v.name in mentioned]
+        offset, dynamic = 0, []
+        for variable in candidates:
+            if variable.external or variable.size == 0:
+                dynamic.append(variable)
+                continue
+            offset = _align(offset, variable.alignment)
+            self.symbols[variable.name] = Placed(variable, offset)
+            offset += variable.size
+        dynamic_offset = _align(offset, max([16, *(v.alignment for v in dynamic)]))
+        for variable in dynamic:
+            self.symbols[variable.name] = Placed(variable, dynamic_offset)
+        return offset, dynamic_offset
+
+    def _place_local(self, variable: Variable, name: str) -> None:
+        self.local_bytes = _align(self.local_bytes, variable.alignment)
+        self.symbols[name] = Placed(replace(variable, name=name, space="local"), self.local_bytes)
+        self.local_bytes += variable.size
+
+    # -- expanding calls ---------------------------------------------------------------------------------------
+
+    def _expand(self, function: Function, prefix: str, bindings: dict[str, str], depth: int) -> None:
+        """Appends a function's code; `bindings` maps its parameter names to the caller's variables."""
+        if depth > MAX_CALL_DEPTH:
+            raise UnknownInstruction(f"calls nest deeper than {MAX_CALL_DEPTH}: recursion is not supported")
+        names = dict(bindings)
+        for variable in function.variables:
+            if variable.space == "shared":
+                self.shared.append(variable)
+            elif variable.space in ("local", "param"):
+                unique = prefix + variable.name
+                if unique in self.symbols:
+                    # Calls reuse the same parameter names in blocks of their own; one place serves them all if big enough.
+                    if self.symbols[unique].variable.size >= variable.size:
+                        continue
+                names[variable.name] = unique
+                self._place_local(variable, unique)
+            else:
+                raise ParseError(f".{variable.space} variables in functions are not supported", ptx_line=variable.line)
+        end_label = f"{prefix}return"
+        index_labels: dict[int, list[str]] = {}
+        for (scope, label), index in function.labels.items():
+            index_labels.setdefault(index, []).append(f"{prefix}{scope}:{label}")
+        for index, instruction in enumerate(function.body):
+            for label in index_labels.get(index, ()):
+                self.flat.labels[label] = len(self.flat.body)
+            if instruction.opcode == "call":
+                self._call(function, instruction, prefix, names, depth)
+                continue
+            operands = self._branch_operands(function, instruction, prefix)
+            if operands is None and (prefix or names):
+                operands = tuple(_rename(operand, prefix, names) for operand in instruction.operands)
+            renamed = instruction if operands is None else replace(instruction, operands=operands)
+            if prefix and instruction.opcode == "ret":
+                renamed = replace(instruction, opcode="bra", modifiers=(), operands=(Symbol(end_label),))
+            if prefix and renamed.guard is not None:
+                renamed = replace(renamed, guard=Register(prefix + renamed.guard.name, renamed.guard.type))
+            self.flat.body.append(renamed)
+            if len(self.flat.body) > MAX_INSTRUCTIONS:
+                raise UnknownInstruction("the expanded code is too large; calls are expanded in place")
+        for label in index_labels.get(len(function.body), ()):
+            self.flat.labels[label] = len(self.flat.body)
+        if prefix:
+            self.flat.labels[end_label] = len(self.flat.body)
+
+    def _branch_operands(
+        self, function: Function, instruction: Instruction, prefix: str
+    ) -> tuple[Operand, ...] | None:
+        """The operands of a branch with its labels made unique; None for other instructions."""
+        if instruction.opcode not in ("bra", "brx"):
+            return None
+        position = 0 if instruction.opcode == "bra" else 1
+        symbol = instruction.operands[position] if len(instruction.operands) > position else None
+        if not isinstance(symbol, Symbol):
+            raise UnknownInstruction("a branch without a label", instruction=instruction)
+        if instruction.opcode == "bra":
+            return (Symbol(self._unique_label(function, instruction, symbol.name, prefix)),)
+        targets = function.find_targets(instruction.scope, symbol.name)
+        if targets is None:
+            raise UnknownInstruction(f"no .branchtargets list {symbol.name}", instruction=instruction)
+        unique = f"{prefix}targets:{symbol.name}"
+        self.branch_targets[unique] = tuple(self._unique_label(function, instruction, t, prefix) for t in targets)
+        return (_rename(instruction.operands[0], prefix, {}), Symbol(unique))
+
+    def _unique_label(self, function: Function, instruction: Instruction, name: str, prefix: str) -> str:
+        scope = instruction.scope
+        while (scope, name) not in function.labels:
+            if scope == 0:
+                raise ParseError(f"label {name} is not defined", instruction=instruction)
+            scope = function.scope_parents[scope]
+        return f"{prefix}{scope}:{name}"
+
+    def _call(
+        self, caller: Function, instruction: Instruction, prefix: str, names: dict[str, str], depth: int
+    ) -> None:
+        operands = list(instruction.operands)
+        results: tuple[Operand, ...] = ()
+        if operands and isinstance(operands[0], Group):
+            results = operands.pop(0).elements  # type: ignore[union-attr]
+        if not operands or not isinstance(operands[0], Symbol):
+            raise UnknownInstruction("indirect calls are not supported", instruction=instruction)
+        callee = self.module.functions.get(operands[0].name)
+        if callee is None or not callee.defined:
+            if operands[0].name == "__assertfail":
+                self.flat.body.append(replace(instruction, opcode="trap", modifiers=("assert",), operands=()))
+                return
+            raise UnknownInstruction(f"call of {operands[0].name}, which the module does not define", instruction=instruction)
+        arguments = operands[1].elements if len(operands) > 1 and isinstance(operands[1], Group) else ()
+        if len(arguments) != len(callee.parameters) or len(results) != len(callee.results):
+            raise UnknownInstruction(f"call of {callee.name} with the wrong number of arguments", instruction=instruction)
+        self.instances += 1
+        instance = f"{callee.name}#{self.instances}/"
+        bindings: dict[str, str] = {}
+        formals = (*callee.results, *callee.parameters)
+        for formal, actual in zip(formals, (*results, *arguments), strict=True):
+            if not isinstance(actual, Symbol):
+                raise UnknownInstruction("call arguments must be .param variables", instruction=instruction)
+            bindings[formal.name] = names.get(actual.name, actual.name)
+        skip = f"{instance}skip"
+        if instruction.guard is not None:
+            guard = Register(prefix + instruction.guard.name, "pred")
+            self.flat.body.append(
+                replace(
+                    instruction, opcode="bra", modifiers=(), operands=(Symbol(skip),), guard=guard,
+                    guard_negated=not instruction.guard_negated,
+                )  # fmt: skip
+            )
+        self._expand(callee, instance, bindings, depth + 1)
+        self.flat.labels[skip] = len(self.flat.body)
+
+    def _append_final_return(self) -> None:
+        body = self.flat.body
+        if not body or body[-1].opcode not in ("ret", "exit", "trap") or body[-1].guard is not None or (
+            len(body) in self.flat.labels.values()
+        ):  # fmt: skip
+            line = body[-1].line if body else self.entry.line
+            body.append(Instruction("ret", (), (), None, False, line, "ret;", None))
+
+    # -- basic blocks ------------------------------------------------------------------------------------------
+
+    def _cut(self) -> tuple[BasicBlock, ...]:
+        body, labels = self.flat.body, self.flat.labels
+        starts = {0, *(index for index in labels.values() if index < len(body))}
+        for index, instruction in enumerate(body):
+            if _is_terminator(instruction):
+                starts.add(index + 1)
+            elif is_warp_synchronous(instruction):
+                starts.add(index)
+        ordered = sorted(start for start in starts if start < len(body))
+        number = {start: block for block, start in enumerate(ordered)}
+        successors: list[tuple[int, ...]] = []
+        pieces: list[tuple[tuple[Instruction, ...], Instruction | None, tuple[int, ...]]] = []
+        for block, start in enumerate(ordered):
+            stop = ordered[block + 1] if block + 1 < len(ordered) else len(body)
+            last = body[stop - 1]
+            terminator = last if _is_terminator(last) else None
+            inner = tuple(body[start : stop - 1 if terminator else stop])
+            targets: tuple[int, ...] = ()
+            if terminator is not None and terminator.opcode == "bra":
+                targets = (number[labels[_label(terminator.operands[0])]],)
+            elif terminator is not None and terminator.opcode == "brx":
+                targets = tuple(number[labels[name]] for name in self.branch_targets[_label(terminator.operands[1])])
+            falls = terminator is None or terminator.guard is not None or terminator.opcode in _BARRIERS
+            pieces.append((inner, terminator, targets))
+            successors.append((*targets, block + 1) if falls and block + 1 < len(ordered) else targets)
+        cyclic = _blocks_on_cycles(successors)
+        blocks = []
+        for block, (inner, terminator, targets) in enumerate(pieces):
+            synchronizing = bool(inner) and is_warp_synchronous(inner[0])
+            polling = cyclic[block] and any(_can_observe_others(instruction) for instruction in inner)
+            blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, polling))
+        return tuple(blocks)
+
+    def _collect_registers(self) -> dict[str, tuple[Register, ...]]:
+        """The registers in use by class, in order of name, so that runs of registers are runs of rows."""
+        found: dict[str, Register] = {}
+        for instruction in self.flat.body:
+            if instruction.guard is not None:
+                found.setdefault(instruction.guard.name, instruction.guard)
+            for operand in instruction.operands:
+                for register in registers_of(operand):
+                    found.setdefault(register.name, register)
+        by_class: dict[str, list[Register]] = {"pred": [], "b16": [], "b32": [], "b64": [], "b128": []}
+        for register in found.values():
+            by_class[register_class(register.type)].append(register)
+        return {name: tuple(sorted(group, key=_natural)) for name, group in by_class.items()}
+
+
+def is_warp_synchronous(instruction: Instruction) -> bool:
+    """Whether lanes of a warp wait for each other at this instruction."""
+    if instruction.opcode in _WARP_SYNCHRONOUS:
+        return True
+    return instruction.opcode == "bar" and instruction.has("warp")
+
+
+def _is_terminator(instruction: Instruction) -> bool:
+    if instruction.opcode in _BARRIERS:
+        return not instruction.has("warp") and not instruction.has("cluster")
+    return instruction.opcode in _BRANCHES
+
+
+def _can_observe_others(instruction: Instruction) -> bool:
+    if instruction.opcode == "atom":
+        return True
+    if instruction.opcode in ("mbarrier", "nanosleep"):
+        return True
+    return instruction.opcode == "ld" and any(instruction.has(word) for word in ("volatile", "relaxed", "acquire", "mmio"))
+
+
+def _blocks_on_cycles(successors: list[tuple[int, ...]]) -> list[bool]:
+    """Which blocks lie on a cycle, by strongly connected components (Tarjan's algorithm, iterative)."""
+    count = len(successors)
+    order, low, on_stack = [-1] * count, [0] * count, [False] * count
+    result = [False] * count
+    stack: list[int] = []
+    counter = 0
+    for root in range(count):
+        if order[root] != -1:
+            continue
+        work: list[tuple[int, int]] = [(root, 0)]
+        while work:
+            block, position = work.pop()
+            if position == 0:
+                order[block] = low[block] = counter
+                counter += 1
+                stack.append(block)
+                on_stack[block] = True
+            descended = False
+            for offset in range(position, len(successors[block])):
+                successor = successors[block][offset]
+                if order[successor] == -1:
+                    work.append((block, offset + 1))
+                    work.append((successor, 0))
+                    descended = True
+                    break
+                if on_stack[successor]:
+                    low[block] = min(low[block], order[successor])
+            if descended:
+                continue
+            if low[block] == order[block]:
+                component = []
+                while True:
+                    member = stack.pop()
+                    on_stack[member] = False
+                    component.append(member)
+                    if member == block:
+                        break
+                cyclic = len(component) > 1 or block in successors[block]
+                for member in component:
+                    result[member] = cyclic
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[block])
+    return result
+
+
+def _label(operand: Operand) -> str:
+    assert isinstance(operand, Symbol)
+    return operand.name
+
+
+def _natural(register: Register) -> tuple[str, int, str]:
+    stem = register.name.rstrip("0123456789")
+    digits = register.name[len(stem) :]
+    return stem, int(digits) if digits else -1, register.name
+
+
+def _symbols_of(operands: tuple[Operand, ...]) -> set[str]:
+    found: set[str] = set()
+    for operand in operands:
+        match operand:
+            case Symbol(name):
+                found.add(name)
+            case Address(base, _, extra):
+                found |= _symbols_of((base, *extra))
+            case Vector(elements) | Group(elements):
+                found |= _symbols_of(elements)
+            case _:
+                pass
+    return found
+
+
+def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:
+    """An operand with its registers in the instance's own name space and its variables bound."""
+    if not prefix and not names:
+        return operand
+    match operand:
+        case Register(name, type_name):
+            return Register(prefix + name, type_name) if prefix else operand
+        case Negated(register):
+            return Negated(Register(prefix + register.name, register.type)) if prefix else operand
+        case Symbol(name, offset):
+            return Symbol(names[name], offset) if name in names else operand
+        case Address(base, offset, extra):
+            return Address(_rename(base, prefix, names), offset, tuple(_rename(e, prefix, names) for e in extra))
+        case Vector(elements):
+            return Vector(tuple(_rename(element, prefix, names) for element in elements))
+        case Pair(first, second):
+            return Pair(_rename(first, prefix, names), _rename(second, prefix, names))
+        case _:
+            return operand
+
+
+def _align(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment

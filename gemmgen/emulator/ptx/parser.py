@@ -1,0 +1,504 @@
+"""Tokens to a `Module`. Registers are resolved through nested scopes here; everything else stays by name."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+from gemmgen.emulator.errors import ParseError
+from gemmgen.emulator.ptx.lexer import Tokens, parse_integer
+from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES, Address, Float, Function, Group, Instruction, Integer, Location, Module, Negated, Operand, Pair,
+    Register, Sink, Special, Symbol, Variable, Vector,
+)  # fmt: skip
+
+_LINKAGES = {".visible", ".extern", ".weak", ".common"}
+_STATE_SPACES = {".global", ".const", ".shared", ".local", ".param"}
+_LIST_DIRECTIVES = {
+    ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster", ".maxclusterrank",
+}  # fmt: skip
+_FLAG_DIRECTIVES = {".noreturn", ".explicitcluster", ".blocksareclusters", ".noinline", ".abi_preserve", ".unified"}
+_SPECIALS = (
+    "%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask_", "%clock", "%globaltimer",
+    "%smid", "%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size", "%cluster", "%is_explicit_cluster",
+    "%envreg", "%pm", "%aggr_smem_size", "%reserved_smem", "%current_graph_exec",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def parse(text: str) -> Module:
+    """Parses PTX; the result is cached by text. Raises ParseError with the line."""
+    return _Parser(text).module()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.tokens = Tokens(text)
+        self.files = _file_table(self.tokens)
+        self.strings = _debug_strings(self.tokens)
+        self.location: Location | None = None
+        self.scopes: list[dict[str, Register]] = []
+        self.ranges: list[dict[str, tuple[int, str, int]]] = []
+        self.scope_ids: list[int] = []
+        self.scope_parents: list[int] = []
+
+    # -- module level ------------------------------------------------------------------------------------------
+
+    def module(self) -> Module:
+        tokens = self.tokens
+        version, target = "", ""
+        variables: dict[str, Variable] = {}
+        functions: dict[str, Function] = {}
+        while tokens.kind != "end":
+            word = tokens.word
+            if word == ".version":
+                tokens.next()
+                version = tokens.next()
+            elif word == ".target":
+                tokens.next()
+                target = tokens.next()
+                while tokens.accept(","):
+                    tokens.next()
+            elif word == ".address_size":
+                tokens.next()
+                if tokens.integer() != 64:
+                    raise tokens.error("only 64-bit addresses are supported")
+            elif word == ".file":
+                self._file()
+            elif word == ".section":
+                self._skip_section()
+            elif word == ".loc":
+                self._loc()
+            elif word == ".pragma":
+                self._skip_statement()
+            elif word == ".alias":
+                raise tokens.error(".alias is not supported")
+            else:
+                external = False
+                while tokens.word in _LINKAGES:
+                    external |= tokens.next() == ".extern"
+                word = tokens.word
+                if word in (".entry", ".func"):
+                    function = self._function()
+                    if function.defined or function.name not in functions:
+                        functions[function.name] = function
+                elif word in _STATE_SPACES:
+                    for variable in self._variables(external):
+                        variables[variable.name] = variable
+                else:
+                    raise tokens.error(f"unexpected {word!r} at module level")
+        if not version:
+            raise ParseError("no .version directive: this is not a PTX module", ptx_line=1)
+        return Module(version, target, variables, functions, self.files)
+
+    def _file(self) -> None:
+        tokens = self.tokens
+        tokens.next()
+        tokens.integer()
+        tokens.next()
+        while tokens.accept(","):
+            tokens.integer()
+
+    def _skip_section(self) -> None:
+        tokens = self.tokens
+        while not tokens.accept("{"):
+            tokens.next()
+        while not tokens.accept("}"):
+            tokens.next()
+
+    def _skip_statement(self) -> None:
+        while not self.tokens.accept(";"):
+            self.tokens.next()
+
+    def _loc(self) -> None:
+        tokens = self.tokens
+        tokens.next()
+        file = self.files.get(index := tokens.integer(), f"file {index}")
+        line, column = tokens.integer(), tokens.integer()
+        function, inlined_at = None, None
+        while tokens.accept(","):
+            word = tokens.next()
+            if word == "function_name":
+                label = tokens.next()
+                function = self.strings.get(label, label)
+                if tokens.accept("+"):
+                    tokens.integer()
+            elif word == "inlined_at":
+                at = self.files.get(index := tokens.integer(), f"file {index}")
+                inlined_at = Location(at, tokens.integer(), tokens.integer())
+            else:
+                raise tokens.error(f"unexpected {word!r} in .loc")
+        # A line 0 means that the compiler knows no place: the previous one stays the best guess.
+        if line:
+            self.location = Location(file, line, column, function, inlined_at)
+
+    # -- variables ---------------------------------------------------------------------------------------------
+
+    def _variables(self, external: bool = False) -> list[Variable]:
+        """`.space [.align N] .type name[count] = {...}, name2 ...;`"""
+        found = []
+        space, type_name, alignment = self._variable_head()
+        while True:
+            found.append(self._variable_tail(space, type_name, alignment, external))
+            if not self.tokens.accept(","):
+                break
+        self.tokens.expect(";")
+        return found
+
+    def _variable_head(self) -> tuple[str, str, int]:
+        tokens = self.tokens
+        space = tokens.next()[1:].split("::")[0]
+        type_name, alignment, vector = "", 0, 1
+        while tokens.word.startswith("."):
+            word = tokens.next()
+            if word == ".align":
+                alignment = tokens.integer()
+            elif word[1:] in TYPE_BYTES:
+                type_name = word[1:]
+            elif word in (".v2", ".v4"):
+                vector = int(word[2:])
+            elif word == ".ptr":
+                # `.ptr .global .align 16` describes what the pointer points to, not the parameter.
+                while tokens.word in _STATE_SPACES:
+                    tokens.next()
+                if tokens.accept(".align"):
+                    tokens.integer()
+            elif word in (".texref", ".surfref", ".samplerref"):
+                raise tokens.error(f"{word} is not supported")
+            elif word not in (".managed", ".attribute"):
+                raise tokens.error(f"unexpected {word!r} in a declaration")
+            elif word == ".attribute":
+                while not tokens.accept(")"):
+                    tokens.next()
+        if not type_name:
+            raise tokens.error("a declaration without a type")
+        if vector != 1:
+            raise tokens.error("vector variables are not supported")
+        return space, type_name, alignment or TYPE_BYTES[type_name]
+
+    def _variable_tail(self, space: str, type_name: str, alignment: int, external: bool) -> Variable:
+        tokens = self.tokens
+        line = tokens.line
+        name = tokens.next()
+        count, is_array = 1, False
+        while tokens.accept("["):
+            is_array = True
+            count *= 0 if tokens.word == "]" else tokens.integer()
+            tokens.expect("]")
+        initial: tuple[Operand, ...] = ()
+        if tokens.accept("="):
+            initial = tuple(self._initial_values())
+            if is_array and count == 0:
+                count = len(initial)
+        return Variable(name, space, type_name, alignment, TYPE_BYTES[type_name], count, initial, external, line)
+
+    def _initial_values(self) -> list[Operand]:
+        tokens = self.tokens
+        if tokens.accept("{"):
+            values: list[Operand] = []
+            while not tokens.accept("}"):
+                values.extend(self._initial_values())
+                tokens.accept(",")
+            return values
+        if tokens.word == "generic":
+            tokens.next()
+            tokens.expect("(")
+            value = self._operand()
+            tokens.expect(")")
+            if tokens.accept("+") and isinstance(value, Symbol):
+                value = Symbol(value.name, value.offset + tokens.integer())
+            return [value]
+        return [self._operand()]
+
+    # -- functions ---------------------------------------------------------------------------------------------
+
+    def _parameters(self) -> tuple[Variable, ...]:
+        tokens = self.tokens
+        found = []
+        tokens.expect("(")
+        while not tokens.accept(")"):
+            if tokens.word == ".reg":
+                raise tokens.error("register parameters are not supported")
+            if tokens.word.split("::")[0] != ".param":
+                raise tokens.error(f"expected .param, got {tokens.word!r}")
+            found.append(self._variable_tail(*self._variable_head(), False))
+            tokens.accept(",")
+        return tuple(found)
+
+    def _function(self) -> Function:
+        tokens = self.tokens
+        line = tokens.line
+        is_entry = tokens.next() == ".entry"
+        results: tuple[Variable, ...] = ()
+        if not is_entry and tokens.word == "(":
+            results = self._parameters()
+        name = tokens.next()
+        parameters = self._parameters() if tokens.word == "(" else ()
+        directives: dict[str, tuple[int, ...]] = {}
+        while tokens.word.startswith("."):
+            word = tokens.next()
+            if word in _LIST_DIRECTIVES:
+                values = [tokens.integer()]
+                while tokens.accept(","):
+                    values.append(tokens.integer())
+                directives[word[1:]] = tuple(values)
+            elif word in _FLAG_DIRECTIVES:
+                directives[word[1:]] = ()
+            elif word == ".pragma":
+                self._skip_statement()
+            else:
+                raise tokens.error(f"unexpected directive {word!r}")
+        if tokens.accept(";"):
+            return Function(name, is_entry, parameters, results, (), (), {}, (0,), {}, directives, False, line)
+        return self._body(name, is_entry, parameters, results, directives, line)
+
+    def _push_scope(self) -> None:
+        parent = self.scope_ids[-1] if self.scope_ids else 0
+        self.scope_ids.append(len(self.scope_parents))
+        self.scope_parents.append(parent)
+        self.scopes.append({})
+        self.ranges.append({})
+
+    def _pop_scope(self) -> None:
+        self.scope_ids.pop()
+        self.scopes.pop()
+        self.ranges.pop()
+
+    def _body(
+        self,
+        name: str,
+        is_entry: bool,
+        parameters: tuple[Variable, ...],
+        results: tuple[Variable, ...],
+        directives: dict[str, tuple[int, ...]],
+        line: int,
+    ) -> Function:
+        tokens = self.tokens
+        body: list[Instruction] = []
+        variables: list[Variable] = []
+        labels: dict[tuple[int, str], int] = {}
+        targets: dict[tuple[int, str], tuple[str, ...]] = {}
+        self.scopes, self.ranges, self.scope_ids, self.scope_parents = [], [], [], []
+        self.location = None
+        tokens.expect("{")
+        self._push_scope()
+        while self.scope_ids:
+            word = tokens.word
+            if word == "{":
+                tokens.next()
+                self._push_scope()
+            elif word == "}":
+                tokens.next()
+                self._pop_scope()
+            elif word == ".reg":
+                self._register_declaration()
+            elif word in _STATE_SPACES or word.startswith(".shared::"):
+                variables.extend(self._variables())
+            elif word == ".loc":
+                self._loc()
+            elif word == ".pragma":
+                self._skip_statement()
+            elif word.startswith("."):
+                raise tokens.error(f"{word} is not supported in a function")
+            elif tokens.kind == "word" and tokens.words[tokens.index + 1] == ":":
+                label = (self.scope_ids[-1], tokens.next())
+                tokens.next()
+                if tokens.accept(".branchtargets"):
+                    names = [tokens.next()]
+                    while tokens.accept(","):
+                        names.append(tokens.next())
+                    tokens.expect(";")
+                    targets[label] = tuple(names)
+                elif tokens.word in (".callprototype", ".calltargets"):
+                    raise tokens.error("indirect calls are not supported")
+                else:
+                    if label in labels:
+                        raise tokens.error(f"label {label[1]} is defined twice")
+                    labels[label] = len(body)
+            else:
+                body.append(self._instruction())
+        return Function(
+            name, is_entry, parameters, results, tuple(variables), tuple(body), labels, tuple(self.scope_parents),
+            targets, directives, True, line,
+        )  # fmt: skip
+
+    def _register_declaration(self) -> None:
+        tokens = self.tokens
+        tokens.next()
+        type_name = tokens.next()[1:]
+        if type_name not in TYPE_BYTES:
+            raise tokens.error(f"registers of type .{type_name} are not supported")
+        scope = self.scope_ids[-1]
+        suffix = f"@{scope}" if scope else ""
+        while True:
+            name = tokens.next()
+            if tokens.accept("<"):
+                self.ranges[-1][name] = (tokens.integer(), type_name, scope)
+                tokens.expect(">")
+            else:
+                self.scopes[-1][name] = Register(name + suffix, type_name)
+            if not tokens.accept(","):
+                break
+        tokens.expect(";")
+
+    def _register(self, name: str) -> Register | None:
+        for depth in range(len(self.scopes) - 1, -1, -1):
+            scope = self.scopes[depth]
+            register = scope.get(name)
+            if register is not None:
+                return register
+            ranges = self.ranges[depth]
+            if ranges:
+                stem = name.rstrip("0123456789")
+                declared = ranges.get(stem)
+                if declared is not None and stem != name and int(name[len(stem) :]) < declared[0]:
+                    suffix = f"@{declared[2]}" if declared[2] else ""
+                    register = scope[name] = Register(name + suffix, declared[1])
+                    return register
+        return None
+
+    def _instruction(self) -> Instruction:
+        tokens = self.tokens
+        start = tokens.positions[tokens.index]
+        guard, negated = None, False
+        if tokens.accept("@"):
+            negated = tokens.accept("!")
+            guard = self._register(word := tokens.next())
+            if guard is None or guard.type != "pred":
+                raise tokens.error(f"{word} is no declared predicate")
+        if tokens.kind != "word":
+            raise tokens.error(f"expected an instruction, got {tokens.word!r}")
+        opcode, *modifiers = tokens.next().split(".")
+        operands: list[Operand] = []
+        if tokens.word != ";":
+            operands.append(self._operand())
+            while tokens.accept(","):
+                operands.append(self._operand())
+        tokens.expect(";")
+        text = " ".join(tokens.text[start : tokens.positions[tokens.index - 1] + 1].split())
+        return Instruction(
+            opcode, tuple(modifiers), tuple(operands), guard, negated, tokens.line_at(start), text, self.location,
+            self.scope_ids[-1],
+        )  # fmt: skip
+
+    # -- operands ----------------------------------------------------------------------------------------------
+
+    def _operand(self) -> Operand:
+        tokens = self.tokens
+        kind, word = tokens.kind, tokens.word
+        if kind == "word":
+            tokens.next()
+            operand = self._named(word)
+            if tokens.accept("|"):
+                return Pair(operand, self._operand())
+            if isinstance(operand, Symbol) and tokens.word in ("+", "-"):
+                sign = 1 if tokens.next() == "+" else -1
+                operand = Symbol(operand.name, sign * tokens.integer())
+            return operand
+        if kind == "int":
+            return Integer(tokens.integer())
+        if kind == "float":
+            return _float_literal(tokens.next())
+        if word == "-":
+            tokens.next()
+            if tokens.kind == "float":
+                literal = _float_literal(tokens.next())
+                return Float(literal.bits ^ (1 << (literal.width - 1)), literal.width)
+            return Integer(-tokens.integer())
+        if word == "!":
+            tokens.next()
+            register = self._register(name := tokens.next())
+            if register is None:
+                raise tokens.error(f"{name} is no declared register")
+            return Negated(register)
+        if word == "{":
+            return Vector(self._list("{", "}"))
+        if word == "(":
+            return Group(self._list("(", ")"))
+        if word == "[":
+            return self._address()
+        raise tokens.error(f"unexpected {word!r} in an operand")
+
+    def _named(self, word: str) -> Operand:
+        if word == "_":
+            return Sink()
+        register = self._register(word)
+        if register is not None:
+            return register
+        if word.startswith("%"):
+            if word.startswith(_SPECIALS):
+                return Special(word)
+            raise self.tokens.error(f"register {word} is not declared")
+        if word == "WARP_SZ":
+            return Integer(32)
+        return Symbol(word)
+
+    def _list(self, opening: str, closing: str) -> tuple[Operand, ...]:
+        tokens = self.tokens
+        tokens.expect(opening)
+        elements: list[Operand] = []
+        while not tokens.accept(closing):
+            elements.append(self._operand())
+            if not tokens.accept(","):
+                tokens.expect(closing)
+                break
+        return tuple(elements)
+
+    def _address(self) -> Address:
+        tokens = self.tokens
+        tokens.expect("[")
+        base = self._operand()
+        offset = 0
+        if isinstance(base, Symbol):
+            base, offset = Symbol(base.name), base.offset
+        while tokens.word in ("+", "-"):
+            sign = 1 if tokens.next() == "+" else -1
+            offset += sign * tokens.integer()
+        extra: list[Operand] = []
+        while tokens.accept(","):
+            extra.append(self._operand())
+        tokens.expect("]")
+        return Address(base, offset, tuple(extra))
+
+
+def _float_literal(word: str) -> Float:
+    lowered = word.lower()
+    if lowered.startswith("0f"):
+        return Float(int(word[2:], 16), 32)
+    if lowered.startswith("0d"):
+        return Float(int(word[2:], 16), 64)
+    return Float(int.from_bytes(struct.pack("<d", float(word)), "little"), 64)
+
+
+def _file_table(tokens: Tokens) -> dict[int, str]:
+    """The `.file` directives; they often stand after the code that refers to them."""
+    words = tokens.words
+    return {
+        parse_integer(words[index + 1]): words[index + 2].strip('"')
+        for index, word in enumerate(words)
+        if word == ".file" and tokens.kinds[index + 1] == "int"
+    }
+
+
+def _debug_strings(tokens: Tokens) -> dict[str, str]:
+    """The labelled byte strings of `.section .debug_str`: `.loc` names functions by them."""
+    found: dict[str, str] = {}
+    if ".debug_str" not in tokens.words:
+        return found
+    index = tokens.words.index(".debug_str") + 2
+    words = tokens.words
+    label, content = "", bytearray()
+    while index < len(words) and words[index] != "}":
+        word = words[index]
+        if words[index + 1] == ":":
+            label, content = word, bytearray()
+            index += 1
+        elif tokens.kinds[index] == "int":
+            byte = parse_integer(word) & 0xFF
+            if byte:
+                content.append(byte)
+            elif label:
+                found[label] = content.decode("utf-8", "replace")
+                label = ""
+        index += 1
+    return found

@@ -1,0 +1,241 @@
+"""The syntax tree of a PTX module: plain immutable data, nothing resolved but registers and scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+TYPE_BYTES = {
+    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
+    "f32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16, "pred": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the CUDA source, as `.loc` gives it."""
+
+    file: str
+    line: int
+    column: int
+    function: str | None = None
+    inlined_at: Location | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.file}:{self.line}"
+        if self.function:
+            text += f" in {self.function}"
+        if self.inlined_at is not None:
+            text += f", inlined at {self.inlined_at}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A declared register; `name` is unique in its function, `type` as declared (`pred`, `b32`, `f32`, ...)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register, `%tid.x`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """An integer literal."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    """A floating literal as its bits: `0f3F800000` has width 32, `0d...` and decimal literals 64."""
+
+    bits: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable, parameter, label or function by name, with a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base + offset]`; `extra` holds what tensor copies put beside the base."""
+
+    base: Operand
+    offset: int = 0
+    extra: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, c, d}`."""
+
+    elements: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`%p|%q`: two destinations."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!%p`."""
+
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`(a, b)` in a call."""
+
+    elements: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`_`: a destination nobody wants."""
+
+
+Operand = Register | Special | Integer | Float | Symbol | Address | Vector | Pair | Negated | Group | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One statement. `opcode` is the part before the first dot, `modifiers` the rest, in order."""
+
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: Register | None
+    guard_negated: bool
+    line: int
+    text: str
+    location: Location | None
+    scope: int = 0
+
+    @property
+    def type(self) -> str:
+        """The last type among the modifiers: the type of the operation."""
+        for modifier in reversed(self.modifiers):
+            if modifier in TYPE_BYTES:
+                return modifier
+        return ""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """All types among the modifiers, in order (`cvt.f32.s32` has two)."""
+        return tuple(modifier for modifier in self.modifiers if modifier in TYPE_BYTES)
+
+    def has(self, modifier: str) -> bool:
+        """Whether the instruction carries this modifier."""
+        return modifier in self.modifiers
+
+    def first_of(self, candidates: tuple[str, ...]) -> str | None:
+        """The first modifier that is one of the candidates."""
+        for modifier in self.modifiers:
+            if modifier in candidates:
+                return modifier
+        return None
+
+
+def registers_of(operand: Operand) -> Iterator[Register]:
+    """Every register that an operand mentions."""
+    match operand:
+        case Register():
+            yield operand
+        case Negated(register):
+            yield register
+        case Vector(elements) | Group(elements):
+            for element in elements:
+                yield from registers_of(element)
+        case Pair(first, second):
+            yield from registers_of(first)
+            yield from registers_of(second)
+        case Address(base, _, extra):
+            yield from registers_of(base)
+            for element in extra:
+                yield from registers_of(element)
+        case _:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable or parameter: `count` elements of `element_bytes`; `count` 0 is an unsized extern array."""
+
+    name: str
+    space: str
+    type: str
+    alignment: int
+    element_bytes: int
+    count: int
+    initial: tuple[Operand, ...] = ()
+    external: bool = False
+    line: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.element_bytes * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An entry or a device function. `labels` maps (scope, name) to an index into `body`."""
+
+    name: str
+    is_entry: bool
+    parameters: tuple[Variable, ...]
+    results: tuple[Variable, ...]
+    variables: tuple[Variable, ...]
+    body: tuple[Instruction, ...]
+    labels: dict[tuple[int, str], int]
+    scope_parents: tuple[int, ...]
+    branch_targets: dict[tuple[int, str], tuple[str, ...]]
+    directives: dict[str, tuple[int, ...]]
+    defined: bool
+    line: int
+
+    def find_label(self, scope: int, name: str) -> int | None:
+        """The body index a label stands for, seen from a scope."""
+        while True:
+            if (scope, name) in self.labels:
+                return self.labels[scope, name]
+            if scope == 0:
+                return None
+            scope = self.scope_parents[scope]
+
+    def find_targets(self, scope: int, name: str) -> tuple[str, ...] | None:
+        """The labels of a `.branchtargets` list, seen from a scope."""
+        while True:
+            if (scope, name) in self.branch_targets:
+                return self.branch_targets[scope, name]
+            if scope == 0:
+                return None
+            scope = self.scope_parents[scope]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A whole PTX file."""
+
+    version: str
+    target: str
+    variables: dict[str, Variable]
+    functions: dict[str, Function]
+    files: dict[int, str] = field(default_factory=dict)

@@ -1,0 +1,118 @@
+"""Who runs next. A schedule is asked whenever the machine has to choose among lanes at different places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gemmgen.emulator.geometry import WARP, Lanes
+
+BLOCKED = 1 << 30
+"""Keys from here on are not runnable: the lane waits or has exited. Below, a key is the lane's next basic block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Lanes that stand at the same basic block. They may run on without asking while their next block is below `until`."""
+
+    block: int
+    lanes: Lanes
+    until: int
+
+
+class Schedule(Protocol):
+    """Chooses lanes. `key` has one entry a lane (see BLOCKED); a turn's lanes must share their key."""
+
+    def start(self, lanes: int) -> None:
+        """A wave of so many lanes begins."""
+
+    def pick(self, key: np.ndarray) -> Turn | None:
+        """The next lanes to run; None if no lane is runnable."""
+
+    def keep(self, polling: bool) -> bool:
+        """Asked after each block that a part of the lanes executed while others could run: False ends the turn."""
+
+
+class MinimumBlock:
+    """The lanes furthest behind in program order run first, so that diverged lanes meet again.
+
+    Lanes that poll memory in a loop would then starve those they wait for: after `patience` polling blocks they step
+    back until all others have stepped back too.
+    """
+
+    def __init__(self, patience: int = 32) -> None:
+        self.patience = patience
+        self._polls = 0
+        self._stepped_back = np.zeros(0, np.bool_)
+        self._any_stepped_back = False
+
+    def start(self, lanes: int) -> None:
+        self._polls = 0
+        self._stepped_back = np.zeros(lanes, np.bool_)
+        self._any_stepped_back = False
+
+    def pick(self, key: np.ndarray) -> Turn | None:
+        eligible = key
+        if self._any_stepped_back:
+            eligible = np.where(self._stepped_back, BLOCKED, key)
+            if int(eligible.min()) >= BLOCKED:
+                self._return_all()
+                eligible = key
+        turn = _lowest(eligible)
+        if turn is not None and self._polls >= self.patience:
+            self._polls = 0
+            if turn.until < BLOCKED or self._any_stepped_back:
+                self._stepped_back[turn.lanes] = True
+                self._any_stepped_back = True
+                if turn.until >= BLOCKED:
+                    self._return_all()
+                    self._stepped_back[turn.lanes] = self._any_stepped_back = True
+                return _lowest(np.where(self._stepped_back, BLOCKED, key)) or turn
+        return turn
+
+    def keep(self, polling: bool) -> bool:
+        if polling:
+            self._polls += 1
+        return self._polls < self.patience
+
+    def _return_all(self) -> None:
+        self._stepped_back[:] = False
+        self._any_stepped_back = False
+
+
+class RandomWarps:
+    """One warp at a time, chosen at random, for a random number of blocks: another order on each seed."""
+
+    def __init__(self, seed: int, stay: float = 0.9) -> None:
+        self.random = np.random.default_rng(seed)
+        self.stay = stay
+
+    def start(self, lanes: int) -> None:
+        pass
+
+    def pick(self, key: np.ndarray) -> Turn | None:
+        by_warp = key.reshape(-1, WARP)
+        runnable = np.flatnonzero(by_warp.min(axis=1) < BLOCKED)
+        if not len(runnable):
+            return None
+        warp = int(runnable[self.random.integers(len(runnable))])
+        turn = _lowest(by_warp[warp])
+        assert turn is not None
+        return Turn(turn.block, turn.lanes + warp * WARP, turn.until)
+
+    def keep(self, polling: bool) -> bool:
+        return bool(self.random.random() < self.stay)
+
+
+def _lowest(key: np.ndarray) -> Turn | None:
+    block = int(key.min())
+    if block >= BLOCKED:
+        return None
+    there = key == block
+    lanes = there.nonzero()[0]
+    until = BLOCKED
+    if len(lanes) < len(key):
+        until = int(key[~there].min())
+    return Turn(block, lanes, until)

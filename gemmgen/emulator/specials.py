@@ -1,0 +1,109 @@
+"""Special registers: who am I, how large is the grid, what time is it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmgen.emulator.geometry import WARP, Geometry
+
+_AXES = {"x": 0, "y": 1, "z": 2}
+_CLOCKS = {"%clock": np.uint32, "%clock_hi": np.uint32, "%clock64": np.uint64, "%globaltimer": np.uint64,
+           "%globaltimer_lo": np.uint32, "%globaltimer_hi": np.uint32}  # fmt: skip
+
+
+class SpecialRegisters:
+    """Rows of special registers, made when first read and refreshed for each wave."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.dynamic_shared_bytes = 0
+        self.total_shared_bytes = 0
+        self._rows: dict[str, np.ndarray] = {}
+        self._time = 0
+
+    def refresh(self) -> None:
+        """Recomputes the rows that depend on the wave."""
+        for name, row in self._rows.items():
+            row[:] = self._values(name)
+
+    def row(self, name: str) -> np.ndarray | None:
+        """The row of a special register; None if there is no such register."""
+        if name not in self._rows:
+            values = self._values(name)
+            if values is None:
+                return None
+            row = np.empty(self.geometry.lanes, np.asarray(values).dtype)
+            row[:] = values
+            self._rows[name] = row
+        return self._rows[name]
+
+    def is_clock(self, name: str) -> bool:
+        """Whether a register changes from one read to the next."""
+        return name in _CLOCKS
+
+    def tick(self) -> int:
+        """The time of the next read of a clock: it only ever grows."""
+        self._time += 16
+        return self._time
+
+    def _values(self, name: str) -> np.ndarray | np.generic | None:
+        geometry = self.geometry
+        stem, _, axis = name.partition(".")
+        if axis in _AXES:
+            number = _AXES[axis]
+            if stem == "%tid":
+                return geometry.thread_index(number)
+            if stem == "%ctaid":
+                return geometry.block_index(number)
+            if stem == "%ntid":
+                return np.uint32(geometry.block_dim[number])
+            if stem == "%nctaid":
+                return np.uint32(geometry.grid_dim[number])
+            if stem == "%clusterid":
+                return geometry.block_index(number)
+            if stem == "%nclusterid":
+                return np.uint32(geometry.grid_dim[number])
+            if stem == "%cluster_ctaid":
+                return np.uint32(0)
+            if stem == "%cluster_nctaid":
+                return np.uint32(1)
+            return None
+        lane = (geometry.thread_of_lane % WARP).astype(np.uint32)
+        one = np.uint64(1)
+        match name:
+            case "%laneid":
+                return lane
+            case "%warpid":
+                return (geometry.thread_of_lane // WARP).astype(np.uint32)
+            case "%nwarpid":
+                return np.uint32(geometry.warps_per_block)
+            case "%lanemask_eq":
+                return (one << lane).astype(np.uint32)
+            case "%lanemask_lt":
+                return ((one << lane) - one).astype(np.uint32)
+            case "%lanemask_le":
+                return ((one << (lane + 1)) - one).astype(np.uint32)
+            case "%lanemask_gt":
+                return (~((one << (lane + 1)) - one)).astype(np.uint32)
+            case "%lanemask_ge":
+                return (~((one << lane) - one)).astype(np.uint32)
+            case "%smid":
+                return ((geometry.block_of_lane + geometry.first_block) % 132).astype(np.uint32)
+            case "%nsmid":
+                return np.uint32(132)
+            case "%cluster_ctarank":
+                return np.uint32(0)
+            case "%cluster_nctarank":
+                return np.uint32(1)
+            case "%is_explicit_cluster":
+                return np.bool_(False)
+            case "%gridid":
+                return np.uint64(1)
+            case "%dynamic_smem_size":
+                return np.uint32(self.dynamic_shared_bytes)
+            case "%total_smem_size":
+                return np.uint32(self.total_shared_bytes)
+            case _ if name in _CLOCKS:
+                return _CLOCKS[name](0)
+            case _:
+                return None
