@@ -21,24 +21,22 @@ MAXIMUM_BYTES = 1_000_000
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _SpecLoader(_LOADER):  # type: ignore[misc]
-    """Safe YAML in which a key given twice and an alias are errors instead of surprises."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported in specs", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-                seen.add(key.value)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+def _check_nodes(node: yaml.Node, seen: set[int]) -> None:
+    """Safe YAML still allows a key twice and aliases; in a spec both are mistakes, and aliases can be made to explode."""
+    if id(node) in seen:
+        raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported in specs", node.start_mark)
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            keys.add(str(key.value))
+            _check_nodes(key, seen)
+            _check_nodes(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_nodes(item, seen)
 
 
 def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
@@ -83,7 +81,15 @@ def json_schema() -> dict[str, Any]:
 
 def _parse_yaml(data: bytes | str, name: str) -> Any:
     try:
-        return yaml.load(data, Loader=_SpecLoader)
+        loader = _LOADER(data)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _check_nodes(node, set())
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""

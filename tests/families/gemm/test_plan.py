@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gemmgen
+from conftest import SPECS
+from gemmgen.errors import PlanError
+from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.target import architecture
+
+TILE = {"threadblock": {"m": 128, "n": 128, "k": 8}, "warp": {"m": 32, "n": 64}, "thread": {"m": 8, "n": 8}}
+
+
+def fields(**changes: Any) -> dict[str, Any]:
+    mainloop = {"strategy": "tiled", "tile": TILE, **changes.pop("mainloop", {})}
+    return {"kind": "gemm", "alignment": {"a": 4, "b": 4, "c": 4}, "mainloop": mainloop, **changes}
+
+
+def tile(**changes: Any) -> dict[str, Any]:
+    return {"tile": {part: {**extents, **changes.get(part, {})} for part, extents in TILE.items()}}
+
+
+def planned(**changes: Any) -> GemmPlan:
+    plan = gemmgen.plan(fields(**changes))
+    assert isinstance(plan, GemmPlan)
+    return plan
+
+
+def codes(**changes: Any) -> set[str]:
+    with pytest.raises(PlanError) as caught:
+        planned(**changes)
+    assert all(reason.field and reason.need for reason in caught.value.reasons)
+    return {reason.code for reason in caught.value.reasons}
+
+
+def test_the_classic_tile_has_the_numbers_of_the_textbook() -> None:
+    plan = planned()
+    loop = plan.loop
+    assert isinstance(loop, TiledLoop)
+    assert plan.threads == 256
+    assert (loop.a.copy.vector, loop.a.copy.vectors_per_row, loop.a.copy.passes) == (4, 2, 1)
+    assert (loop.b.copy.vector, loop.b.copy.vectors_per_row, loop.b.copy.passes) == (4, 32, 1)
+    assert (loop.a.padding, loop.b.padding) == (4, 0)
+    assert plan.shared_bytes == 2 * 8 * (132 + 128) * 4
+    launch = plan.sequence.launches[0]
+    assert launch.grid_of({"m": 129, "n": 128}) == (2, 1, 1)
+
+
+def test_the_padding_leaves_no_conflict_in_stores_and_the_spec_can_fix_it() -> None:
+    loop = planned().loop
+    assert isinstance(loop, TiledLoop) and [access.conflicts for access in loop.accesses] == [0, 0, 0, 0]
+    unpadded = planned(mainloop={"shared_a": {"padding": 0}}).loop
+    assert isinstance(unpadded, TiledLoop) and unpadded.accesses[0].conflicts > 0
+
+
+@pytest.mark.parametrize(
+    ("mainloop", "code"),
+    [
+        (tile(warp={"m": 48}), "warp_tile"),
+        (tile(thread={"m": 5}), "thread_tile"),
+        (tile(thread={"m": 4}), "lanes"),
+        ({**tile(thread={"m": 2}, warp={"m": 8}), "fragment": "quads_in_warp"}, "quads"),
+        (tile(threadblock={"m": 1024, "n": 1024}), "threads_per_block"),
+        (tile(threadblock={"k": 7}), "tile_copy"),
+        (tile(threadblock={"k": 512}), "shared_memory"),
+        ({"min_blocks_per_sm": 16}, "blocks_per_sm"),
+        (tile(thread={"m": 16, "n": 16}, warp={"m": 64, "n": 128}), "registers"),
+        ({"shared_a": {"padding": 3}}, "padding"),
+    ],
+)
+def test_an_impossible_tile_is_rejected_with_its_reason(mainloop: dict[str, Any], code: str) -> None:
+    assert code in codes(mainloop=mainloop)
+
+
+def test_all_reasons_are_given_at_once() -> None:
+    found = codes(mainloop=tile(warp={"m": 48}, thread={"m": 5, "n": 7}), architecture="sm_90")
+    assert {"warp_tile", "thread_tile"} <= found
+
+
+def test_an_architecture_older_than_the_spec_is_rejected() -> None:
+    with pytest.raises(PlanError, match="sm_80 or newer"):
+        gemmgen.plan(fields(architecture="sm_80"), "sm_75")
+    with pytest.raises(PlanError, match="sm_90a itself"):
+        gemmgen.plan(fields(architecture="sm_90a"), "sm_90")
+
+
+def test_shared_memory_beyond_48_kb_is_dynamic_where_the_architecture_allows_it() -> None:
+    big = tile(threadblock={"k": 32})
+    plan = gemmgen.plan(fields(mainloop=big), "sm_80")
+    assert plan.dynamic_shared_bytes == plan.shared_bytes > 48 * 1024
+    assert str(plan.sequence.launches[0].dynamic_shared_bytes) == str(plan.shared_bytes)
+    with pytest.raises(PlanError, match="shared memory"):
+        gemmgen.plan(fields(mainloop=tile(threadblock={"k": 128})), "sm_75")
+
+
+def test_the_name_depends_on_every_field_but_the_description() -> None:
+    base = planned().name
+    assert planned(description="words").name == base
+    changes: list[dict[str, Any]] = [
+        {"transpose": "tn"}, {"order": "column_major"}, {"alpha": "one"}, {"beta": "zero"}, {"alignment": {"a": 2}},
+        {"epilogue": [{"op": "relu"}]}, {"mainloop": {"stages": 1}}, {"mainloop": {"fragment": "contiguous"}},
+        {"mainloop": {"shared_b": {"padding": 8}}}, {"mainloop": {"min_blocks_per_sm": 2}}, {"architecture": "sm_80"},
+    ]  # fmt: skip
+    names = [planned(**change).name for change in changes]
+    assert len({base, *names}) == len(names) + 1
+
+
+def test_the_plan_is_the_same_for_every_architecture_it_fits() -> None:
+    names = {gemmgen.plan(fields(), architecture(name)).name for name in ("sm_75", "sm_86", "sm_90a", "sm_120")}
+    assert len(names) == 1
+
+
+def test_a_column_major_c_swaps_the_roles_of_the_operands() -> None:
+    row, column = planned(), planned(order="column_major")
+    assert (row.major, row.minor, column.major, column.minor) == ("m", "n", "n", "m")
+    assert isinstance(row.loop, TiledLoop) and isinstance(column.loop, TiledLoop)
+    assert row.loop.minor.name == "B" and column.loop.minor.name == "A"
+
+
+@pytest.mark.parametrize("path", sorted((SPECS / "gemm").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_spec_has_a_plan(path: Any) -> None:
+    plan = gemmgen.plan(path)
+    assert plan.sequence.launches and plan.name.isidentifier()
