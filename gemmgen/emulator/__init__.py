@@ -2,8 +2,17 @@
 
 from gemmgen.emulator.buffers import Buffer
 from gemmgen.emulator.errors import (
-    BadLaunch, Deadlock, DivergentBarrier, DivergentWarp, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly,
-    Trapped, UnknownInstruction,
+    BadLaunch,
+    Deadlock,
+    DivergentBarrier,
+    DivergentWarp,
+    EmulatorError,
+    Misaligned,
+    OutOfBounds,
+    ParseError,
+    ReadOnly,
+    Trapped,
+    UnknownInstruction,
 )  # fmt: skip
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer

@@ -12,13 +12,22 @@ from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import GLOBAL_BASE, Spaces
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import (
-    TYPE_BYTES, Address, Float, Instruction, Integer, Operand, Register, Sink, Special, Symbol,
+    TYPE_BYTES,
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Operand,
+    Register,
+    Sink,
+    Special,
+    Symbol,
 )  # fmt: skip
 from gemmgen.emulator.registers import DTYPES, RegisterFile
 from gemmgen.emulator.specials import SpecialRegisters
 
-Source = np.ndarray | np.generic
-"""What an operand reads: a row of lanes, or a scalar that all lanes share."""
+Source = Any
+"""What an operand reads: a row of lanes (ndarray), or a NumPy scalar that all lanes share."""
 
 Compute = Callable[..., Any]
 """`compute(*sources, out)`: writes to `out` if it is an array, returns the result either way (the ufunc convention)."""
@@ -63,7 +72,7 @@ class Binder:
                 if type_name == "pred":
                     return np.bool_(value)
                 if np.issubdtype(dtype, np.floating):
-                    return dtype(value)  # type: ignore[call-arg]
+                    return dtype(value)
                 return _integer_scalar(value, dtype)
             case Float(bits, width):
                 return self._float_scalar(inst, bits, width, type_name)
@@ -227,6 +236,6 @@ def _nothing_for(lanes: Lanes) -> None:
 def _integer_scalar(value: int, dtype: type[np.generic]) -> np.generic:
     """An integer cut to a type's width, as C would."""
     size = np.dtype(dtype).itemsize
-    unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
+    unsigned = np.dtype(f"u{size}").type
     scalar: np.generic = unsigned(value & ((1 << 8 * size) - 1)).view(dtype)
     return scalar

@@ -99,8 +99,8 @@ class DeviceMemory:
         data, program = self.data, self.program
         data[: program.parameter_bytes] = 0
         for placed in _module_variables(program):
-            content = np.frombuffer(initial_bytes(program, placed.variable), np.uint8)
-            data[placed.offset : placed.offset + len(content)] = content
+            initial = np.frombuffer(initial_bytes(program, placed.variable), np.uint8)
+            data[placed.offset : placed.offset + len(initial)] = initial
         for buffer in self.buffers:
             if buffer is not None and buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
@@ -209,7 +209,7 @@ def _number_bytes(parameter: Variable, arg: Any) -> bytes:
     if dtype.kind == "f":
         if isinstance(arg, np.generic) and arg.dtype.itemsize != parameter.size and arg.dtype.kind == "f":
             raise BadLaunch(f"{parameter.name} is .{parameter.type}, got {arg.dtype}")
-        return dtype.type(arg).tobytes()
+        return bytes(dtype.type(arg).tobytes())
     if is_float:
         raise BadLaunch(f"{parameter.name} is .{parameter.type}, got the float {arg}")
     if isinstance(arg, np.generic) and arg.dtype.itemsize != parameter.size and arg.dtype.kind in "iu":
@@ -235,7 +235,7 @@ def _initial_element(program: Program, variable: Variable, value: Operand) -> by
     match value:
         case Integer(number):
             if variable.type[0] == "f":
-                return np.dtype(DTYPES[variable.type]).type(number).tobytes()
+                return bytes(np.dtype(DTYPES[variable.type]).type(number).tobytes())
             return (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
         case Float(bits, width) if width == 8 * size:
             return bits.to_bytes(size, "little")

@@ -295,7 +295,7 @@ class _FusedMultiplyAdd:
         for index, row in enumerate(self.addend_rows):
             addends[index] = array[row, lanes] if row >= 0 else self.addend_constants[index]
         results = ieee.fma_f32(factors[self.left], factors[self.right], addends)
-        array[np.ix_(self.target_rows, lanes)] = results
+        array[np.array(self.target_rows)[:, None], lanes[None, :]] = results
 
 
 def _runs_of_rows(rows: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import isfinite, isinf, isnan, nextafter
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ F16_NAN_BITS = np.uint16(0x7FFF)
 BF16_NAN_BITS = np.uint16(0x7FFF)
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
-Array = np.ndarray
+Array = Any
+"""A NumPy array or scalar; what is given decides what comes back."""
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -44,10 +46,8 @@ def to_f32(s: Array, e: Array | float, mode: str = "rn") -> Array:
     s = np.asarray(s, np.float64)
     e = np.broadcast_to(np.asarray(e, np.float64), s.shape)
     if mode == "rn":
-        result = round_to_odd(s, e).astype(np.float32).reshape(s.shape)
-    else:
-        result = _directed(s, e, s.astype(np.float32), mode)
-    return canonical_f32(result)
+        return canonical_f32(round_to_odd(s, e).astype(np.float32).reshape(s.shape))
+    return canonical_f32(_directed(s, e, s.astype(np.float32), mode))
 
 
 def to_f16(s: Array, e: Array | float, mode: str = "rn") -> Array:
@@ -55,10 +55,8 @@ def to_f16(s: Array, e: Array | float, mode: str = "rn") -> Array:
     s = np.asarray(s, np.float64)
     e = np.broadcast_to(np.asarray(e, np.float64), s.shape)
     if mode == "rn":
-        result = round_to_odd(s, e).astype(np.float16).reshape(s.shape)
-    else:
-        result = _directed(s, e, s.astype(np.float16), mode)
-    return canonical_f16(result)
+        return canonical_f16(round_to_odd(s, e).astype(np.float16).reshape(s.shape))
+    return canonical_f16(_directed(s, e, s.astype(np.float16), mode))
 
 
 def to_bf16(s: Array, e: Array | float, mode: str = "rn") -> Array:
@@ -239,8 +237,8 @@ def round_fraction(value: Fraction, mode: str, zero_sign: float = 1.0) -> float:
         nearest = float("inf") if value > 0 else float("-inf")
     if mode == "rn":
         return nearest if nearest else float(np.copysign(0.0, float(1 if value > 0 else -1)))
-    above = isinf(nearest) and nearest > 0 or not isinf(nearest) and Fraction(nearest) > value
-    below = isinf(nearest) and nearest < 0 or not isinf(nearest) and Fraction(nearest) < value
+    above = (isinf(nearest) and nearest > 0) or (not isinf(nearest) and Fraction(nearest) > value)
+    below = (isinf(nearest) and nearest < 0) or (not isinf(nearest) and Fraction(nearest) < value)
     down = mode == "rm" or (mode == "rz" and value > 0)
     if down and above:
         nearest = nextafter(nearest, float("-inf"))

@@ -146,7 +146,7 @@ class Machine:
         everyone = np.arange(self.geometry.lanes) if lanes is None else lanes
         stalled = np.flatnonzero((key == STALLED) & (self.state.resume == number))
         together = np.union1d(everyone, stalled) if len(stalled) else everyone
-        wanted = value_at(masks, together).astype(np.uint32)  # type: ignore[arg-type]
+        wanted = value_at(masks, together).astype(np.uint32)
         own = np.left_shift(np.uint32(1), (together % WARP).astype(np.uint32))
         if (wanted & own == 0).any():
             self.binder.fail(

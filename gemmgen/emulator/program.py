@@ -8,8 +8,20 @@ from functools import lru_cache
 from gemmgen.emulator.errors import BadLaunch, ParseError, UnknownInstruction
 from gemmgen.emulator.ptx import parse
 from gemmgen.emulator.ptx.syntax import (
-    Address, Function, Group, Instruction, Module, Negated, Operand, Pair, Register, Symbol, Variable, Vector,
-    TYPE_BYTES, registers_of,
+    TYPE_BYTES,
+    Address,
+    Function,
+    Group,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+    registers_of,
 )  # fmt: skip
 
 MAX_CALL_DEPTH = 32
@@ -168,10 +180,10 @@ class _Linker:
                 self.shared.append(variable)
             elif variable.space in ("local", "param"):
                 unique = prefix + variable.name
-                if unique in self.symbols:
+                known = self.symbols.get(unique)
+                if known is not None and known.variable.size >= variable.size:
                     # Calls reuse the same parameter names in blocks of their own; one place serves them all if big enough.
-                    if self.symbols[unique].variable.size >= variable.size:
-                        continue
+                    continue
                 names[variable.name] = unique
                 self._place_local(variable, unique)
             else:
@@ -235,7 +247,8 @@ class _Linker:
         operands = list(instruction.operands)
         results: tuple[Operand, ...] = ()
         if operands and isinstance(operands[0], Group):
-            results = operands.pop(0).elements  # type: ignore[union-attr]
+            results = operands[0].elements
+            del operands[0]
         if not operands or not isinstance(operands[0], Symbol):
             raise UnknownInstruction("indirect calls are not supported", instruction=instruction)
         callee = self.module.functions.get(operands[0].name)
@@ -258,12 +271,11 @@ class _Linker:
         skip = f"{instance}skip"
         if instruction.guard is not None:
             guard = Register(prefix + instruction.guard.name, "pred")
-            self.flat.body.append(
-                replace(
-                    instruction, opcode="bra", modifiers=(), operands=(Symbol(skip),), guard=guard,
-                    guard_negated=not instruction.guard_negated,
-                )  # fmt: skip
-            )
+            skipping = replace(
+                instruction, opcode="bra", modifiers=(), operands=(Symbol(skip),), guard=guard,
+                guard_negated=not instruction.guard_negated,
+            )  # fmt: skip
+            self.flat.body.append(skipping)
         self._expand(callee, instance, bindings, depth + 1)
         self.flat.labels[skip] = len(self.flat.body)
 

@@ -45,13 +45,15 @@ class RegisterFile:
     def row(self, register: Register, type_name: str) -> np.ndarray:
         """A register seen as a type; a narrower type is the low part of each lane, as a strided view."""
         name, row = self._rows[register.name]
-        line = self.arrays[name][row]
+        line: np.ndarray = self.arrays[name][row]
         dtype = np.dtype(DTYPES[type_name])
         if dtype.itemsize < line.dtype.itemsize:
-            return line.view(dtype)[:: line.dtype.itemsize // dtype.itemsize]
+            low: np.ndarray = line.view(dtype)[:: line.dtype.itemsize // dtype.itemsize]
+            return low
         if dtype.itemsize > line.dtype.itemsize:
             raise ValueError(f"{register.name} is narrower than .{type_name}")
-        return line.view(dtype)
+        same: np.ndarray = line.view(dtype)
+        return same
 
     def width(self, register: Register) -> int:
         """Bytes of a register."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gemmgen.emulator.geometry import WARP, Geometry
 
 _AXES = {"x": 0, "y": 1, "z": 2}
-_CLOCKS = {"%clock": np.uint32, "%clock_hi": np.uint32, "%clock64": np.uint64, "%globaltimer": np.uint64,
+_CLOCKS: dict[str, type[np.unsignedinteger[Any]]] = {"%clock": np.uint32, "%clock_hi": np.uint32, "%clock64": np.uint64, "%globaltimer": np.uint64,
            "%globaltimer_lo": np.uint32, "%globaltimer_hi": np.uint32}  # fmt: skip
 
 

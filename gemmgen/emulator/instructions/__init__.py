@@ -1,11 +1,13 @@
 """One handler an instruction, in files by concern; importing this package fills the table."""
 
-from gemmgen.emulator.instructions import (
-    approximate, atomics, bits, compare, convert, floating, half, integer, memory, moves, ordering, packed, warp,
-)  # fmt: skip
+from importlib import import_module
+
 from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
 
-__all__ = [
-    "approximate", "atomics", "bind", "bits", "compare", "convert", "floating", "half", "instruction", "integer",
-    "memory", "moves", "opcodes", "ordering", "packed", "warp",
-]  # fmt: skip
+for _concern in (
+    "approximate", "atomics", "bits", "compare", "convert", "floating", "half", "integer", "memory", "moves", "ordering",
+    "packed", "warp",
+):  # fmt: skip
+    import_module(f"{__name__}.{_concern}")
+
+__all__ = ["bind", "instruction", "opcodes"]

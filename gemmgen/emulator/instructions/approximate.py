@@ -12,12 +12,12 @@ from collections.abc import Callable
 import numpy as np
 
 from gemmgen.emulator import ieee
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder, Operation, Source
 from gemmgen.emulator.instructions.floating import finish_f32
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 
-_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_FUNCTIONS: dict[str, Callable[[Source], Source]] = {
     "ex2": np.exp2,
     "lg2": np.log2,
     "sin": np.sin,
@@ -29,6 +29,7 @@ _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @instruction("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 def approximate(inst: Instruction, binder: Binder) -> Operation:
+    """The function in float64, rounded once to the type."""
     function = _FUNCTIONS[inst.opcode]
     # "tanh.approx.bf16x2" and such: the last type says how lanes are packed.
     type_name = inst.type
@@ -41,7 +42,7 @@ def approximate(inst: Instruction, binder: Binder) -> Operation:
         return binder.gathered([target], finish_f32(inst, compute), [source])
     brain = type_name.startswith("bf16")
 
-    def halves(value: np.ndarray) -> np.ndarray:
+    def halves(value: np.ndarray) -> Source:
         bits = np.array(value, ndmin=1).view(np.uint16)
         wide = ieee.bf16_to_f64(bits) if brain else bits.view(np.float16).astype(np.float64)
         result = function(wide)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,17 +19,17 @@ from gemmgen.emulator.memory import Access, Space
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Sink
 from gemmgen.emulator.registers import DTYPES
 
-Update = Callable[..., np.ndarray]
+Update = Callable[..., Source]
 """`update(old, b[, c])`: the new values."""
 
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
 
 
-def _increment(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
+def _increment(old: np.ndarray, limit: np.ndarray) -> Source:
     return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
 
 
-def _decrement(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
+def _decrement(old: np.ndarray, limit: np.ndarray) -> Source:
     return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
 
 
@@ -55,7 +56,7 @@ def _update(inst: Instruction, operation: str, type_name: str) -> Update:
     raise UnknownInstruction(f"atomic operation .{operation} on .{type_name}", instruction=inst)
 
 
-def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tuple[np.ndarray, ...]) -> np.ndarray:
+def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tuple[Source, ...]) -> Source:
     """Applies `update` once a lane, lanes of equal index one after another; returns what each lane found."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
@@ -70,7 +71,7 @@ def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tupl
     turn = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
     by_turn = np.argsort(turn, kind="stable")
     bounds = np.searchsorted(turn[by_turn], np.arange(int(turn.max()) + 2))
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         who = order[by_turn[begin:end]]
         where = index[who]
         found = memory[where]
@@ -79,7 +80,7 @@ def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tupl
     return old
 
 
-def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> Source:
     """`in_turns` for integer addition, which needs no turns: running sums give what each lane found."""
     order = np.argsort(index, kind="stable")
     ordered, amounts = index[order], values[order]
@@ -98,6 +99,7 @@ def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> np
 
 @instruction("atom", "red")
 def atomic(inst: Instruction, binder: Binder) -> Operation:
+    """Reads, updates and writes back; `atom` returns what it found."""
     operation = inst.first_of(_OPERATIONS)
     type_name = inst.type
     if operation is None or inst.has("async") or TYPE_BYTES[type_name] > 8 or inst.first_of(("v2", "v4", "v8")):
@@ -128,7 +130,7 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
 def _transfer(
     space: Space,
     access: Access,
-    dtype: np.dtype,  # type: ignore[type-arg]
+    dtype: np.dtype,
     target: np.ndarray | None,
     sources: list[Source],
     update: Update,
@@ -143,10 +145,7 @@ def _transfer(
             np.broadcast_to(source[lanes] if lanes is not None and isinstance(source, np.ndarray) else source, index.shape)
             for source in sources
         )
-        if plain_add:
-            old = integer_add(memory, index, values[0])
-        else:
-            old = in_turns(memory, index, update, values)
+        old = integer_add(memory, index, values[0]) if plain_add else in_turns(memory, index, update, values)
         if target is not None:
             target[... if lanes is None else lanes] = old
 

@@ -16,6 +16,7 @@ from gemmgen.emulator.registers import DTYPES
 
 @instruction("and", "or", "xor")
 def logic(inst: Instruction, binder: Binder) -> Operation:
+    """Bit by bit; predicates too."""
     compute = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[inst.opcode]
     target = binder.target(inst, inst.operands[0], inst.type)
     return binder.elementwise(target, compute, [binder.source(inst, o, inst.type) for o in inst.operands[1:]])
@@ -23,18 +24,20 @@ def logic(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("not")
 def not_(inst: Instruction, binder: Binder) -> Operation:
+    """Every bit inverted."""
     target = binder.target(inst, inst.operands[0], inst.type)
     return binder.elementwise(target, np.invert, [binder.source(inst, inst.operands[1], inst.type)])
 
 
 @instruction("cnot")
 def cnot(inst: Instruction, binder: Binder) -> Operation:
+    """1 where the source is 0, else 0."""
     target = binder.target(inst, inst.operands[0], inst.type)
     return binder.gathered([target], lambda value: value == 0, [binder.source(inst, inst.operands[1], inst.type)])
 
 
 @lru_cache(maxsize=256)
-def lop3_function(table: int) -> Callable[[Source, Source, Source], np.ndarray]:
+def lop3_function(table: int) -> Callable[[Source, Source, Source], Source]:
     """The three-input function of a truth table: bit (4a + 2b + c) of the table is the result."""
 
     def two(low: int, b: Source, c: Source) -> Source | None:
@@ -47,7 +50,7 @@ def lop3_function(table: int) -> Callable[[Source, Source, Source], np.ndarray]:
         }  # fmt: skip
         return terms[low]() if low else None
 
-    def compute(a: Source, b: Source, c: Source) -> np.ndarray:
+    def compute(a: Source, b: Source, c: Source) -> Source:
         when_set, when_clear = two(table >> 4, b, c), two(table & 15, b, c)
         result = a & ~a
         if when_set is not None:
@@ -61,6 +64,7 @@ def lop3_function(table: int) -> Callable[[Source, Source, Source], np.ndarray]:
 
 @instruction("lop3")
 def lop3(inst: Instruction, binder: Binder) -> Operation:
+    """Any function of three inputs, by its truth table."""
     if inst.has("BOOL") or inst.has("or") or inst.has("and"):
         raise UnknownInstruction("lop3 with a predicate result is not implemented", instruction=inst)
     table = inst.operands[4]
@@ -72,23 +76,24 @@ def lop3(inst: Instruction, binder: Binder) -> Operation:
     )
 
 
-def _shift_compute(opcode: str, dtype: type[np.generic]) -> Callable[[Source, Source], np.ndarray]:
+def _shift_compute(opcode: str, dtype: type[np.generic]) -> Callable[[Source, Source], Source]:
     bits = np.dtype(dtype).itemsize * 8
     arithmetic = np.dtype(dtype).kind == "i"
 
-    def compute(value: Source, amount: Source) -> np.ndarray:
+    def compute(value: Source, amount: Source) -> Source:
         # Amounts beyond the width give zero, or the sign for arithmetic right shifts.
         clamped = np.minimum(amount, np.uint32(bits - 1)).astype(dtype)
         if opcode == "shl":
-            return np.where(amount < bits, value << clamped, dtype(0))  # type: ignore[call-arg]
+            return np.where(amount < bits, value << clamped, dtype(0))
         shifted = value >> clamped
-        return shifted if arithmetic else np.where(amount < bits, shifted, dtype(0))  # type: ignore[call-arg]
+        return shifted if arithmetic else np.where(amount < bits, shifted, dtype(0))
 
     return compute
 
 
 @instruction("shl", "shr")
 def shift(inst: Instruction, binder: Binder) -> Operation:
+    """Shifts; amounts beyond the width shift everything out."""
     type_name = inst.type
     dtype = DTYPES[type_name]
     bits = np.dtype(dtype).itemsize * 8
@@ -97,7 +102,7 @@ def shift(inst: Instruction, binder: Binder) -> Operation:
     amount = inst.operands[2]
     if isinstance(amount, Integer) and 0 <= amount.value < bits:
         compute = np.left_shift if inst.opcode == "shl" else np.right_shift
-        return binder.elementwise(target, compute, [value, dtype(amount.value)])  # type: ignore[call-arg]
+        return binder.elementwise(target, compute, [value, dtype(amount.value)])
     return binder.gathered(
         [target], _shift_compute(inst.opcode, dtype), [value, binder.source(inst, amount, "u32")]
     )
@@ -109,7 +114,7 @@ def funnel_shift(inst: Instruction, binder: Binder) -> Operation:
     left, clamp = inst.has("l"), inst.has("clamp")
     word = np.uint64(32)
 
-    def compute(low: Source, high: Source, amount: Source) -> np.ndarray:
+    def compute(low: Source, high: Source, amount: Source) -> Source:
         count = np.minimum(amount, np.uint32(32)) if clamp else amount & np.uint32(31)
         whole = (high.astype(np.uint64) << word) | low.astype(np.uint64)
         if left:
@@ -120,7 +125,7 @@ def funnel_shift(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], compute, [binder.source(inst, o, "u32") for o in inst.operands[1:]])
 
 
-def permute_bytes(a: Source, b: Source, selector: Source, mode: str | None) -> np.ndarray:
+def permute_bytes(a: Source, b: Source, selector: Source, mode: str | None) -> Source:
     """prmt: four bytes chosen from eight; in the default mode bit 3 of a selector replicates the byte's sign."""
     whole = a.astype(np.uint64) | (b.astype(np.uint64) << np.uint64(32))
     selector = selector.astype(np.uint64)
@@ -150,6 +155,7 @@ def permute_bytes(a: Source, b: Source, selector: Source, mode: str | None) -> n
 
 @instruction("prmt")
 def prmt(inst: Instruction, binder: Binder) -> Operation:
+    """Bytes chosen from a pair of words."""
     mode = inst.first_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"))
     target = binder.target(inst, inst.operands[0], "b32")
     return binder.gathered(
@@ -166,7 +172,7 @@ def bfe(inst: Instruction, binder: Binder) -> Operation:
     bits = np.dtype(dtype).itemsize * 8
     unsigned = np.dtype(f"u{bits // 8}").type
 
-    def compute(value: Source, start: Source, length: Source) -> np.ndarray:
+    def compute(value: Source, start: Source, length: Source) -> Source:
         raw = np.asarray(value).view(unsigned)
         first, count = start & np.uint32(255), length & np.uint32(255)
         top = np.minimum(first + count - np.uint32(1), np.uint32(bits - 1)).astype(unsigned)
@@ -187,13 +193,17 @@ def bfe(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("bfi")
 def bfi(inst: Instruction, binder: Binder) -> Operation:
+    """A value with a bit field replaced by another value's low bits."""
     type_name = inst.type
     dtype = DTYPES[type_name]
     bits = np.dtype(dtype).itemsize * 8
 
-    def compute(field: Source, value: Source, start: Source, length: Source) -> np.ndarray:
+    def compute(field: Source, value: Source, start: Source, length: Source) -> Source:
+        limit: Source
+        one: Source
+        zero: Source
         first, count = (start & np.uint32(255)).astype(dtype), (length & np.uint32(255)).astype(dtype)
-        limit, one, zero = dtype(bits), dtype(1), dtype(0)  # type: ignore[call-arg]
+        limit, one, zero = dtype(bits), dtype(1), dtype(0)
         ones = np.where(count >= limit, ~zero, (one << np.minimum(count, limit - one)) - one)
         inside = first < limit
         safe = np.where(inside, first, zero)
@@ -208,9 +218,10 @@ def bfi(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("bmsk")
 def bmsk(inst: Instruction, binder: Binder) -> Operation:
+    """A mask of so many ones from a start bit."""
     clamp = inst.has("clamp")
 
-    def compute(start: Source, length: Source) -> np.ndarray:
+    def compute(start: Source, length: Source) -> Source:
         first, count = start.astype(np.uint64), length.astype(np.uint64)
         if clamp:
             first, count = np.minimum(first, 32), np.minimum(count, 32)
@@ -223,7 +234,7 @@ def bmsk(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], compute, [binder.source(inst, o, "u32") for o in inst.operands[1:]])
 
 
-def leading_bit(value: Source) -> np.ndarray:
+def leading_bit(value: Source) -> Source:
     """The position of the highest set bit of unsigned values; -1 for zero."""
     value = np.array(value, ndmin=1)
     position = np.full(value.shape, -1, np.int64)
@@ -237,6 +248,7 @@ def leading_bit(value: Source) -> np.ndarray:
 
 @instruction("clz")
 def clz(inst: Instruction, binder: Binder) -> Operation:
+    """Leading zeros."""
     type_name = inst.type
     bits = np.dtype(DTYPES[type_name]).itemsize * 8
     target = binder.target(inst, inst.operands[0], "u32")
@@ -246,11 +258,12 @@ def clz(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("bfind")
 def bfind(inst: Instruction, binder: Binder) -> Operation:
+    """The highest bit that differs from the sign; all ones if none."""
     type_name = inst.type
     bits = np.dtype(DTYPES[type_name]).itemsize * 8
     amount = inst.has("shiftamt")
 
-    def compute(value: Source) -> np.ndarray:
+    def compute(value: Source) -> Source:
         unsigned = np.dtype(f"u{bits // 8}").type
         raw = np.asarray(value).view(unsigned)
         if type_name[0] == "s":
@@ -266,11 +279,12 @@ def bfind(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("popc")
 def popc(inst: Instruction, binder: Binder) -> Operation:
+    """The number of ones."""
     target = binder.target(inst, inst.operands[0], "u32")
     return binder.gathered([target], np.bitwise_count, [binder.source(inst, inst.operands[1], inst.type)])
 
 
-def reverse_bits(value: Source) -> np.ndarray:
+def reverse_bits(value: Source) -> Source:
     """Bit 0 becomes the top bit."""
     value = np.array(value, ndmin=1)
     size = value.dtype.itemsize
@@ -280,6 +294,7 @@ def reverse_bits(value: Source) -> np.ndarray:
 
 @instruction("brev")
 def brev(inst: Instruction, binder: Binder) -> Operation:
+    """Bits in reverse order."""
     target = binder.target(inst, inst.operands[0], inst.type)
     return binder.gathered([target], reverse_bits, [binder.source(inst, inst.operands[1], inst.type)])
 
@@ -303,7 +318,7 @@ def fns(inst: Instruction, binder: Binder) -> Operation:
                 return 0xFFFFFFFF
         return 0xFFFFFFFF
 
-    def compute(mask: Source, base: Source, offset: Source) -> np.ndarray:
+    def compute(mask: Source, base: Source, offset: Source) -> Source:
         masks, bases, offsets = np.broadcast_arrays(mask, base, offset)
         values = [one(int(m), int(b) & 31, int(o)) for m, b, o in zip(masks.flat, bases.flat, offsets.flat, strict=True)]
         return np.array(values, np.uint32)

@@ -13,7 +13,7 @@ from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Operand, Pair, Sink
 from gemmgen.emulator.registers import DTYPES
 
-Comparison = Callable[[Source, Source], np.ndarray]
+Comparison = Callable[[Source, Source], Source]
 
 
 def _unordered(compare: Comparison) -> Comparison:
@@ -55,6 +55,7 @@ def _predicate(binder: Binder, inst: Instruction, operand: Operand) -> tuple[Sou
 
 @instruction("setp", when=lambda inst: inst.type not in ("f16", "f16x2", "bf16", "bf16x2"))
 def setp(inst: Instruction, binder: Binder) -> Operation:
+    """A comparison into one predicate or two, perhaps combined with a third."""
     type_name = inst.type
     compare, plain = _comparison(inst, type_name)
     a, b = (_read(binder, inst, operand, type_name) for operand in inst.operands[1:3])
@@ -72,7 +73,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
         if plain and isinstance(second, Sink):
             return binder.elementwise(targets[0], compare, [a, b])
 
-        def both(x: Source, y: Source) -> tuple[np.ndarray, np.ndarray]:
+        def both(x: Source, y: Source) -> tuple[Source, Source]:
             result = compare(x, y)
             return result, ~result
 
@@ -80,7 +81,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
     combine = _COMBINATIONS[combination]
     other, negated = _predicate(binder, inst, inst.operands[3])
 
-    def combined(x: Source, y: Source, p: Source) -> tuple[np.ndarray, np.ndarray]:
+    def combined(x: Source, y: Source, p: Source) -> tuple[Source, Source]:
         result = compare(x, y)
         if negated:
             p = ~p

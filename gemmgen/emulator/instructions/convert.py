@@ -15,7 +15,7 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand, Regist
 from gemmgen.emulator.registers import DTYPES, widened
 
 _FLOATS = {"f16", "bf16", "f32", "f64"}
-_INTEGER_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_INTEGER_ROUNDINGS: dict[str, Callable[[Source], Source]] = {
     "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
 }  # fmt: skip
 
@@ -29,6 +29,7 @@ def _target(inst: Instruction, binder: Binder, operand: Operand, type_name: str)
 
 @instruction("cvt", when=lambda inst: len(inst.types) == 2 and not inst.modifiers[-1].endswith("x2"))
 def cvt(inst: Instruction, binder: Binder) -> Operation:
+    """Conversions between two scalar types."""
     to, source_type = inst.types
     if to in ("f16x2", "bf16x2"):
         return _to_packed(inst, binder, to)
@@ -50,7 +51,7 @@ def _to_tf32(inst: Instruction, binder: Binder) -> Operation:
     mode = inst.first_of(("rna", "rn", "rz")) or ""
     relu = inst.has("relu")
 
-    def compute(value: Source) -> np.ndarray:
+    def compute(value: Source) -> Source:
         value = np.asarray(value)
         bits = value.view(np.uint32)
         drop = np.uint32(0x1FFF)
@@ -77,7 +78,7 @@ def _to_packed(inst: Instruction, binder: Binder, to: str) -> Operation:
     relu, saturate = inst.has("relu"), inst.has("satfinite")
     brain = to == "bf16x2"
 
-    def narrow(value: Source) -> np.ndarray:
+    def narrow(value: Source) -> Source:
         return narrow_f32(np.asarray(value), brain, mode, relu, saturate).astype(np.uint32)
 
     target = binder.target(inst, inst.operands[0], "b32")
@@ -85,7 +86,7 @@ def _to_packed(inst: Instruction, binder: Binder, to: str) -> Operation:
     return binder.gathered([target], lambda a, b: (narrow(a) << np.uint32(16)) | narrow(b), sources)
 
 
-def narrow_f32(value: np.ndarray, brain: bool, mode: str, relu: bool, saturate: bool) -> np.ndarray:
+def narrow_f32(value: np.ndarray, brain: bool, mode: str, relu: bool, saturate: bool) -> Source:
     """float32 to float16 or bfloat16 bits."""
     if brain:
         bits = ieee.f32_to_bf16(value, mode)
@@ -108,7 +109,7 @@ def _integer_to_integer(
 ) -> Operation:
     dtype = np.dtype(DTYPES[to])
     if inst.has("sat"):
-        info, source_info = np.iinfo(dtype), np.iinfo(source.dtype)
+        info, source_info = np.iinfo(str(dtype)), np.iinfo(source.dtype)
         low, high = max(int(info.min), int(source_info.min)), min(int(info.max), int(source_info.max))
         kind = source.dtype.type
         return binder.gathered([target], lambda a: np.clip(a, kind(low), kind(high)).astype(dtype), [source])
@@ -125,11 +126,11 @@ def _extend(value: Source, out: np.ndarray | None) -> Source:
     return out
 
 
-def _integer_to_float(inst: Instruction, to: str, source_type: str) -> Callable[[Source], np.ndarray]:
+def _integer_to_float(inst: Instruction, to: str, source_type: str) -> Callable[[Source], Source]:
     mode = inst.first_of(ieee.ROUNDINGS) or "rn"
     wide = TYPE_BYTES[source_type] == 8
 
-    def exact(value: Source) -> tuple[np.ndarray, np.ndarray]:
+    def exact(value: Source) -> tuple[Source, Source]:
         # 64-bit integers as an exact sum of two float64.
         if not wide:
             return np.asarray(value).astype(np.float64), np.zeros(np.shape(value))
@@ -138,7 +139,7 @@ def _integer_to_float(inst: Instruction, to: str, source_type: str) -> Callable[
         low = (value & value.dtype.type(0xFFFFFFFF)).astype(np.float64)
         return ieee.two_sum(high, low)
 
-    def compute(value: Source) -> np.ndarray:
+    def compute(value: Source) -> Source:
         if to == "f32" and mode == "rn":
             return np.asarray(value).astype(np.float32)
         if to == "f64":
@@ -154,7 +155,7 @@ def _integer_to_float(inst: Instruction, to: str, source_type: str) -> Callable[
     return compute
 
 
-def _directed_sum(s: np.ndarray, e: np.ndarray, mode: str) -> np.ndarray:
+def _directed_sum(s: np.ndarray, e: np.ndarray, mode: str) -> Source:
     """s + e rounded to float64 in a directed mode, away from overflow."""
     if mode == "rz":
         step, toward = np.where(s > 0, e < 0, e > 0), 0.0
@@ -165,7 +166,7 @@ def _directed_sum(s: np.ndarray, e: np.ndarray, mode: str) -> np.ndarray:
     return np.where(step, np.nextafter(s, toward), s)
 
 
-def _as_f64(source_type: str, flush: bool) -> Callable[[Source], np.ndarray]:
+def _as_f64(source_type: str, flush: bool) -> Callable[[Source], Source]:
     if source_type == "bf16":
         return lambda value: ieee.bf16_to_f64(np.asarray(value))
     if source_type == "f32" and flush:
@@ -174,20 +175,20 @@ def _as_f64(source_type: str, flush: bool) -> Callable[[Source], np.ndarray]:
 
 
 def _float_to_integer(
-    inst: Instruction, to: str, source_type: str, read: Callable[[Source], np.ndarray]
-) -> Callable[[Source], np.ndarray]:
+    inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]
+) -> Callable[[Source], Source]:
     """Out-of-range values clamp; NaN gives zero, or the top bit for a float64 source or a 64-bit result."""
     name = inst.first_of(tuple(_INTEGER_ROUNDINGS))
     if name is None:
         raise UnknownInstruction("a float to integer conversion without a rounding", instruction=inst)
     rounded = _INTEGER_ROUNDINGS[name]
     dtype = np.dtype(DTYPES[to])
-    info = np.iinfo(dtype)
+    info = np.iinfo(str(dtype))
     low, high = float(info.min), float(info.max)
     top_bit = source_type == "f64" or to in ("s64", "u64")
     nan = dtype.type(info.min if dtype.kind == "i" else 1 << (dtype.itemsize * 8 - 1)) if top_bit else dtype.type(0)
 
-    def compute(value: Source) -> np.ndarray:
+    def compute(value: Source) -> Source:
         whole = rounded(read(value))
         inside = (whole >= low) & (whole <= high) & (whole < high + 1)
         result = np.where(inside, whole, 0.0).astype(dtype)
@@ -201,14 +202,14 @@ def _float_to_integer(
 
 
 def _float_to_float(
-    inst: Instruction, to: str, source_type: str, read: Callable[[Source], np.ndarray]
-) -> Callable[[Source], np.ndarray]:
+    inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]
+) -> Callable[[Source], Source]:
     whole = inst.first_of(tuple(_INTEGER_ROUNDINGS))
     mode = inst.first_of((*ieee.ROUNDINGS, "rna")) or "rn"
     saturate, flush = inst.has("sat"), inst.has("ftz")
     relu, satfinite = inst.has("relu"), inst.has("satfinite")
 
-    def compute(value: Source) -> np.ndarray:
+    def compute(value: Source) -> Source:
         wide = read(value)
         if whole is not None:
             wide = _INTEGER_ROUNDINGS[whole](wide)
@@ -217,10 +218,7 @@ def _float_to_float(
         if to == "f64":
             return wide
         if to == "f32":
-            if np.shape(wide) and mode == "rn":
-                narrow = ieee.canonical_f32(wide.astype(np.float32))
-            else:
-                narrow = ieee.to_f32(wide, 0.0, mode)
+            narrow = ieee.to_f32(wide, 0.0, mode)
             return ieee.flush_f32(narrow) if flush else narrow
         if source_type == "f32":
             bits = narrow_f32(wide.astype(np.float32), to == "bf16", mode, relu, satfinite)
@@ -237,10 +235,10 @@ def cvt_pack(inst: Instruction, binder: Binder) -> Operation:
     bits = int(to[1:])
     if to not in ("s8", "u8", "s16", "u16"):
         raise UnknownInstruction(f"cvt.pack to .{to}", instruction=inst)
-    info = np.iinfo(DTYPES[to])
+    info = np.iinfo(str(np.dtype(DTYPES[to])))
     mask = np.uint32((1 << bits) - 1)
 
-    def clamp(value: Source) -> np.ndarray:
+    def clamp(value: Source) -> Source:
         return np.clip(value, np.int32(info.min), np.int32(info.max)).astype(np.int32).view(np.uint32) & mask
 
     target = binder.target(inst, inst.operands[0], "b32")

@@ -14,10 +14,12 @@ from gemmgen.emulator.ptx.syntax import Instruction
 
 
 def is_f32(inst: Instruction) -> bool:
+    """Whether the operation is on float32."""
     return inst.type == "f32"
 
 
 def is_f64(inst: Instruction) -> bool:
+    """Whether the operation is on float64."""
     return inst.type == "f64"
 
 
@@ -26,13 +28,13 @@ def rounding(inst: Instruction) -> str:
     return inst.first_of(ieee.ROUNDINGS) or "rn"
 
 
-def finish_f32(inst: Instruction, compute: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+def finish_f32(inst: Instruction, compute: Callable[..., Source]) -> Callable[..., Source]:
     """`compute` with .ftz on inputs and output and .sat on the output."""
     flush, saturate = inst.has("ftz"), inst.has("sat")
     if not flush and not saturate:
         return compute
 
-    def wrapped(*values: Source) -> np.ndarray:
+    def wrapped(*values: Source) -> Source:
         result = compute(*[ieee.flush_f32(v) for v in values]) if flush else compute(*values)
         if flush:
             result = ieee.flush_f32(result)
@@ -43,7 +45,7 @@ def finish_f32(inst: Instruction, compute: Callable[..., np.ndarray]) -> Callabl
     return wrapped
 
 
-def saturated(value: np.ndarray) -> np.ndarray:
+def saturated(value: np.ndarray) -> Source:
     """Clamped to [0, 1]; NaN becomes 0."""
     return np.where(value > 0, np.minimum(value, value.dtype.type(1)), value.dtype.type(0))
 
@@ -70,12 +72,13 @@ def _sources(inst: Instruction, binder: Binder) -> list[Source]:
 
 @instruction("add", "sub", "mul", when=is_f32)
 def arithmetic_f32(inst: Instruction, binder: Binder) -> Operation:
+    """Sums and products: NumPy rounds them as the GPU does; the other modes go through exact sums."""
     target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
     ufunc = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[inst.opcode]
     if mode == "rn" and not inst.has("ftz") and not inst.has("sat"):
         return binder.elementwise(target, _fast(ufunc), _sources(inst, binder))
-    exact: Callable[..., np.ndarray]
+    exact: Callable[..., Source]
     if mode == "rn":
         exact = lambda a, b: ieee.canonical_f32(ufunc(a, b))  # noqa: E731
     elif inst.opcode == "mul":
@@ -89,6 +92,7 @@ def arithmetic_f32(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("fma", "mad", when=is_f32)
 def fma_f32(inst: Instruction, binder: Binder) -> Operation:
+    """A single fused multiply-add; runs of them are grouped before they get here."""
     target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
     return binder.gathered(
@@ -124,6 +128,7 @@ def sqrt_f32(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("add", "sub", "mul", "div", when=is_f64)
 def arithmetic_f64(inst: Instruction, binder: Binder) -> Operation:
+    """Sums, products and quotients."""
     target = binder.target(inst, inst.operands[0], "f64")
     mode = rounding(inst)
     ufunc = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[inst.opcode]
@@ -140,6 +145,7 @@ def arithmetic_f64(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("fma", "mad", when=is_f64)
 def fma_f64(inst: Instruction, binder: Binder) -> Operation:
+    """Fused multiply-add, rounded once."""
     target = binder.target(inst, inst.operands[0], "f64")
     mode = rounding(inst)
     return binder.gathered([target], lambda a, b, c: ieee.fma_f64(a, b, c, mode), _sources(inst, binder))
@@ -150,7 +156,7 @@ def unary_f64(inst: Instruction, binder: Binder) -> Operation:
     """`rcp.approx.ftz.f64` keeps the top 20 mantissa bits on the GPU; here it is correctly rounded."""
     target = binder.target(inst, inst.operands[0], "f64")
     mode, one = rounding(inst), np.float64(1)
-    compute: Callable[..., np.ndarray]
+    compute: Callable[..., Source]
     if inst.opcode == "rcp":
         compute = (lambda a: one / a) if mode == "rn" else lambda a: ieee.directed_f64("div", np.ones_like(a), a, mode)
     else:
@@ -158,7 +164,7 @@ def unary_f64(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], compute, _sources(inst, binder))
 
 
-def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> np.ndarray:
+def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> Source:
     """IEEE 754-2019 minimumNumber or maximumNumber (-0 < +0); `propagate` lets a NaN win."""
     a, b = np.asarray(a), np.asarray(b)
     both_zero = (a == 0) & (b == 0)
@@ -172,12 +178,13 @@ def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> np.ndarray:
 
 @instruction("min", "max", when=lambda inst: inst.type in ("f32", "f64"))
 def min_max(inst: Instruction, binder: Binder) -> Operation:
+    """The smaller or the larger one."""
     if inst.has("xorsign"):
         raise UnknownInstruction("min/max with xorsign is not implemented", instruction=inst)
     target = binder.target(inst, inst.operands[0], inst.type)
     largest, propagate = inst.opcode == "max", inst.has("NaN")
 
-    def compute(*values: Source) -> np.ndarray:
+    def compute(*values: Source) -> Source:
         result = minimum(values[0], values[1], largest, propagate)
         for value in values[2:]:
             result = minimum(result, value, largest, propagate)
@@ -202,16 +209,18 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("copysign", when=lambda inst: inst.type in ("f32", "f64"))
 def copysign(inst: Instruction, binder: Binder) -> Operation:
+    """The second operand with the first one's sign."""
     target = binder.target(inst, inst.operands[0], inst.type)
     return binder.gathered([target], lambda a, b: np.copysign(b, a), _sources(inst, binder))
 
 
 @instruction("testp")
 def testp(inst: Instruction, binder: Binder) -> Operation:
+    """The class of a float."""
     target = binder.target(inst, inst.operands[0], "pred")
     source = binder.source(inst, inst.operands[1], inst.type)
     smallest = np.finfo(source.dtype).tiny
-    tests: dict[str, Callable[[Source], np.ndarray]] = {
+    tests: dict[str, Callable[[Source], Source]] = {
         "finite": np.isfinite,
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),

@@ -22,32 +22,32 @@ def _is_half(inst: Instruction) -> bool:
     return inst.type in _HALVES
 
 
-def split(value: Source, type_name: str) -> np.ndarray:
+def split(value: Source, type_name: str) -> Source:
     """Raw lanes as float64 values, one row a lane, one column an element."""
     bits = np.array(value, ndmin=1).view(np.uint16).reshape(-1, TYPE_BYTES[type_name] // 2)
     return ieee.bf16_to_f64(bits) if type_name.startswith("bf16") else bits.view(np.float16).astype(np.float64)
 
 
-def join(s: np.ndarray, e: np.ndarray | float, type_name: str) -> np.ndarray:
+def join(s: np.ndarray, e: np.ndarray | float, type_name: str) -> Source:
     """s + e rounded to the type and packed again."""
     narrow = ieee.to_bf16(s, e) if type_name.startswith("bf16") else ieee.to_f16(s, e).view(np.uint16)
     return np.ascontiguousarray(narrow).view(np.uint32 if TYPE_BYTES[type_name] == 4 else np.uint16)[:, 0]
 
 
-def _flush(value: np.ndarray) -> np.ndarray:
+def _flush(value: np.ndarray) -> Source:
     return np.where(np.abs(value) < _F16_TINY, np.copysign(0.0, value), value)
 
 
-def _add(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _add(a: np.ndarray, b: np.ndarray) -> tuple[Source, Source]:
     s, e = ieee.two_sum(a, b)
     return s, np.where(np.isfinite(s), e, 0.0)
 
 
-def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[Source, Source]:
     return _add(a * b, c)
 
 
-_ARITHMETIC: dict[str, Callable[..., tuple[np.ndarray, np.ndarray | float]]] = {
+_ARITHMETIC: dict[str, Callable[..., tuple[Source, Source]]] = {
     "add": _add,
     "sub": lambda a, b: _add(a, -b),
     "mul": lambda a, b: (a * b, 0.0),
@@ -59,6 +59,7 @@ _ARITHMETIC: dict[str, Callable[..., tuple[np.ndarray, np.ndarray | float]]] = {
 
 @instruction("add", "sub", "mul", "fma", "min", "max", when=_is_half)
 def arithmetic(inst: Instruction, binder: Binder) -> Operation:
+    """Arithmetic on each half, rounded once."""
     type_name = inst.type
     raw = f"b{TYPE_BYTES[type_name] * 8}"
     operation = _ARITHMETIC[inst.opcode]
@@ -68,7 +69,7 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
         raise UnknownInstruction("min/max with xorsign is not implemented", instruction=inst)
     flush, saturate, relu = inst.has("ftz"), inst.has("sat"), inst.has("relu")
 
-    def compute(*values: Source) -> np.ndarray:
+    def compute(*values: Source) -> Source:
         parts = [split(value, type_name) for value in values]
         if flush:
             parts = [_flush(part) for part in parts]
@@ -91,6 +92,7 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("neg", "abs", when=_is_half)
 def neg_abs(inst: Instruction, binder: Binder) -> Operation:
+    """Negation and magnitude."""
     raw = f"b{TYPE_BYTES[inst.type] * 8}"
     signs = np.uint32(0x80008000) if raw == "b32" else np.uint16(0x8000)
     target = binder.target(inst, inst.operands[0], raw)
@@ -111,7 +113,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
     targets = [binder.target(inst, first, "pred"), binder.target(inst, second, "pred")]
     packed = TYPE_BYTES[type_name] == 4
 
-    def compute(a: Source, b: Source) -> tuple[np.ndarray, np.ndarray]:
+    def compute(a: Source, b: Source) -> tuple[Source, Source]:
         result = compare(split(a, type_name), split(b, type_name))
         return (result[:, 0], result[:, 1]) if packed else (result[:, 0], ~result[:, 0])
 
@@ -120,6 +122,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("set", when=lambda inst: bool(set(inst.types) & set(_HALVES)))
 def set_(inst: Instruction, binder: Binder) -> Operation:
+    """A comparison as a number."""
     result_type, type_name = inst.types
     compare = COMPARISONS[inst.modifiers[0]]
     if inst.first_of(("and", "or", "xor")):
@@ -127,7 +130,7 @@ def set_(inst: Instruction, binder: Binder) -> Operation:
     raw_result, raw = f"b{TYPE_BYTES[result_type] * 8}", f"b{TYPE_BYTES[type_name] * 8}"
     target = binder.target(inst, inst.operands[0], raw_result)
 
-    def compute(a: Source, b: Source) -> np.ndarray:
+    def compute(a: Source, b: Source) -> Source:
         result = compare(split(a, type_name), split(b, type_name))
         if result_type in _HALVES:
             return join(result.astype(np.float64), 0.0, result_type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Compute, Operation, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
@@ -19,6 +19,7 @@ def is_integer(inst: Instruction) -> bool:
 
 
 def is_packed_integer(inst: Instruction) -> bool:
+    """Whether the operation is on two 16-bit integers."""
     return inst.modifiers[-1] in ("u16x2", "s16x2")
 
 
@@ -28,6 +29,7 @@ def _sources(inst: Instruction, binder: Binder, *types: str) -> list[Source]:
 
 @instruction("add", "sub", when=is_integer)
 def add_sub(inst: Instruction, binder: Binder) -> Operation:
+    """Sums and differences modulo 2**width, or saturated."""
     compute = np.add if inst.opcode == "add" else np.subtract
     type_name = inst.type
     if inst.has("cc"):
@@ -50,7 +52,7 @@ def _wide_type(type_name: str) -> str:
     return f"{type_name[0]}{TYPE_BYTES[type_name] * 16}"
 
 
-def multiply_high(first: Source, second: Source) -> np.ndarray:
+def multiply_high(first: Source, second: Source) -> Source:
     """The upper half of a product of two integers of equal type."""
     size = first.dtype.itemsize
     kind = "i" if first.dtype.kind == "i" else "u"
@@ -68,7 +70,7 @@ def multiply_high(first: Source, second: Source) -> np.ndarray:
     return high.view(first.dtype)
 
 
-def _multiply_wide(wide: np.dtype) -> object:  # type: ignore[type-arg]
+def _multiply_wide(wide: np.dtype) -> Compute:
     def compute(first: Source, second: Source, out: np.ndarray | None) -> Source:
         return np.multiply(first, second, out, dtype=wide)
 
@@ -77,12 +79,13 @@ def _multiply_wide(wide: np.dtype) -> object:  # type: ignore[type-arg]
 
 @instruction("mul", when=is_integer)
 def mul(inst: Instruction, binder: Binder) -> Operation:
+    """The low, high or whole product."""
     type_name = inst.type
     if inst.has("wide"):
         wide = _wide_type(type_name)
         target = binder.target(inst, inst.operands[0], wide)
         sources = _sources(inst, binder, type_name, type_name)
-        return binder.elementwise(target, _multiply_wide(np.dtype(DTYPES[wide])), sources)  # type: ignore[arg-type]
+        return binder.elementwise(target, _multiply_wide(np.dtype(DTYPES[wide])), sources)
     target = binder.target(inst, inst.operands[0], type_name)
     sources = _sources(inst, binder, type_name, type_name)
     if inst.has("hi"):
@@ -92,6 +95,7 @@ def mul(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("mad", when=is_integer)
 def mad(inst: Instruction, binder: Binder) -> Operation:
+    """A product, low, high or whole, plus a third operand."""
     type_name = inst.type
     if inst.has("cc"):
         raise UnknownInstruction("carry arithmetic is not implemented", instruction=inst)
@@ -132,7 +136,7 @@ def mul24(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], lambda a, b, c: product(a, b) + c, sources)
 
 
-def divide(first: Source, second: Source) -> np.ndarray:
+def divide(first: Source, second: Source) -> Source:
     """Integer quotient toward zero; dividing by zero gives all ones, as the hardware does."""
     zero = first.dtype.type(0)
     safe = np.where(second == zero, first.dtype.type(1), second)
@@ -143,7 +147,7 @@ def divide(first: Source, second: Source) -> np.ndarray:
     return np.where(second == zero, ~zero, quotient).astype(first.dtype)
 
 
-def remainder(first: Source, second: Source) -> np.ndarray:
+def remainder(first: Source, second: Source) -> Source:
     """Integer remainder with the sign of the dividend; by zero, the dividend itself."""
     zero = first.dtype.type(0)
     return np.where(second == zero, first, first - divide(first, second) * second).astype(first.dtype)
@@ -151,6 +155,7 @@ def remainder(first: Source, second: Source) -> np.ndarray:
 
 @instruction("div", "rem", when=is_integer)
 def div(inst: Instruction, binder: Binder) -> Operation:
+    """Quotients and remainders."""
     type_name = inst.type
     target = binder.target(inst, inst.operands[0], type_name)
     compute = divide if inst.opcode == "div" else remainder
@@ -159,6 +164,7 @@ def div(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("neg", "abs", when=is_integer)
 def neg_abs(inst: Instruction, binder: Binder) -> Operation:
+    """Negation and magnitude."""
     compute = np.negative if inst.opcode == "neg" else np.absolute
     target = binder.target(inst, inst.operands[0], inst.type)
     return binder.elementwise(target, compute, _sources(inst, binder, inst.type))
@@ -166,6 +172,7 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("min", "max", when=is_integer)
 def min_max(inst: Instruction, binder: Binder) -> Operation:
+    """The smaller or the larger one."""
     compute = np.minimum if inst.opcode == "min" else np.maximum
     target = binder.target(inst, inst.operands[0], inst.type)
     operation = binder.elementwise(target, compute, _sources(inst, binder, inst.type, inst.type))
@@ -192,7 +199,7 @@ def packed_integer(inst: Instruction, binder: Binder) -> Operation:
     dtype = np.int16 if inst.modifiers[-1] == "s16x2" else np.uint16
     relu = inst.has("relu")
 
-    def both(a: Source, b: Source) -> np.ndarray:
+    def both(a: Source, b: Source) -> Source:
         length = max(np.size(a), np.size(b))
         first, second = (np.broadcast_to(value, length).copy().view(dtype) for value in (a, b))
         result = compute(first, second)
@@ -204,6 +211,7 @@ def packed_integer(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("sad")
 def sad(inst: Instruction, binder: Binder) -> Operation:
+    """A sum and an absolute difference."""
     type_name = inst.type
     target = binder.target(inst, inst.operands[0], type_name)
     return binder.gathered(
@@ -221,10 +229,10 @@ def dot(inst: Instruction, binder: Binder) -> Operation:
     sources = _sources(inst, binder, "u32", "u32", "u32")
     a_kind, b_kind = a_type[0].replace("s", "i"), b_type[0].replace("s", "i")
 
-    def split(value: Source, kind: str, size: int) -> np.ndarray:
+    def split(value: Source, kind: str, size: int) -> Source:
         return np.array(value, ndmin=1).view(f"{kind}{size}").reshape(-1, 4 // size).astype(np.int64)
 
-    def compute(a: Source, b: Source, c: Source) -> np.ndarray:
+    def compute(a: Source, b: Source, c: Source) -> Source:
         b_bytes = split(b, b_kind, 1)
         if inst.opcode == "dp4a":
             products = split(a, a_kind, 1) * b_bytes

@@ -94,6 +94,7 @@ def _check_width(inst: Instruction, elements: Sequence[Operand]) -> None:
 
 @instruction("ld", "ldu")
 def load(inst: Instruction, binder: Binder) -> Operation:
+    """Reads one to eight elements into registers, extended to their width."""
     elements = _vector_elements(inst.operands[0])
     _check_width(inst, elements)
     type_name = inst.type
@@ -147,7 +148,7 @@ def _adjacent_rows(binder: Binder, elements: Sequence[Operand]) -> np.ndarray | 
 
 def _load_vector(
     space: Space, access: Access, targets: list[np.ndarray | None], dtype: np.dtype, block: np.ndarray | None
-) -> Transfer:  # type: ignore[type-arg]
+) -> Transfer:
     units = space.units
     unit = min(access.width, UNIT_BYTES)
     pieces = access.width // unit
@@ -178,6 +179,7 @@ def _load_vector(
 
 @instruction("st")
 def store(inst: Instruction, binder: Binder) -> Operation:
+    """Writes the low part of one to eight registers."""
     elements = _vector_elements(inst.operands[1])
     _check_width(inst, elements)
     type_name = inst.type

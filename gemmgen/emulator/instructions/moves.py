@@ -23,6 +23,7 @@ def copy(value: Source, out: np.ndarray | None) -> Source:
 
 @instruction("mov")
 def mov(inst: Instruction, binder: Binder) -> Operation:
+    """Moves, packs, unpacks; reads special registers and addresses."""
     target, value = inst.operands
     type_name = inst.type
     if isinstance(target, Vector):
@@ -65,7 +66,7 @@ def _pack(inst: Instruction, binder: Binder, vector: Vector, type_name: str) -> 
     dtype = np.dtype(DTYPES[element])
     parts = len(sources)
 
-    def compute(*values: Source) -> np.ndarray:
+    def compute(*values: Source) -> Source:
         length = max(np.size(value) for value in values)
         packed = np.empty((length, parts), dtype)
         for position, value in enumerate(values):
@@ -106,6 +107,7 @@ def cvta(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("isspacep")
 def isspacep(inst: Instruction, binder: Binder) -> Operation:
+    """Whether a generic address lies in a space."""
     target = binder.target(inst, inst.operands[0], "pred")
     source = binder.source(inst, inst.operands[1], "u64")
     shared, local = np.uint64(SHARED_WINDOW >> 32), np.uint64(LOCAL_WINDOW >> 32)
@@ -121,6 +123,7 @@ def isspacep(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("selp")
 def selp(inst: Instruction, binder: Binder) -> Operation:
+    """One of two values, by a predicate."""
     target = binder.target(inst, inst.operands[0], inst.type)
     first, second = (binder.source(inst, operand, inst.type) for operand in inst.operands[1:3])
     condition = binder.source(inst, inst.operands[3], "pred")
@@ -129,6 +132,7 @@ def selp(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("slct")
 def slct(inst: Instruction, binder: Binder) -> Operation:
+    """One of two values, by a sign."""
     type_name, condition_type = inst.types
     target = binder.target(inst, inst.operands[0], type_name)
     first, second = (binder.source(inst, operand, type_name) for operand in inst.operands[1:3])

@@ -10,6 +10,7 @@ from gemmgen.emulator.ptx.syntax import Instruction
 
 @instruction("membar", "fence")
 def fence(inst: Instruction, binder: Binder) -> Operation:
+    """Order for others to see; execution here is ordered anyway."""
     space = binder.spaces.global_
 
     def some(lanes: Lanes | None) -> None:
@@ -21,4 +22,5 @@ def fence(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("nanosleep", "pmevent", "griddepcontrol", "setmaxnreg")
 def no_effect(inst: Instruction, binder: Binder) -> Operation:
+    """Timing and power only."""
     return Operation(lambda: None, lambda lanes: None)

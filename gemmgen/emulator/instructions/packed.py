@@ -15,8 +15,9 @@ from gemmgen.emulator.ptx.syntax import Instruction
 
 @instruction("add", "sub", "mul", "fma", when=lambda inst: inst.type == "f32x2")
 def arithmetic(inst: Instruction, binder: Binder) -> Operation:
+    """Arithmetic on each half, rounded once."""
     mode = rounding(inst)
-    functions: dict[str, Callable[..., np.ndarray]] = {
+    functions: dict[str, Callable[..., Source]] = {
         "add": lambda a, b: ieee.add_f32(a, b, mode),
         "sub": lambda a, b: ieee.add_f32(a, -b, mode),
         "mul": lambda a, b: ieee.mul_f32(a, b, mode),
@@ -24,7 +25,7 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
     }
     function = finish_f32(inst, functions[inst.opcode])
 
-    def compute(*values: Source) -> np.ndarray:
+    def compute(*values: Source) -> Source:
         pairs = [np.array(value, ndmin=1).view(np.float32) for value in values]
         longest = max(len(pair) for pair in pairs)
         pairs = [np.tile(pair, longest // len(pair)) for pair in pairs]

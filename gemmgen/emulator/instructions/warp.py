@@ -25,7 +25,7 @@ def by_lanes(binder: Binder, run: Callable[[Lanes], None]) -> Operation:
     return Operation(lambda: run(everyone), run)
 
 
-def value_at(source: Source, lanes: Lanes) -> np.ndarray:
+def value_at(source: Source, lanes: Lanes) -> Source:
     """An operand for some lanes, scalars repeated."""
     return source[lanes] if isinstance(source, np.ndarray) else np.full(len(lanes), source)
 
@@ -39,7 +39,7 @@ def member_mask_operand(inst: Instruction) -> Operand | None:
     return None
 
 
-def present_words(binder: Binder, lanes: Lanes) -> np.ndarray:
+def present_words(binder: Binder, lanes: Lanes) -> Source:
     """One mask a warp: which of its lanes are among `lanes`."""
     there = np.zeros(binder.geometry.lanes, np.bool_)
     there[lanes] = True
@@ -48,6 +48,7 @@ def present_words(binder: Binder, lanes: Lanes) -> np.ndarray:
 
 @instruction("bar", when=lambda inst: inst.has("warp"))
 def warp_barrier(inst: Instruction, binder: Binder) -> Operation:
+    """The machine has already brought the lanes together."""
     return Operation(lambda: None, lambda lanes: None)
 
 
@@ -82,7 +83,7 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
     constant = not isinstance(b, np.ndarray) and not isinstance(c, np.ndarray)
     staged = np.zeros(binder.geometry.lanes, np.uint32)
 
-    def sources(lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+    def sources(lanes: Lanes) -> tuple[Source, Source]:
         lane = lane_numbers[lanes]
         offset = value_at(b, lanes).astype(np.int64) & five
         control = value_at(c, lanes).astype(np.int64)
@@ -131,7 +132,7 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
     return Operation(full, run)
 
 
-def _masked_votes(binder: Binder, lanes: Lanes, votes: np.ndarray, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _masked_votes(binder: Binder, lanes: Lanes, votes: np.ndarray, masks: np.ndarray) -> tuple[Source, Source]:
     """For each lane: the ballot among its mask's lanes, and which of them are present."""
     ballots = present_words(binder, lanes[votes])[lanes // WARP]
     there = present_words(binder, lanes)[lanes // WARP]
@@ -140,6 +141,7 @@ def _masked_votes(binder: Binder, lanes: Lanes, votes: np.ndarray, masks: np.nda
 
 @instruction("vote")
 def vote(inst: Instruction, binder: Binder) -> Operation:
+    """Predicates of a warp combined."""
     if not inst.has("sync"):
         raise UnknownInstruction("vote without .sync is no longer valid", instruction=inst)
     mode = inst.first_of(("all", "any", "uni", "ballot"))
@@ -176,6 +178,7 @@ def _groups(lanes: Lanes, masks: np.ndarray) -> list[np.ndarray]:
 
 @instruction("match")
 def match(inst: Instruction, binder: Binder) -> Operation:
+    """Which lanes hold the same value."""
     everyone = inst.has("all")
     destination = inst.operands[0]
     first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
@@ -206,6 +209,7 @@ def match(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("redux")
 def redux(inst: Instruction, binder: Binder) -> Operation:
+    """A value combined over the lanes of a mask."""
     operation = inst.first_of(("add", "min", "max", "and", "or", "xor"))
     type_name = inst.type
     target = binder.target(inst, inst.operands[0], type_name)

@@ -8,8 +8,24 @@ from functools import lru_cache
 from gemmgen.emulator.errors import ParseError
 from gemmgen.emulator.ptx.lexer import Tokens, parse_integer
 from gemmgen.emulator.ptx.syntax import (
-    TYPE_BYTES, Address, Float, Function, Group, Instruction, Integer, Location, Module, Negated, Operand, Pair,
-    Register, Sink, Special, Symbol, Variable, Vector,
+    TYPE_BYTES,
+    Address,
+    Float,
+    Function,
+    Group,
+    Instruction,
+    Integer,
+    Location,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
 )  # fmt: skip
 
 _LINKAGES = {".visible", ".extern", ".weak", ".common"}
