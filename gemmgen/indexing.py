@@ -62,8 +62,8 @@ def split_fragment(threadblock: int, warp: int, thread: int, span: int, width: i
 class TileCopy:
     """How the threads of a block share out a tile of ``rows`` x ``columns`` elements, stored row by row.
 
-    Thread ``t`` takes the vector at row ``t // vectors_per_row``, column ``t % vectors_per_row * vector``, then the ones
-    ``rows_per_pass`` rows further down, ``passes`` in all. Consecutive threads read consecutive addresses.
+    In each pass every thread takes one vector, and consecutive threads take consecutive vectors. A pass covers either
+    ``rows_per_pass`` whole rows or, if a row has more vectors than there are threads, one of ``passes_per_row`` parts of a row.
     """
 
     rows: int
@@ -77,16 +77,21 @@ class TileCopy:
 
     @property
     def rows_per_pass(self) -> int:
-        return self.threads // self.vectors_per_row
+        return max(1, self.threads // self.vectors_per_row)
+
+    @property
+    def passes_per_row(self) -> int:
+        return max(1, self.vectors_per_row // self.threads)
 
     @property
     def passes(self) -> int:
-        return self.rows // self.rows_per_pass
+        return self.rows * self.vectors_per_row // self.threads
 
     def position(self, thread: int, a_pass: int) -> tuple[int, int]:
         """Row and column of the first element of a thread's vector in one pass."""
         row, vector = divmod(thread, self.vectors_per_row)
-        return row + a_pass * self.rows_per_pass, vector * self.vector
+        down, along = divmod(a_pass, self.passes_per_row)
+        return row + down * self.rows_per_pass, (vector + along * self.threads) * self.vector
 
 
 def tile_copy(rows: int, columns: int, threads: int, widest: int) -> TileCopy | None:
@@ -96,6 +101,6 @@ def tile_copy(rows: int, columns: int, threads: int, widest: int) -> TileCopy | 
             continue
         copy = TileCopy(rows, columns, width, threads)
         per_row = copy.vectors_per_row
-        if per_row <= threads and threads % per_row == 0 and rows % copy.rows_per_pass == 0:
+        if per_row % threads == 0 or (threads % per_row == 0 and rows % copy.rows_per_pass == 0):
             return copy
     return None

@@ -108,8 +108,13 @@ class OnGpu:
 
     def __init__(self, pointer, shape, strides=None, typestr="<f4", ordinal=0, read_only=False, stream=None):
         self.__cuda_array_interface__ = {
-            "version": 3, "shape": shape, "strides": strides, "typestr": typestr, "data": (pointer, read_only), "stream": stream,
-        }  # fmt: skip
+            "version": 3,
+            "shape": shape,
+            "strides": strides,
+            "typestr": typestr,
+            "data": (pointer, read_only),
+            "stream": stream,
+        }
         self.ordinal = ordinal
 
     def __dlpack_device__(self):

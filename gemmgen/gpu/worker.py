@@ -188,9 +188,9 @@ class GuardedBuffer:
         after = np.flatnonzero(memory[end:] != pattern[end:])
         overruns = []
         if before.size:
-            nearest = self._lead - int(before[-1])
-            overruns.append(f"{before.size} bytes before {self.name}, the nearest {nearest} bytes before its start")
+            distance = self._lead - int(before[0])
+            overruns.append(f"{before.size} bytes before {self.name}, the first {distance} bytes before its start")
         if after.size:
-            nearest = int(after[0])
-            overruns.append(f"{after.size} bytes after {self.name}, the first {nearest} bytes past its end")
+            distance = int(after[0])
+            overruns.append(f"{after.size} bytes after {self.name}, the first {distance} bytes past its end")
         return overruns

@@ -101,8 +101,8 @@ def plan_operand(
     rows, columns = (block, tile_k) if contiguous_along_k else (tile_k, block)
     copy = tile_copy(rows, columns, threads, widest)
     if copy is None:
-        need = f"a tile of {name} whose rows of {columns} elements {threads} threads can share evenly"
-        hint = "let the threads be a multiple of the elements in a row, and the rows one of the rows that they cover at a time"
+        need = f"a tile of {name} that {threads} threads can share evenly"
+        hint = "the elements in a row and the threads should divide one another"
         got = f"{rows} x {columns} elements for {threads} threads"
         reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{axis}", got, need, hint))
         return None

@@ -1,0 +1,242 @@
+"""A CUDA driver without a GPU: host memory for device memory, Python functions for kernels, a counter for time.
+
+It stands in for the functions of ``cuda.bindings.driver`` that gemmgen calls; types and enumerations are the real ones.
+"""
+
+import ctypes
+import itertools
+
+import pytest
+from cuda.bindings import driver as real
+
+from gemmgen.gpu import driver as checked
+
+OK = real.CUresult.CUDA_SUCCESS
+LAUNCH_SECONDS = 1e-5
+
+
+class FakeDriver:
+    """``kernels`` maps an entry to ``kernel(launch, values)``; a kernel may return a CUresult that breaks the context."""
+
+    def __init__(self, kernels):
+        self.kernels = kernels
+        self.memory = {}
+        self.launches = []
+        self.calls = []
+        self.graphs = {}
+        self.capturing = {}
+        self.broken = OK
+        self.seconds = 0.0
+        self.handles = itertools.count(1000)
+        self.events = {}
+
+    def __getattr__(self, name):
+        return getattr(real, name)
+
+    def cuGetErrorString(self, code):
+        return OK, code.name.lower().encode()
+
+    # -- devices -----------------------------------------------------------------------------------------------
+
+    def cuDeviceGetCount(self):
+        return OK, 1
+
+    def cuDeviceGet(self, ordinal):
+        return OK, ordinal
+
+    def cuDeviceGetName(self, length, device):
+        return OK, b"Fake GPU\0" + bytes(length)
+
+    def cuDeviceGetPCIBusId(self, length, device):
+        return OK, b"0000:00:00.0\0"
+
+    def cuDeviceTotalMem(self, device):
+        return OK, 1 << 30
+
+    def cuDriverGetVersion(self):
+        return OK, 13000
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        name = attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        return OK, {"COMPUTE_CAPABILITY_MAJOR": 8, "COMPUTE_CAPABILITY_MINOR": 0, "L2_CACHE_SIZE": 4096}.get(name, 100_000)
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return OK, real.CUcontext(77)
+
+    def cuCtxSetCurrent(self, context):
+        return (OK,)
+
+    def cuCtxGetCurrent(self):
+        return OK, real.CUcontext(0)
+
+    def cuCtxPushCurrent(self, context):
+        return (OK,)
+
+    def cuCtxPopCurrent(self):
+        return OK, real.CUcontext(77)
+
+    def cuCtxSynchronize(self):
+        return (self.broken,)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def cuMemAlloc(self, size):
+        memory = ctypes.create_string_buffer(size + 512)
+        pointer = -(-ctypes.addressof(memory) // 256) * 256
+        self.memory[pointer] = memory
+        return OK, real.CUdeviceptr(pointer)
+
+    def cuMemAllocAsync(self, size, stream):
+        self.calls.append(("cuMemAllocAsync", size, stream))
+        return self.cuMemAlloc(size)
+
+    def cuMemFree(self, pointer):
+        del self.memory[int(pointer)]
+        return (OK,)
+
+    def cuMemFreeAsync(self, pointer, stream):
+        return self.cuMemFree(pointer)
+
+    def cuMemsetD8(self, pointer, value, count):
+        ctypes.memset(int(pointer), value, count)
+        return (OK,)
+
+    def cuMemsetD16(self, pointer, value, count):
+        ctypes.memmove(int(pointer), value.to_bytes(2, "little") * count, 2 * count)
+        return (OK,)
+
+    def cuMemcpyHtoD(self, target, source, size):
+        ctypes.memmove(int(target), source, size)
+        return (self.broken,)
+
+    def cuMemcpyDtoH(self, target, source, size):
+        ctypes.memmove(target, int(source), size)
+        return (self.broken,)
+
+    # -- kernels -----------------------------------------------------------------------------------------------
+
+    def cuModuleLoadData(self, image):
+        assert isinstance(image, bytes)
+        return OK, real.CUmodule(next(self.handles))
+
+    def cuModuleUnload(self, module):
+        return (OK,)
+
+    def cuModuleGetFunction(self, module, name):
+        return (OK, name.decode()) if name.decode() in self.kernels else (real.CUresult.CUDA_ERROR_NOT_FOUND, None)
+
+    def cuFuncSetAttribute(self, function, attribute, value):
+        self.calls.append((attribute.name, function, value))
+        return (OK,) if value <= 100_000 else (real.CUresult.CUDA_ERROR_INVALID_VALUE,)
+
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra):
+        values = [kind(value).value for value, kind in zip(*arguments, strict=True)]
+        launch = (function, (gx, gy, gz), (bx, by, bz), shared, int(stream))
+        return self._enqueue(int(stream), launch, values)
+
+    def cuLaunchKernelEx(self, config, function, arguments, extra):
+        values = [kind(value).value for value, kind in zip(*arguments, strict=True)]
+        grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        block = (config.blockDimX, config.blockDimY, config.blockDimZ)
+        cluster = config.attrs[0].value.clusterDim
+        self.calls.append(("cluster", cluster.x, cluster.y, cluster.z))
+        return self._enqueue(int(config.hStream), (function, grid, block, config.sharedMemBytes, int(config.hStream)), values)
+
+    def _enqueue(self, stream, launch, values):
+        if stream in self.capturing:
+            self.capturing[stream].append((launch, values))
+        else:
+            self._execute(launch, values)
+        return (OK,)
+
+    def _execute(self, launch, values):
+        self.launches.append(launch)
+        self.seconds += LAUNCH_SECONDS
+        self.broken = self.kernels[launch[0]](launch, values) or self.broken
+
+    # -- streams, events, graphs -------------------------------------------------------------------------------
+
+    def cuStreamCreate(self, flags):
+        return OK, real.CUstream(next(self.handles))
+
+    def cuStreamDestroy(self, stream):
+        return (OK,)
+
+    def cuStreamWaitEvent(self, stream, event, flags):
+        self.calls.append(("wait", int(stream), self.events[event][1]))
+        return (OK,)
+
+    def cuStreamBeginCapture(self, stream, mode):
+        self.capturing[int(stream)] = []
+        return (OK,)
+
+    def cuStreamEndCapture(self, stream):
+        graph = next(self.handles)
+        self.graphs[graph] = self.capturing.pop(int(stream))
+        return OK, graph
+
+    def cuGraphInstantiate(self, graph, flags):
+        executable = next(self.handles)
+        self.graphs[executable] = self.graphs[graph]
+        return OK, executable
+
+    def cuGraphLaunch(self, executable, stream):
+        for launch, values in self.graphs[executable]:
+            self._execute(launch, values)
+        return (OK,)
+
+    def cuGraphDestroy(self, graph):
+        del self.graphs[graph]
+        return (OK,)
+
+    cuGraphExecDestroy = cuGraphDestroy
+
+    def cuEventCreate(self, flags):
+        return OK, next(self.handles)
+
+    def cuEventRecord(self, event, stream):
+        self.events[event] = (self.seconds, int(stream))
+        return (OK,)
+
+    def cuEventQuery(self, event):
+        return (OK,)
+
+    def cuEventSynchronize(self, event):
+        return (OK,)
+
+    def cuEventElapsedTime(self, start, end):
+        return OK, (self.events[end][0] - self.events[start][0]) * 1e3
+
+    def cuEventDestroy(self, event):
+        del self.events[event]
+        return (OK,)
+
+
+@pytest.fixture
+def fake_driver(monkeypatch):
+    """Installs a fake driver; the test fills in its ``kernels``. All device memory must be free afterwards."""
+    fake = FakeDriver({})
+    checked._probe.cache_clear()
+    checked.primary_context.cache_clear()
+    for module in _modules_with_bindings():
+        monkeypatch.setattr(module, "bindings", lambda: fake)
+    yield fake
+    checked._probe.cache_clear()
+    checked.primary_context.cache_clear()
+    assert not fake.memory
+    assert not fake.events
+
+
+def _modules_with_bindings():
+    from gemmgen import contest
+    from gemmgen.gpu import launching, timing, worker
+
+    return checked, launching, timing, worker, contest
+
+
+def array_at(pointer, shape, type=ctypes.c_float):
+    """The host array at an address that the fake driver gave out."""
+    import numpy as np
+
+    count = int(np.prod(shape))
+    return np.frombuffer(memoryview((type * count).from_address(pointer)), type).reshape(shape)
