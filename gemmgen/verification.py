@@ -204,7 +204,7 @@ def _compare(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[floa
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(actual - value)
         same = (actual == value) | (np.isnan(actual) & np.isnan(value))
-        within = same | (np.isfinite(value) & (error <= bound))
+        within = same | (np.isfinite(value) & np.isfinite(bound) & (error <= bound))
         ratios = np.where(same, 0.0, error / bound)
     if within.all():
         return float(ratios.max(initial=0.0)), ""

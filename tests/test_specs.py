@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import SPECS
+
 from gemmgen.errors import SpecError
 from gemmgen.specs import json_schema, load_spec
 

@@ -25,6 +25,7 @@ class GemmFamily(Family):
     kind: ClassVar[str] = "gemm"
     spec: ClassVar[type[KernelSpec]] = GemmSpec
     size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+    typical_sizes: ClassVar[tuple[int, ...]] = (4096, 4096, 4096)
 
     def plan(self, spec: GemmSpec, architecture: Architecture) -> KernelPlan:
         return plan_gemm(spec, architecture)
@@ -80,7 +81,7 @@ class GemmFamily(Family):
             if beta != 0:
                 scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros((m, n)))
                 value, bound = rounded(value + scaled, bound + scaled_bound)
-            given = {**case.scalars, **arrays}
+            given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
             value, bound = apply_reference(plan.spec.epilogue, value, bound, given)
         return {"C": Expected(value, bound)}
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import SPECS
 
 import gemmgen
-from conftest import SPECS
 from gemmgen.errors import PlanError
 from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
 from gemmgen.target import architecture

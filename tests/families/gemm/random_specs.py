@@ -1,0 +1,70 @@
+"""Random GEMM specs, most of them near something that works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+EXTENTS = st.sampled_from([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128])
+WIDTHS = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def tiles(draw: st.DrawFn) -> dict[str, Any]:
+    """Mostly a hierarchy that divides evenly, sometimes any numbers at all."""
+    if draw(st.integers(0, 9)) == 0:
+        return {
+            "threadblock": {"m": draw(EXTENTS), "n": draw(EXTENTS), "k": draw(EXTENTS)},
+            "warp": {"m": draw(EXTENTS), "n": draw(EXTENTS)},
+            "thread": {"m": draw(EXTENTS), "n": draw(EXTENTS)},
+        }
+    thread_m, thread_n = draw(st.sampled_from([1, 2, 3, 4, 5, 8])), draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
+    lanes_m = draw(st.sampled_from([1, 2, 4, 8, 16, 32]))
+    warp_m, warp_n = thread_m * lanes_m, thread_n * (32 // lanes_m)
+    warps_m, warps_n = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 1, 2]))
+    return {
+        "threadblock": {"m": warp_m * warps_m, "n": warp_n * warps_n, "k": draw(st.sampled_from([1, 2, 4, 8, 16, 32]))},
+        "warp": {"m": warp_m, "n": warp_n},
+        "thread": {"m": thread_m, "n": thread_n},
+    }
+
+
+SHARED = st.fixed_dictionaries(
+    {"order": st.sampled_from(["mn_major", "k_major"]), "padding": st.sampled_from(["auto", "auto", 0, 1, 4])}
+)
+TILED = st.fixed_dictionaries(
+    {
+        "strategy": st.just("tiled"),
+        "tile": tiles(),
+        "fragment": st.sampled_from(["contiguous", "quads_in_warp", "quads_in_threadblock"]),
+        "stages": st.sampled_from([1, 2]),
+        "shared_a": SHARED,
+        "shared_b": SHARED,
+        "min_blocks_per_sm": st.sampled_from([1, 1, 2, 4]),
+    }
+)
+NAIVE = st.fixed_dictionaries(
+    {"strategy": st.just("naive"), "threadblock": st.fixed_dictionaries({"m": EXTENTS, "n": EXTENTS})}
+)
+EPILOGUES = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"op": st.just("scale"), "factor": st.sampled_from([0.5, -2.0, 0.1, 3e-8])}),
+        st.fixed_dictionaries({"op": st.just("bias"), "per": st.sampled_from(["row", "column", "all"])}),
+        st.just({"op": "relu"}),
+    ),
+    max_size=4,
+)
+SPECS = st.fixed_dictionaries(
+    {
+        "kind": st.just("gemm"),
+        "order": st.sampled_from(["row_major", "column_major"]),
+        "transpose": st.sampled_from(["nn", "nt", "tn", "tt"]),
+        "alpha": st.sampled_from(["argument", "one"]),
+        "beta": st.sampled_from(["argument", "zero"]),
+        "alignment": st.fixed_dictionaries({"a": WIDTHS, "b": WIDTHS, "c": WIDTHS}),
+        "mainloop": st.one_of(TILED, TILED, TILED, NAIVE),
+        "epilogue": EPILOGUES,
+        "architecture": st.sampled_from(["sm_75", "sm_80", "sm_90"]),
+    }
+)
