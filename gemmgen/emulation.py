@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.backend import BASE_ALIGNMENT, HostBuffer
+from gemmgen.backend import BASE_ALIGNMENT, HostBuffer, numpy_type
 from gemmgen.errors import LaunchError
 from gemmgen.launch import LaunchSequence
+from gemmgen.target import ARCHITECTURES
 
 if TYPE_CHECKING:
     from gemmgen.compiler import Binary
@@ -21,6 +22,7 @@ class EmulatorBackend:
 
     name = "emulator"
     description = "PTX emulator on the CPU"
+    architecture = None
 
     def run(
         self,
@@ -39,8 +41,12 @@ class EmulatorBackend:
         if not launches:
             return
         from gemmgen import emulator
+        from gemmgen.emulator.launch import SHARED_LIMIT
 
-        arguments = self._arguments(sequence, dimensions, scalars, buffers)
+        pointers = _pointers(sequence, dimensions, buffers)
+        numbers = {**dimensions, **sequence.default_scalars, **scalars}
+        known = ARCHITECTURES.get(binary.architecture)
+        shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
         for launch in launches:
             try:
                 emulator.launch(
@@ -49,39 +55,44 @@ class EmulatorBackend:
                     grid=launch.grid,
                     block=launch.block,
                     shared_bytes=launch.shared_bytes,
-                    args=[arguments[name] for name, _ in launch.parameters],
+                    args=[
+                        pointers.get(name) if kind == "pointer" else _number(name, kind, numbers)
+                        for name, kind in launch.parameters
+                    ],
+                    shared_limit=shared_limit,
                 )
             except emulator.EmulatorError as error:
                 raise LaunchError(
                     f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}: {error}"
                 ) from error
 
-    @staticmethod
-    def _arguments(
-        sequence: LaunchSequence,
-        dimensions: Mapping[str, int],
-        scalars: Mapping[str, float],
-        buffers: Mapping[str, HostBuffer],
-    ) -> dict[str, Any]:
-        """A value for each argument; the buffers' memory is shared, not copied."""
-        import numpy as np
 
-        from gemmgen.emulator import Buffer
+def _number(name: str, kind: str, numbers: Mapping[str, float]) -> Any:
+    """A scalar with its type: PTX says of a parameter only how many bits it has."""
+    if name not in numbers:
+        raise LaunchError(f"the scalar argument {name} has no value")
+    return numpy_type(kind).type(numbers[name])
 
-        arguments: dict[str, Any] = {**dimensions, **sequence.default_scalars, **scalars}
-        for argument in sequence.arrays:
-            buffer = buffers.get(argument.name)
-            if buffer is None and argument.role == "workspace":
-                size = sequence.workspace_bytes.evaluate(dimensions)
-                buffer = HostBuffer(np.full(size, POISON, np.uint8), initialised=False)
-            arguments[argument.name] = (
-                None
-                if buffer is None
-                else Buffer(
-                    buffer.storage,
-                    offset_bytes=buffer.offset_bytes % BASE_ALIGNMENT,
-                    name=argument.name,
-                    writable=argument.writes,
-                )
+
+def _pointers(
+    sequence: LaunchSequence, dimensions: Mapping[str, int], buffers: Mapping[str, HostBuffer]
+) -> dict[str, Any]:
+    """What the emulator is given for each array; their memory is shared, not copied. Missing ones are null pointers."""
+    import numpy as np
+
+    from gemmgen.emulator import Buffer
+
+    pointers: dict[str, Any] = {}
+    for argument in sequence.arrays:
+        buffer = buffers.get(argument.name)
+        if buffer is None and argument.role == "workspace":
+            size = sequence.workspace_bytes.evaluate(dimensions)
+            buffer = HostBuffer(np.full(size, POISON, np.uint8), initialised=False)
+        if buffer is not None:
+            pointers[argument.name] = Buffer(
+                buffer.storage,
+                offset_bytes=buffer.offset_bytes % BASE_ALIGNMENT,
+                name=argument.name,
+                writable=argument.writes,
             )
-        return arguments
+    return pointers
