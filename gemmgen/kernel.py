@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.arrays.binding import bind_dimensions, bind_scalars, memory_problems, raise_problems
+from gemmgen.arrays.binding import bind, bind_dimensions, bind_scalars, memory_problems, raise_problems
 from gemmgen.arrays.views import LEGACY_STREAM, ArrayView, describe
 from gemmgen.errors import LaunchError
 from gemmgen.launch import ArrayArgument, LaunchSequence
@@ -51,7 +51,8 @@ class Kernel:
         views, problems = self._describe(arguments, handle)
         given = {name: value for name, value in arguments.items() if name not in self._names}
         scalars, dimensions = bind_scalars(self.sequence, given, problems)
-        raise_problems(self.sequence, problems)
+        if problems:
+            bind(self.sequence, {name: arguments.get(name) for name in self._names}, given)  # raises all there are
         problem = self._bound(views, dimensions)
         raise_problems(self.sequence, memory_problems(self._arrays, views, problem.spans))
         if problem.ordinal is None:
@@ -138,6 +139,8 @@ class _Problem:
     def __init__(self, sequence: LaunchSequence, views: Mapping[str, ArrayView], dimensions: Mapping[str, int]) -> None:
         problems: list[str] = []
         self.dimensions = bind_dimensions(sequence, views, dimensions, problems)
+        if problems:
+            problems += memory_problems(sequence.arrays, views)
         raise_problems(sequence, problems)
         self.spans = {name: view.span() for name, view in views.items()}
         device = next((view.device for view in views.values()), "cpu")

@@ -232,9 +232,8 @@ def _describe_cuda_array(array: Any, interface: dict[str, Any], name: str) -> Ar
     typestr = interface["typestr"]
     type_name = _TYPES_BY_TYPESTR.get(typestr, f"of type {typestr!r}")
     byte_strides = interface.get("strides")
-    if byte_strides is None:
-        strides = packed_strides(shape)
-    else:
+    strides = packed_strides(shape)
+    if byte_strides is not None:
         strides = _strides_in_elements(tuple(byte_strides), element_bytes(type_name), name)
     return ArrayView(
         pointer or 0,
