@@ -121,13 +121,13 @@ class OnGpu:
         return 2, self.ordinal
 
 
-def test_cuda_array_interface_is_read_without_touching_cuda():
+def test_cuda_array_interface_is_read_without_touching_cuda(monkeypatch):
+    monkeypatch.setattr("gemmgen.gpu.driver.bindings", lambda: pytest.fail("the driver was called"))
     view = describe(OnGpu(4096, (4, 3), (32, 8), ordinal=2, read_only=True, stream=7))
     assert view.pointer == 4096
     assert (view.shape, view.strides, view.type) == ((4, 3), (8, 2), "f32")
     assert (view.device, view.read_only, view.producer_stream) == (("cuda", 2), True, 7)
     assert describe(OnGpu(4096, (4, 3, 2))).strides == (6, 2, 1)
-    assert not any(name.startswith("cuda") for name in sys.modules if "driver" in name)
 
 
 def test_strides_of_broken_elements_are_refused():

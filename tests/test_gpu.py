@@ -1,10 +1,12 @@
 """The GPU backend: against a fake driver everywhere, and against the real one where there is a GPU."""
 
 import ctypes
+import dataclasses
 import os
 import signal
 import threading
 import time
+import types
 from multiprocessing import Pipe
 
 import numpy as np
@@ -27,7 +29,7 @@ from gemmgen.errors import EnvironmentMissing, LaunchError
 from gemmgen.gpu import GpuBackend, gpu, gpu_available, list_gpus, why_no_gpu
 from gemmgen.gpu.driver import LoadedBinary, PreparedLaunch, argument_values
 from gemmgen.gpu.worker import GUARD_BYTES, BufferRequest, RunRequest, serve
-from gemmgen.launch import ResolvedLaunch
+from gemmgen.launch import KernelLaunch, ResolvedLaunch
 
 __all__ = ["fake_driver"]
 
@@ -167,6 +169,87 @@ def test_an_error_without_a_fault_leaves_the_worker_alive(fake_driver):
     assert served.run(request("fine", 10, shared_bytes=60_000), np.zeros(10, np.float32))[-1] == ("done", "")
     assert ("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", "fine", 60_000) in fake_driver.calls
     served.end()
+
+
+FAKE_WORKER = """
+import os, time
+import fake_driver
+from gemmgen.gpu import driver, worker
+
+def doubled(launch, values):
+    fake_driver.array_at(values[1], values[0])[:] *= 2
+
+def fault(launch, values):
+    return fake_driver.real.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+
+kernels = {
+    "doubled": doubled, "fault": fault, "endless": lambda *_: time.sleep(60), "crash": lambda *_: os._exit(7),
+    "stray": lambda _, values: fake_driver.array_at(values[1] - 4, 1).fill(1),
+}
+fake = fake_driver.FakeDriver(kernels)
+for module in (driver, worker):
+    module.bindings = lambda: fake
+worker.main()
+"""
+
+
+@pytest.fixture
+def fake_backend(fake_driver, monkeypatch):
+    """The backend with a real worker process, in which the driver is a fake one."""
+    monkeypatch.setattr("gemmgen.gpu.backend.WORKER", FAKE_WORKER)
+    made = GpuBackend(time_limit=2)
+    yield made
+    made.close()
+
+
+def run_fake(backend, entry, values):
+    sequence = dataclasses.replace(
+        scribble("doubled", ("n", "out")), launches=(KernelLaunch(entry, formulas(1, 1, 1), (1, 1, 1), ("n", "out")),)
+    )
+    binary = types.SimpleNamespace(cubin=b"cubin", architecture="sm_80")
+    backend.run(binary, sequence, {"n": len(values), "at": 0}, {}, {"out": HostBuffer(values)})
+    return values
+
+
+def test_one_process_serves_all_runs(fake_backend):
+    for size in (0, 1, 1000, 300_000):
+        values = np.arange(size, dtype=np.float32)
+        assert (run_fake(fake_backend, "doubled", values) == 2 * np.arange(size, dtype=np.float32)).all()
+    pid = fake_backend._worker._process.pid
+    with pytest.raises(LaunchError, match="4 bytes before out"):
+        run_fake(fake_backend, "stray", np.zeros(4, np.float32))
+    run_fake(fake_backend, "doubled", np.zeros(4, np.float32))
+    assert fake_backend._worker._process.pid == pid
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("fault", r"CUDA_ERROR_ILLEGAL_ADDRESS.*in kernel fault"),
+        ("endless", "did not run kernel endless within 2 s"),
+        ("crash", r"ended \(exit status 7\) when it had to run kernel crash"),
+    ],
+)
+def test_a_kernel_that_takes_its_process_down_is_named_and_the_next_run_works(fake_backend, entry, message):
+    values = np.ones(8, np.float32)
+    with pytest.raises(LaunchError, match=message):
+        run_fake(fake_backend, entry, values)
+    assert (values == 1).all()
+    assert (run_fake(fake_backend, "doubled", values) == 2).all()
+
+
+def test_closing_ends_the_process(fake_backend):
+    run_fake(fake_backend, "doubled", np.ones(8, np.float32))
+    process = fake_backend._worker._process
+    fake_backend.close()
+    assert process.poll() == 0
+
+
+@pytest.mark.skipif(gpu_available(), reason="this machine has a GPU")
+def test_a_worker_that_cannot_start_says_why(fake_driver):
+    backend = GpuBackend()  # the fake driver is in this process, not in the worker's
+    with pytest.raises(EnvironmentMissing, match=r"the GPU cannot be used.*driver"):
+        run_fake(backend, "doubled", np.ones(8, np.float32))
 
 
 def test_clusters_are_passed_as_a_launch_attribute(fake_driver):
@@ -321,8 +404,6 @@ def test_gpu_refuses_a_cubin_of_another_architecture(backend):
 def test_gpu_launches_clusters(backend):
     if gpu().compute_capability < (9, 0):
         pytest.skip("clusters need compute capability 9.0")
-    import dataclasses
-
     launch = dataclasses.replace(AXPBY.launches[0], cluster=(2, 1, 1), grid=formulas(2, 1, 1))
     buffers = {"X": HostBuffer(np.ones(8 * 64, np.float32)), "Y": HostBuffer(np.zeros(8 * 64, np.float32))}
     sequence = dataclasses.replace(AXPBY, launches=(launch,))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 """How long the worker may take to create its CUDA context."""
 _STOP_SECONDS = 10.0
+WORKER = "from gemmgen.gpu.worker import main; main()"
+"""What the worker process executes."""
 
 
 class GpuBackend:
@@ -111,7 +113,7 @@ class _Worker:
                 sys.executable,
                 "-P",
                 "-c",
-                "from gemmgen.gpu.worker import main; main()",
+                WORKER,
                 str(theirs.fileno()),
                 str(ordinal),
             ],
