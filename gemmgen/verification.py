@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.backend import Backend, HostBuffer, numpy_type
+from gemmgen.backend import Backend
+from gemmgen.case_memory import prepare_case
 from gemmgen.compiler import Binary
 from gemmgen.errors import GemmgenError
 from gemmgen.families import family_of
 from gemmgen.families.base import Case, Expected, KernelPlan
-from gemmgen.launch import BYTES, ArrayArgument
-
-POISON = 0xFF
-"""Every byte of memory that holds no input; as a float it is a NaN."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +118,10 @@ def verify_binary(
 def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) -> CaseResult:
     """Runs one case and compares all that it may and may not have written."""
     started = time.perf_counter()
-    kernel_family = family_of(plan.spec)
-    memory = {array.name: _Memory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
-    for index, (name, piece) in enumerate(memory.items()):
-        if piece.array.reads:
-            rng = np.random.default_rng([case.seed, index, zlib.crc32(case.name.encode())])
-            piece.fill(kernel_family.fill(plan, case, name, piece.view.shape, rng))
+    memory = prepare_case(plan, case)
     before = {name: piece.buffer.storage.copy() for name, piece in memory.items()}
     inputs = {name: piece.view.copy() for name, piece in memory.items()}
-    expected = kernel_family.reference(plan, case, inputs)
+    expected = family_of(plan.spec).reference(plan, case, inputs)
 
     def result(passed: bool, ratio: float = 0.0, elements: int = 0, failure: str = "") -> CaseResult:
         return CaseResult(case, passed, ratio, elements, time.perf_counter() - started, failure)
@@ -152,48 +143,6 @@ def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) 
         if failure:
             return result(False, worst, elements, failure)
     return result(True, worst, elements)
-
-
-@dataclass
-class _Memory:
-    """The memory of one array argument in one case, and the array inside it."""
-
-    array: ArrayArgument
-    buffer: HostBuffer
-    view: npt.NDArray[Any]
-
-    @classmethod
-    def of(cls, array: ArrayArgument, case: Case) -> _Memory:
-        shape = tuple(extent.evaluate(case.dimensions) for extent in array.shape)
-        strides = tuple(stride.evaluate(case.dimensions) for stride in array.strides)
-        size = 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-        element = numpy_type(array.type)
-        storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
-        byte_strides = [stride * element.itemsize for stride in strides]
-        view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
-        offset = case.offsets.get(array.name, 0) * BYTES[array.type]
-        unread = array.needed is not None and case.scalars.get(array.needed) == 0
-        return cls(array, HostBuffer(storage, offset, initialised=array.reads and not unread), view)
-
-    def fill(self, values: npt.NDArray[Any]) -> None:
-        if self.array.type == "bf16":
-            bits = np.asarray(values, np.float32).view(np.uint32)
-            self.view[...] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        else:
-            self.view[...] = values
-
-    def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
-        """What was changed that must not be: all of an input, and of an output what lies between its elements."""
-        changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
-        if written:
-            width = self.buffer.storage.itemsize
-            strides = [stride for stride in self.view.strides]
-            np.lib.stride_tricks.as_strided(changed, (*self.view.shape, width), (*strides, 1))[...] = False
-        if not changed.any():
-            return ""
-        first = int(np.flatnonzero(changed)[0])
-        what = "between its elements" if written else "although it is an input"
-        return f"{self.array.name} was written {what}, {first} bytes from its start"
 
 
 def _compare(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[float, str]:

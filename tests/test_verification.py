@@ -64,7 +64,8 @@ def test_a_planted_mistake_fails(old: str, new: str) -> None:
 
 
 def test_a_failure_names_the_first_wrong_element_and_how_many_there_are() -> None:
-    report = verify_with("value += bias[column];", "value += bias[column] + (row == 2 && column == 1 ? 1.0f : 0.0f);", epilogue=[SMALL["epilogue"][0]])
+    wrong = "value += bias[column] + (row == 2 && column == 1 ? 1.0f : 0.0f);"
+    report = verify_with("value += bias[column];", wrong, epilogue=[SMALL["epilogue"][0]])
     failure = next(result.failure for result in report.failures if result.case.name == "one tile")
     assert failure.startswith("C[2, 1] is ") and failure.endswith("exactly; 1 of 1024 elements are wrong")
 

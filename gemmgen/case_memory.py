@@ -1,0 +1,75 @@
+"""The memory that a case gives a kernel: arrays with their gaps, offsets and poison, and what may be written in them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.backend import HostBuffer, numpy_type
+from gemmgen.families import family_of
+from gemmgen.families.base import Case, KernelPlan
+from gemmgen.launch import BYTES, ArrayArgument
+
+POISON = 0xFF
+"""Every byte of memory that holds no input; as a float it is a NaN."""
+
+
+@dataclass
+class CaseMemory:
+    """The memory of one array argument in one case, and the array inside it."""
+
+    array: ArrayArgument
+    buffer: HostBuffer
+    view: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, array: ArrayArgument, case: Case) -> CaseMemory:
+        """Poisoned memory, no larger than from the array's first element to its last."""
+        shape = tuple(extent.evaluate(case.dimensions) for extent in array.shape)
+        strides = tuple(stride.evaluate(case.dimensions) for stride in array.strides)
+        size = 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        element = numpy_type(array.type)
+        storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
+        byte_strides = [stride * element.itemsize for stride in strides]
+        view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
+        offset = case.offsets.get(array.name, 0) * BYTES[array.type]
+        unread = array.needed is not None and case.scalars.get(array.needed) == 0
+        return cls(array, HostBuffer(storage, offset, initialised=array.reads and not unread), view)
+
+    def fill(self, values: npt.NDArray[Any]) -> None:
+        """Puts ``values`` into the array, rounded to its type."""
+        if self.array.type == "bf16":
+            bits = np.asarray(values, np.float32).view(np.uint32)
+            self.view[...] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        else:
+            self.view[...] = values
+
+    def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
+        """What was changed that must not be: all of an input, and of an output what lies between its elements."""
+        changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
+        if written:
+            width = self.buffer.storage.itemsize
+            strides = [stride for stride in self.view.strides]
+            np.lib.stride_tricks.as_strided(changed, (*self.view.shape, width), (*strides, 1))[...] = False
+        if not changed.any():
+            return ""
+        first = int(np.flatnonzero(changed)[0])
+        what = "between its elements" if written else "although it is an input"
+        return f"{self.array.name} was written {what}, {first} bytes from its start"
+
+
+def prepare_case(plan: KernelPlan, case: Case) -> dict[str, CaseMemory]:
+    """The memory of every array argument of ``plan``, inputs filled by the family, everything else poisoned.
+
+    The same case always gets the same contents.
+    """
+    memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
+    for index, (name, piece) in enumerate(memory.items()):
+        if piece.array.reads:
+            rng = np.random.default_rng([case.seed, index, zlib.crc32(case.name.encode())])
+            piece.fill(family_of(plan.spec).fill(plan, case, name, piece.view.shape, rng))
+    return memory
