@@ -155,39 +155,30 @@ def _shared_offset(operand: Operand, along_axis: int, along_k: int) -> int:
 
 def _store_access(operand: Operand) -> SharedAccess:
     copy, width = operand.copy, operand.store_width
-    wavefronts = conflicts = 0
-    for a_pass in range(copy.passes):
-        for element in range(0, copy.vector, width):
-            offsets = []
-            for lane in range(WARP):
-                row, column = copy.position(lane, a_pass)
-                column += element
-                along_axis, along_k = (row, column) if operand.contiguous_along_k else (column, row)
-                offsets.append(_shared_offset(operand, along_axis, along_k))
-            cost = shared_access_cost(offsets, width * FLOAT_BYTES, store=True)
-            wavefronts += cost.wavefronts
-            conflicts += cost.conflicts
+    offsets = []
+    for lane in range(WARP):
+        row, column = copy.position(lane, 0)
+        along_axis, along_k = (row, column) if operand.contiguous_along_k else (column, row)
+        offsets.append(_shared_offset(operand, along_axis, along_k))
     count = copy.passes * (copy.vector // width)
-    return SharedAccess(f"store tile of {operand.name}", True, width * FLOAT_BYTES, count, wavefronts, conflicts)
+    return _repeated(f"store tile of {operand.name}", offsets, width, count, store=True)
 
 
 def _load_access(operand: Operand) -> SharedAccess:
     fragment, width = operand.fragment, operand.load_width
-    wavefronts = conflicts = 0
-    for element in range(0, fragment.extent, width):
-        offsets = []
-        for lane in range(WARP):
-            position = lane // operand.lanes_per_step % fragment.lanes
-            offsets.append(_shared_offset(operand, fragment.position(0, position, element), 0))
-        cost = shared_access_cost(offsets, width * FLOAT_BYTES, store=False)
-        wavefronts += cost.wavefronts
-        conflicts += cost.conflicts
+    offsets = []
+    for lane in range(WARP):
+        position = lane // operand.lanes_per_step % fragment.lanes
+        offsets.append(_shared_offset(operand, fragment.position(0, position, 0), 0))
     count = fragment.extent // width * operand.tile_k
-    return SharedAccess(
-        f"load fragment of {operand.name}",
-        False,
-        width * FLOAT_BYTES,
-        count,
-        wavefronts * operand.tile_k,
-        conflicts * operand.tile_k,
-    )
+    return _repeated(f"load fragment of {operand.name}", offsets, width, count, store=False)
+
+
+def _repeated(what: str, offsets: list[int], width: int, count: int, *, store: bool) -> SharedAccess:
+    """``count`` accesses of ``width`` elements a lane, of which ``offsets`` is the first.
+
+    The others differ from it by the same number of elements in every lane, which turns the banks but changes no cost.
+    """
+    width_bytes = width * FLOAT_BYTES
+    cost = shared_access_cost(offsets, width_bytes, store=store)
+    return SharedAccess(what, store, width_bytes, count, count * cost.wavefronts, count * cost.conflicts)
