@@ -142,6 +142,8 @@ class Family(ABC):
     spec: ClassVar[type[KernelSpec]]
     size_names: ClassVar[tuple[str, ...]]
     """The dimensions that ``--size`` sets, in order; the others follow from them."""
+    typical_sizes: ClassVar[tuple[int, ...]]
+    """Values for ``size_names`` with which an instance is explained where the user gives none."""
 
     @abstractmethod
     def plan(self, spec: Any, architecture: Architecture) -> KernelPlan:
