@@ -1,0 +1,38 @@
+"""The command line. Each command is imported when it is used, so that help and version answer at once."""
+
+from __future__ import annotations
+
+import click
+
+from gemmgen import __version__
+from gemmgen.cli.application import Application
+
+COMMANDS = {
+    "render": "Write the CUDA source of specs.",
+    "check": "Say whether specs can work, and all reasons why not.",
+    "compile": "Compile specs to PTX, cubin or SASS, and show what they use.",
+    "verify": "Run specs on every edge case and compare with a reference.",
+    "bench": "Time specs on a GPU beside the vendor's library.",
+    "explain": "Explain the plan of a spec in words, and what bounds it.",
+    "schema": "Print the JSON Schema of specs.",
+    "doctor": "Show what this machine has, and what each missing piece costs.",
+    "cache": "Look at the compile cache, or empty it.",
+    "completion": "Print the script that completes commands in a shell.",
+}
+"""Every command, in the order of the road from a spec to its evidence; each is a module in ``commands``."""
+
+
+@click.group(
+    cls=Application,
+    command_summaries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="A SPEC is a YAML file, a directory of them, or the name of a spec that comes with gemmgen, such as gemm/v3_double_buffer.",
+)
+@click.version_option(__version__, prog_name="gemmgen", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Turn short, checked kernel descriptions into specialised CUDA, and prove that it is right."""
+
+
+def main() -> None:
+    """The entry point of the command ``gemmgen``."""
+    cli(prog_name="gemmgen")

@@ -1,0 +1,124 @@
+"""The group of all commands: imports them lazily, and turns every error into its message and exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, TextIO
+
+import click
+
+from gemmgen.errors import GemmgenError
+
+EXIT_USAGE = 2
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h."""
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+_MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+
+
+class Application(click.Group):
+    """A group whose commands are the attributes ``command`` of modules in ``gemmgen.cli.commands``."""
+
+    def __init__(self, *args: Any, command_summaries: Mapping[str, str], **more: Any) -> None:
+        """``command_summaries`` maps every command to its line in the help."""
+        super().__init__(*args, **more)
+        self.command_summaries = command_summaries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.command_summaries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.command_summaries:
+            return None
+        found: click.Command = import_module(f"gemmgen.cli.commands.{cmd_name}").command
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.command_summaries and not args[0].startswith("-"):
+            close = get_close_matches(args[0], self.command_summaries, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(self.command_summaries)}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.command_summaries.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Runs the command and exits: 0 done, 1 a kernel failed, 2 the user's mistake, 70 a bug of gemmgen's."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            sys.exit(self._run(args, prog_name, complete_var, extra))
+
+    def _run(self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, Any]) -> int:
+        try:
+            # A name that the terminal's encoding cannot show must not stop the work.
+            if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+                reconfigure(errors="backslashreplace")
+            code = super().main(args, prog_name, complete_var, False, **extra)
+            sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+        except click.Abort:
+            return EXIT_INTERRUPTED
+        except click.ClickException as error:
+            error.show()
+            return EXIT_USAGE
+        except GemmgenError as error:
+            print_error(str(error))
+            return error.exit_code
+        except BrokenPipeError:
+            _silence(sys.stdout)
+            return 1
+        except OSError as error:
+            if error.errno not in _MACHINE_ERRORS:
+                return _report_bug()
+            print_error(": ".join(str(part) for part in (error.filename, error.strerror) if part))
+            _silence(sys.stdout)
+            return EXIT_USAGE
+        except Exception:
+            return _report_bug()
+
+
+def print_error(message: str) -> None:
+    """One message on standard error."""
+    click.echo(f"{click.style('Error:', fg='red', bold=True)} {message}", err=True)
+
+
+def _report_bug() -> int:
+    import traceback
+
+    with contextlib.suppress(OSError):
+        click.echo(traceback.format_exc(), err=True, nl=False)
+        print_error("this is a bug in gemmgen, not a mistake of yours; please report it with the lines above")
+    return EXIT_BUG
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    click.echo(f"{click.style('Warning:', fg='yellow')} {message}", err=True)
+
+
+def _silence(stream: TextIO) -> None:
+    """Lets what is left in the buffer of a stream that nobody reads go nowhere, without a word at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,178 @@
+"""``gemmgen bench``: how fast specs are on a GPU, beside the vendor's library in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.options import json_option, parse_size, set_option, specs_argument
+from gemmgen.cli.output import Column, operation_unit, print_json, print_table, progress_bar, rate, styled
+from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
+from gemmgen.errors import EnvironmentMissing
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gemmgen.analysis.roofline import Roofline
+    from gemmgen.benchmark import BenchmarkReport, Comparison, Timing
+    from gemmgen.gpu.driver import GpuDevice
+
+
+@click.command("bench")
+@specs_argument
+@click.option(
+    "sizes", "--size", metavar="M,N,K", multiple=True, required=True,
+    help="Sizes of a problem, in the family's order. Repeatable.",
+)
+@click.option(
+    "with_peer", "--peer/--no-peer", default=True, show_default=True,
+    help="Time the vendor's library in the same run, if torch is there.",
+)
+@click.option("l2_resident", "--l2-resident", is_flag=True, help="Keep the arrays in the L2 instead of rotating among more than fit.")
+@click.option(
+    "rounds", "--rounds", type=click.IntRange(1, 10_000), default=50, show_default=True,
+    help="How often everybody is timed, in turns.",
+)
+@set_option
+@json_option
+def command(
+    specs: Sequence[str], sizes: Sequence[str], with_peer: bool, l2_resident: bool, rounds: int,
+    overrides: Sequence[str], as_json: bool,
+) -> None:
+    """Time each SPEC on the GPU: device time of launches from a CUDA graph, in turns with the vendor's library.
+
+    What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed.
+    """  # fmt: skip
+    problems = list(dict.fromkeys(parse_size(size) for size in sizes))
+    files = find_specs(specs)
+
+    from gemmgen.benchmark import Candidate, benchmark
+    from gemmgen.gpu.driver import gpu
+
+    device = gpu()
+    if device.architecture is None:
+        raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
+    planned = plan_specs(files, overrides, device.architecture)
+    groups = [_groups(planned, problem) for problem in problems]
+    binaries = compile_plans([item.plan for item in planned])
+    candidates = {id(item): Candidate(item.plan, binary) for item, binary in zip(planned, binaries, strict=True)}
+    runs = []
+    with progress_bar() as progress:
+        task = progress.add_task("timing", total=sum(map(len, groups)))
+        for group in (group for per_problem in groups for group in per_problem):
+            problem, members = group
+            progress.update(task, description=_problem_text(problem, members[0]))
+            chosen = [candidates[id(item)] for item in members]
+            runs.append((group, benchmark(chosen, problem, with_peer=with_peer, l2_resident=l2_resident, rounds=rounds)))
+            progress.advance(task)
+    if as_json:
+        print_json([_to_json(problem, members, report, device) for (problem, members), report in runs])
+    else:
+        _print_reports(runs, device)
+
+
+_Group = tuple[dict[str, int], list[PlannedSpec]]
+
+
+def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group]:
+    """The specs that work on the same arrays, and so can be timed together, each with its problem."""
+    from gemmgen.families import family_of
+
+    groups: dict[Any, _Group] = {}
+    for item in planned:
+        family = family_of(item.plan.spec)
+        if len(sizes) != len(family.size_names):
+            need = ",".join(family.size_names)
+            raise click.UsageError(f"--size {','.join(map(str, sizes))}: {item.file.label} needs {len(family.size_names)} numbers: {need}")
+        problem = family.problem(item.plan, sizes)
+        arrays = [array for array in item.plan.sequence.arrays if array.role != "workspace"]
+        layout = tuple((array.name, array.type, array.role, array.shape, array.strides) for array in arrays)
+        groups.setdefault((family.kind, layout, *problem.items()), (problem, []))[1].append(item)
+    return list(groups.values())
+
+
+def _problem_text(problem: dict[str, int], item: PlannedSpec) -> str:
+    from gemmgen.families import family_of
+
+    return " ".join(f"{name}={problem[name]}" for name in family_of(item.plan.spec).size_names)
+
+
+def _roofline(problem: dict[str, int], item: PlannedSpec, device: GpuDevice) -> Roofline | None:
+    """The device's roofs; None if they are not known."""
+    from gemmgen.analysis.roofline import roofline
+    from gemmgen.families import family_of
+    from gemmgen.target import match_device
+
+    known = match_device(device.name, device.sm_count)
+    return roofline(family_of(item.plan.spec).cost(item.plan, problem), known) if known else None
+
+
+def _fraction(roofs: Roofline | None, timing: Timing) -> float | None:
+    return roofs.fraction(timing.median_us * 1e-6) if roofs else None
+
+
+def _labels(members: Sequence[PlannedSpec]) -> dict[str, str]:
+    return {item.plan.name: item.file.label for item in members}
+
+
+def _to_json(problem: dict[str, int], members: Sequence[PlannedSpec], report: BenchmarkReport, device: GpuDevice) -> dict[str, Any]:
+    roofs = _roofline(problem, members[0], device)
+    data = report.to_json()
+    for timing, plain in zip(report.timings, data["timings"], strict=True):
+        plain["spec"] = _labels(members).get(timing.name)
+        plain["fraction_of_roof"] = _fraction(roofs, timing)
+    return data
+
+
+def _print_reports(runs: Sequence[tuple[_Group, BenchmarkReport]], device: GpuDevice) -> None:
+    from gemmgen.families import family_of
+
+    rows: list[list[str | Text]] = []
+    notes: dict[str, None] = {}
+    for (problem, members), report in runs:
+        roofs = _roofline(problem, members[0], device)
+        labels = _labels(members)
+        cost = family_of(members[0].plan.spec).cost(members[0].plan, problem)
+        unit = f"{operation_unit(cost.unit)}/s"
+        verdicts = {comparison.name: _verdict(comparison, report) for comparison in reversed(report.comparisons)}
+        for timing in report.timings:
+            fraction = _fraction(roofs, timing)
+            rows.append(
+                [
+                    _problem_text(problem, members[0]),
+                    labels.get(timing.name, timing.name),
+                    f"{timing.median_us:.2f}",
+                    f"±{timing.spread_us / 2:.2f}",
+                    rate(timing.operations_per_second, unit),
+                    "" if fraction is None else f"{fraction:.1%}",
+                    verdicts.get(timing.name, styled("peer", "dim") if timing.kind == "peer" else ""),
+                ]
+            )
+        notes |= dict.fromkeys(report.notes)
+    columns = [
+        Column("problem", folds=True),
+        Column("spec", folds=True),
+        Column("µs", "right"),
+        Column("spread", "right"),
+        Column("rate", "right"),
+        Column("of roof", "right"),
+        Column("against peer", folds=True),
+    ]
+    print_table(columns, rows)
+    clocks = runs[0][1].clocks
+    seen = f"SM clock {clocks.sm_median:.0f} MHz" if clocks.sm_median else "clocks unknown"
+    click.echo(f"\n{device}; {seen}; {runs[0][1].inputs}; median of {runs[0][1].rounds} rounds, spread from 10% to 90%.")
+    for note in notes:
+        click.echo(f"Note: {note}")
+
+
+def _verdict(comparison: Comparison, report: BenchmarkReport) -> str | Text:
+    peers = {timing.name for timing in report.timings if timing.kind == "peer"}
+    if comparison.other not in peers:
+        return ""
+    if comparison.verdict == "tie":
+        return styled(f"tie ({comparison.speedup:.2f}x)", "yellow")
+    return styled(f"{comparison.speedup:.2f}x", "green" if comparison.verdict == "faster" else "red")

@@ -1,0 +1,39 @@
+"""``gemmgen cache``: the compile cache."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from gemmgen.cli.options import json_option
+from gemmgen.cli.output import counted, print_json
+
+
+@click.group("cache")
+def command() -> None:
+    """Look at the compile cache, or empty it. GEMMGEN_CACHE_DIR and GEMMGEN_CACHE_LIMIT move and bound it."""
+
+
+@command.command("info")
+@json_option
+def info(as_json: bool) -> None:
+    """Show where the cache is and what it holds."""
+    from gemmgen.cache import Cache
+
+    found = Cache().info()
+    if as_json:
+        print_json({**asdict(found), "directory": str(found.directory)})
+        return
+    entries = f"{found.entries} {'entry' if found.entries == 1 else 'entries'}"
+    click.echo(f"{found.directory}: {entries}, {found.size_bytes / 2**20:.1f} of {found.limit_bytes / 2**20:.0f} MiB")
+    if not found.writable:
+        click.echo("it cannot be written, so kernels are compiled anew each time")
+
+
+@command.command("clear")
+def clear() -> None:
+    """Remove every compiled kernel from the cache."""
+    from gemmgen.cache import Cache
+
+    click.echo(f"{counted(Cache().clear(), 'compiled kernel')} removed")

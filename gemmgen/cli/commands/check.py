@@ -1,0 +1,82 @@
+"""``gemmgen check``: whether specs can work, and all reasons why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from gemmgen.cli.options import architectures_option, json_option, set_option, specs_argument
+from gemmgen.cli.output import print_json
+from gemmgen.cli.selection import SpecFile, find_specs
+from gemmgen.errors import PlanError, Reason, SpecError
+
+
+@click.command("check")
+@specs_argument
+@architectures_option("Architecture to check for, or all; else the spec's own. Repeatable.")
+@set_option
+@json_option
+@click.pass_context
+def command(context: click.Context, specs: Sequence[str], architectures: Sequence[str], overrides: Sequence[str], as_json: bool) -> None:
+    """Say of each SPEC whether it can work, and if not, all reasons. Exits with 2 if one cannot."""
+    from gemmgen.target import ARCHITECTURES, architecture
+
+    names: list[str | None] = [*(ARCHITECTURES if "all" in architectures else dict.fromkeys(architectures))] or [None]
+    for name in names:
+        if name is not None:
+            architecture(name)
+    findings = [finding for file in find_specs(specs) for finding in _check(file, names, overrides)]
+    rejected = sum(not finding["accepted"] for finding in findings)
+    if as_json:
+        print_json(findings)
+    else:
+        for finding in findings:
+            _print(finding)
+        click.echo(f"{len(findings) - rejected} accepted, {rejected} rejected", err=True)
+    if rejected:
+        context.exit(2)
+
+
+def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Sequence[str]) -> list[dict[str, Any]]:
+    from gemmgen.api import plan
+    from gemmgen.specs import load_spec
+
+    findings = []
+    try:
+        spec = load_spec(file.path, overrides)
+    except SpecError as error:
+        return [_finding(file, architectures[0], error=str(error))]
+    for name in architectures:
+        try:
+            findings.append(_finding(file, name or spec.architecture, kernel=plan(spec, name).name))
+        except PlanError as error:
+            findings.append(_finding(file, name or spec.architecture, error=error.message.rstrip(":"), reasons=error.reasons))
+    return findings
+
+
+def _finding(
+    file: SpecFile, architecture: str | None, *, kernel: str | None = None, error: str = "", reasons: Sequence[Reason] = ()
+) -> dict[str, Any]:
+    return {
+        "spec": file.label,
+        "architecture": architecture,
+        "accepted": kernel is not None,
+        "name": kernel,
+        "error": error,
+        "reasons": [{**asdict(reason), "text": str(reason)} for reason in reasons],
+    }
+
+
+def _print(finding: dict[str, Any]) -> None:
+    where = f"{finding['spec']} ({finding['architecture']})" if finding["architecture"] else finding["spec"]
+    if finding["accepted"]:
+        click.echo(f"{click.style('accepted', fg='green')}  {where}")
+        return
+    click.echo(f"{click.style('rejected', fg='red')}  {where}")
+    for line in finding["error"].splitlines():
+        click.echo(f"  {line}")
+    for reason in finding["reasons"]:
+        click.echo(f"    - {reason['text']}")

@@ -1,0 +1,135 @@
+"""``gemmgen explain``: a plan in words, and what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.options import architecture_option, complete_device, complete_spec, json_option, parse_size, set_option
+from gemmgen.cli.output import count, duration, operation_unit, print_json, print_rich, rate
+from gemmgen.cli.selection import find_specs, plan_specs
+from gemmgen.errors import SpecError
+from gemmgen.families.base import Section
+
+if TYPE_CHECKING:
+    from gemmgen.families.base import KernelPlan
+    from gemmgen.target import Device
+
+
+@click.command("explain")
+@click.argument("spec", shell_complete=complete_spec)
+@click.option(
+    "device_name", "--device", default="H200", show_default=True, shell_complete=complete_device,
+    help="The GPU whose roofs to hold it against.",
+)
+@click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
+@architecture_option("Architecture to plan for; else the spec's own.")
+@set_option
+@json_option
+def command(
+    spec: str, device_name: str, size: str | None, architecture: str | None, overrides: Sequence[str], as_json: bool
+) -> None:
+    """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds."""
+    from gemmgen.families import family_of
+    from gemmgen.target import architecture as find_architecture
+    from gemmgen.target import device as find_device
+
+    device = find_device(device_name)
+    files = find_specs([spec])
+    if len(files) != 1:
+        raise SpecError(f"{spec} holds {len(files)} specs; explain takes one")
+    (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
+    plan, family = planned.plan, family_of(planned.plan.spec)
+    sizes = parse_size(size) if size else family.typical_sizes
+    if len(sizes) != len(family.size_names):
+        raise click.UsageError(f"--size {size}: {planned.file.label} needs {len(family.size_names)} numbers: {','.join(family.size_names)}")
+    problem = family.problem(plan, sizes)
+    sections = [*family.explain(plan), _launch_section(plan, problem, device), _roof_section(plan, problem, device)]
+    if as_json:
+        print_json(_to_json(plan, problem, device, sections))
+    else:
+        _print_sections(plan.name, sections)
+
+
+def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> Section:
+    lines = []
+    for launch in plan.sequence.launches:
+        shared = f"; {launch.dynamic_shared_bytes} bytes of dynamic shared memory" if str(launch.dynamic_shared_bytes) != "0" else ""
+        lines.append(("grid", " x ".join(str(extent) for extent in launch.grid)))
+        lines.append(("block", f"{' x '.join(map(str, launch.block))} = {launch.threads} threads{shared}"))
+    for resolved in plan.sequence.resolve(problem):
+        blocks = prod(resolved.grid)
+        per_sm = f"{blocks / device.sm_count:.2f} for each of the {device.name}'s {device.sm_count} SMs"
+        lines.append(("blocks", f"{count(blocks)} for this problem: {per_sm}"))
+    lines += [("expects", constraint.explanation) for constraint in plan.sequence.constraints]
+    return Section("Launch", tuple(lines))
+
+
+def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> Section:
+    from gemmgen.analysis.roofline import roofline
+    from gemmgen.families import family_of
+    from gemmgen.families.naming import architecture_reasons
+
+    family = family_of(plan.spec)
+    roofs = roofline(family.cost(plan, problem), device)
+    cost, compute, memory = roofs.cost, roofs.compute_roof, roofs.memory_roof
+    unit = operation_unit(cost.unit)
+    sizes = " ".join(f"{name}={problem[name]}" for name in family.size_names)
+    lines = [("problem", sizes)]
+    needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
+    lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
+    if roofs.ridge is not None:
+        lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
+    for name, figure, seconds, per_second in (
+        ("arithmetic", compute, roofs.compute_seconds, f"{unit}/s"),
+        ("memory", memory, roofs.memory_seconds, "B/s"),
+    ):
+        known = f"{duration(seconds)} at {rate(figure.value, per_second)} ({figure.origin})" if figure else "the device's rate is not known"
+        lines.append((name, known))
+    lines.append(("bound by", f"{'arithmetic' if roofs.binding == 'compute' else 'memory'}: at least {duration(roofs.least_seconds)}"))
+    lines += [("but", f"the kernel does not run on it: {reason}") for reason in architecture_reasons(plan.spec, device.architecture)]
+    return Section(f"Roofs of the {device.name}", tuple(lines))
+
+
+def _to_json(plan: KernelPlan, problem: dict[str, int], device: Device, sections: Sequence[Section]) -> dict[str, Any]:
+    from gemmgen.analysis.roofline import roofline
+    from gemmgen.families import family_of
+
+    roofs = roofline(family_of(plan.spec).cost(plan, problem), device)
+    return {
+        "name": plan.name,
+        "architecture": plan.architecture.name,
+        "sections": [{"title": section.title, "lines": [list(line) for line in section.lines]} for section in sections],
+        "launch_sequence": plan.sequence.to_json(),
+        "device": device.name,
+        "problem": problem,
+        "operations": roofs.cost.operations,
+        "bytes": roofs.cost.bytes,
+        "intensity": roofs.cost.intensity,
+        "ridge": roofs.ridge,
+        "binding": roofs.binding,
+        "least_seconds": roofs.least_seconds,
+    }
+
+
+def _print_sections(name: str, sections: Sequence[Section]) -> None:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(name, style="bold cyan")]
+    for section in sections:
+        parts += [Text(""), Text(section.title, style="bold")]
+        labelled = any(label for label, _ in section.lines)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=2)
+        if labelled:
+            grid.add_column(style="cyan", overflow="fold", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in section.lines:
+            grid.add_row("", *([Text(label)] if labelled else []), Text(text))
+        parts.append(grid)
+    print_rich(Group(*parts))

@@ -1,0 +1,109 @@
+"""``gemmgen verify``: the evidence that specs compute what they must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
+from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
+from gemmgen.cli.selection import find_specs, plan_specs
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gemmgen.verification import CaseResult, VerificationReport
+
+
+@click.command("verify")
+@specs_argument
+@click.option(
+    "backend_name", "--backend", type=click.Choice(["auto", "emulator", "gpu"]), default="auto", show_default=True,
+    help="Where to run; auto takes the GPU if there is one.",
+)
+@architecture_option("Architecture to compile for; else the GPU's, or the spec's own on the emulator.")
+@set_option
+@json_option
+@click.pass_context
+def command(
+    context: click.Context, specs: Sequence[str], backend_name: str, architecture: str | None,
+    overrides: Sequence[str], as_json: bool,
+) -> None:
+    """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
+
+    Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
+    """  # fmt: skip
+    from gemmgen.api import find_backend
+    from gemmgen.families import family_of
+    from gemmgen.target import architecture as find_architecture
+    from gemmgen.verification import verify_binary
+
+    target = find_architecture(architecture) if architecture else None
+    files = find_specs(specs)
+    backend = find_backend(backend_name)  # type: ignore[arg-type]  # click.Choice allows these names only
+    planned = plan_specs(files, overrides, target or backend.architecture)
+    binaries = compile_plans([item.plan for item in planned])
+    reports = {}
+    with progress_bar() as progress:
+        cases = [family_of(item.plan.spec).cases(item.plan) for item in planned]
+        task = progress.add_task("verifying", total=sum(map(len, cases)))
+        for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
+            progress.update(task, description=item.file.label)
+            reports[item.file.label] = verify_binary(
+                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task)
+            )
+    if as_json:
+        print_json([{"spec": label, **report.to_json()} for label, report in reports.items()])
+    else:
+        _print_reports(reports)
+    if not all(report.passed for report in reports.values()):
+        context.exit(1)
+
+
+def _print_reports(reports: dict[str, VerificationReport]) -> None:
+    rows: list[list[str | Text]] = []
+    for label, report in reports.items():
+        failed = len(report.failures)
+        verdict = styled("verified", "green") if report.passed else styled("WRONG", "bold red")
+        rows.append(
+            [
+                label,
+                verdict,
+                f"{len(report.results) - failed}/{len(report.results)}",
+                count(report.elements),
+                f"{report.worst_ratio:.3g}",
+                report.architecture,
+                duration(report.seconds),
+            ]
+        )
+    print_table(
+        [
+            Column("spec", folds=True),
+            Column("verdict"),
+            Column("cases", "right"),
+            Column("elements", "right"),
+            Column("error/bound", "right"),
+            Column("arch"),
+            Column("time", "right"),
+        ],
+        rows,
+    )
+    backends = dict.fromkeys(f"{report.backend} ({report.device})" for report in reports.values())
+    click.echo(f"\nRan on: {', '.join(backends)}. Every element was compared.")
+    click.echo("error/bound: the largest error of an element over the bound proven for it; 0 is exact.")
+    for label, report in reports.items():
+        if report.failures:
+            click.echo(f"\n{label}: {counted(len(report.failures), 'case')} failed")
+            for result in report.failures:
+                click.echo(f"  - {_case_text(result)}\n    {result.failure}")
+
+
+def _case_text(result: CaseResult) -> str:
+    case = result.case
+    parts = [f"{name}={value}" for name, value in case.dimensions.items()]
+    parts += [f"{name}={value:g}" for name, value in case.scalars.items()]
+    parts += [f"{name} + {offset} elements" for name, offset in case.offsets.items() if offset]
+    return f"{case.name}, {case.data}: {' '.join(parts)}"

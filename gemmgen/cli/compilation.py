@@ -1,0 +1,42 @@
+"""Compiling many plans in parallel, with progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gemmgen.cli.output import progress_bar
+from gemmgen.errors import CompileError
+
+if TYPE_CHECKING:
+    from gemmgen.compiler import Binary
+    from gemmgen.families.base import KernelPlan
+
+JOBS_PER_WORKER = 4
+"""Progress is shown after this many jobs for each CPU."""
+
+
+def compile_plans(plans: Sequence[KernelPlan]) -> list[Binary]:
+    """The binary of each plan, through the user's cache. Raises ``CompileError`` with the errors of all that failed."""
+    from gemmgen.api import COMPILE_OPTIONS
+    from gemmgen.cache import Cache
+    from gemmgen.compiler import CompileJob, compile_many
+    from gemmgen.rendering import render
+
+    jobs = []
+    for plan in plans:
+        source = render(plan)
+        jobs.append(CompileJob(source.text, plan.architecture.name, COMPILE_OPTIONS, source.file_name))
+    cache = Cache()
+    results: list[Binary | CompileError] = []
+    step = JOBS_PER_WORKER * len(os.sched_getaffinity(0))
+    with progress_bar() as progress:
+        task = progress.add_task("compiling", total=len(jobs))
+        for start in range(0, len(jobs), step):
+            results += compile_many(jobs[start : start + step], cache=cache)
+            progress.update(task, completed=len(results))
+    errors = [result for result in results if isinstance(result, CompileError)]
+    if errors:
+        raise CompileError("\n".join(str(error) for error in errors), "\n".join(error.log for error in errors))
+    return [result for result in results if not isinstance(result, CompileError)]

@@ -1,0 +1,130 @@
+"""How results are shown: tables that fold instead of cutting off, JSON, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
+    from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; one that folds gives way when the terminal is narrow."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    folds: bool = False
+
+
+def print_json(data: Any) -> None:
+    """``data`` as JSON; numbers that JSON does not have become null."""
+    click.echo(json.dumps(_finite(data), indent=2))
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
+    """A table on standard output, as wide as the terminal; as wide as its content where there is none."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(Text(column.title), justify=column.align, overflow="fold", no_wrap=not column.folds)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    print_rich(table)
+
+
+def print_rich(renderable: RenderableType) -> None:
+    """Anything of rich's on standard output, never cut off."""
+    console = _console(renderable)
+    with console.capture() as captured:
+        console.print(renderable)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def styled(text: str, style: str) -> Text:
+    """A piece of text in a colour."""
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Progress on standard error; nothing is shown where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+def count(number: float) -> str:
+    """``1,234,567``."""
+    return f"{number:,.0f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 case``, ``2 cases``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it, with three digits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= factor:
+            return f"{_three_digits(seconds / factor)} {unit}"
+    return f"{_three_digits(seconds * 1e9)} ns" if seconds else "0 s"
+
+
+def rate(value: float, unit: str) -> str:
+    """A large number with an SI prefix: ``65.5 TFLOP/s``."""
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{_three_digits(value / factor)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}"
+
+
+def operation_unit(peak: str) -> str:
+    """What operations at that peak of a device are called."""
+    return "FLOP" if peak.startswith("fp") else "OP"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _console(renderable: RenderableType) -> Console:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        natural = Measurement.get(console, console.options.update(max_width=100_000), renderable).maximum
+        console = Console(highlight=False, width=max(natural, 1))
+    return console
+
+
+def _finite(data: Any) -> Any:
+    match data:
+        case float():
+            return data if math.isfinite(data) else None
+        case dict():
+            return {str(key): _finite(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_finite(value) for value in data]
+    return data

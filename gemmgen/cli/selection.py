@@ -1,0 +1,111 @@
+"""Which specs a command line names: files, directories of them, and specs that come with gemmgen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmgen.errors import GemmgenError, SpecError
+from gemmgen.resources import resource_directory
+
+if TYPE_CHECKING:
+    from gemmgen.families.base import KernelPlan
+    from gemmgen.target import Architecture
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFile:
+    """A spec's file, and what the user calls it."""
+
+    label: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpec:
+    """A spec's file and its plan."""
+
+    file: SpecFile
+    plan: KernelPlan
+
+
+def shipped_specs() -> dict[str, Path]:
+    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``."""
+    root = resource_directory("specs")
+    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
+
+
+def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
+    """The files that ``arguments`` name, in order, each once. Raises ``SpecError`` that lists all that name none."""
+    found: dict[Path, SpecFile] = {}
+    errors = []
+    for argument in arguments:
+        try:
+            for file in _find(argument):
+                found.setdefault(file.path.resolve(), file)
+        except SpecError as error:
+            errors.append(str(error))
+    if errors:
+        raise SpecError("\n".join(errors))
+    return list(found.values())
+
+
+def plan_specs(
+    files: Sequence[SpecFile], overrides: Sequence[str] = (), architecture: str | Architecture | None = None
+) -> list[PlannedSpec]:
+    """The plans of all ``files``, or an error with what is wrong with every one of them."""
+    from gemmgen.api import plan
+    from gemmgen.errors import PlanError
+
+    planned, errors = [], []
+    for file in files:
+        try:
+            planned.append(PlannedSpec(file, plan(file.path, architecture, overrides)))
+        except PlanError as error:
+            errors.append(f"{file.label}: {error}")
+        except SpecError as error:
+            errors.append(str(error))
+    if errors:
+        raise SpecError("\n".join(dict.fromkeys(errors)))
+    return planned
+
+
+def _find(argument: str) -> Iterator[SpecFile]:
+    path = Path(argument)
+    try:
+        is_directory, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{argument!r} cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
+    if is_directory:
+        files = sorted(path.rglob("*.yaml"))
+        if not files:
+            raise SpecError(f"{argument}: the directory holds no .yaml file")
+        yield from (SpecFile(str(file), file) for file in files)
+    elif exists:
+        yield SpecFile(argument, path)
+    else:
+        yield from _find_shipped(argument)
+
+
+def _find_shipped(argument: str) -> list[SpecFile]:
+    shipped = shipped_specs()
+    name = argument.removeprefix("specs/").removesuffix(".yaml").strip("/")
+    chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
+    if argument and chosen:
+        return [SpecFile(known, shipped[known]) for known in chosen]
+    close = get_close_matches(name, shipped, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"those that come with gemmgen: {', '.join(shipped)}"
+    raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")
+
+
+def write_output(path: Path, content: str | bytes) -> bool:
+    """Writes a file atomically; whether it changed. Raises ``GemmgenError`` if it cannot be written."""
+    from gemmgen.files import write_atomically
+
+    try:
+        return write_atomically(path, content)
+    except (OSError, ValueError) as error:
+        raise GemmgenError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
