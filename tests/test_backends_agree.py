@@ -11,7 +11,7 @@ from conftest import SPECS
 from gemmgen.api import compile_plan
 from gemmgen.emulation import EmulatorBackend
 from gemmgen.families import family_of
-from gemmgen.verification import prepare_case
+from gemmgen.case_memory import prepare_case
 
 pytestmark = pytest.mark.gpu
 
