@@ -173,23 +173,15 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
 @instruction("min", "max", when=is_integer)
 def min_max(inst: Instruction, binder: Binder) -> Operation:
     """The smaller or the larger one."""
-    compute = np.minimum if inst.opcode == "min" else np.maximum
+    ufunc = np.minimum if inst.opcode == "min" else np.maximum
+    relu = inst.has("relu")
+
+    def compute(a: Source, b: Source) -> Source:
+        result = ufunc(a, b)
+        return np.maximum(result, result.dtype.type(0)) if relu else result
+
     target = binder.target(inst, inst.operands[0], inst.type)
-    operation = binder.elementwise(target, compute, _sources(inst, binder, inst.type, inst.type))
-    if not inst.has("relu") or target is None:
-        return operation
-    row, zero = target, target.dtype.type(0)
-    full, some = operation
-
-    def full_relu() -> None:
-        full()
-        np.maximum(row, zero, out=row)
-
-    def some_relu(lanes: np.ndarray) -> None:
-        some(lanes)
-        row[lanes] = np.maximum(row[lanes], zero)
-
-    return Operation(full_relu, some_relu)
+    return binder.gathered([target], compute, _sources(inst, binder, inst.type, inst.type))
 
 
 @instruction("add", "min", "max", when=is_packed_integer)
