@@ -82,6 +82,8 @@ class Contest:
             if prepared.workspace_bytes:
                 pointer = int(call("cuMemAlloc", prepared.workspace_bytes))
                 cleanup.callback(release, "cuMemFree", pointer)
+                if prepared.workspace_zero_bytes:
+                    call("cuMemsetD8", pointer, 0, prepared.workspace_zero_bytes)
                 workspace = {array.name: pointer for array in sequence.arrays if array.role == "workspace"}
             self._calls.append((candidate, prepared, workspace))
 

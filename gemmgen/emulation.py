@@ -11,6 +11,9 @@ from gemmgen.launch import LaunchSequence
 from gemmgen.target import ARCHITECTURES
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from gemmgen.compiler import Binary
 
 POISON = 0xF5
@@ -40,10 +43,13 @@ class EmulatorBackend:
         launches = sequence.resolve(dimensions)
         if not launches:
             return
+        import numpy as np
+
         from gemmgen import emulator
         from gemmgen.emulator.launch import SHARED_LIMIT
 
-        pointers = _pointers(sequence, dimensions, buffers)
+        workspace = _workspace(sequence, dimensions)
+        pointers = _pointers(sequence, buffers, workspace)
         numbers = {**dimensions, **sequence.default_scalars, **scalars}
         known = ARCHITECTURES.get(binary.architecture)
         shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
@@ -65,6 +71,19 @@ class EmulatorBackend:
                 raise LaunchError(
                     f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}: {error}"
                 ) from error
+        left = np.flatnonzero(workspace[: sequence.workspace_zero_bytes.evaluate(dimensions)])
+        if left.size:
+            raise LaunchError(f"{sequence.name} does not leave its workspace as it found it: byte {left[0]} is not zero")
+
+
+def _workspace(sequence: LaunchSequence, dimensions: Mapping[str, int]) -> npt.NDArray[np.uint8]:
+    """The memory for all workspace arguments: zero where the sequence needs that, else poison."""
+    import numpy as np
+
+    size = sequence.workspace_bytes.evaluate(dimensions)
+    workspace = np.full(size, POISON, np.uint8)
+    workspace[: sequence.workspace_zero_bytes.evaluate(dimensions)] = 0
+    return workspace
 
 
 def _number(name: str, kind: str, numbers: Mapping[str, float]) -> Any:
@@ -75,19 +94,16 @@ def _number(name: str, kind: str, numbers: Mapping[str, float]) -> Any:
 
 
 def _pointers(
-    sequence: LaunchSequence, dimensions: Mapping[str, int], buffers: Mapping[str, HostBuffer]
+    sequence: LaunchSequence, buffers: Mapping[str, HostBuffer], workspace: npt.NDArray[np.uint8]
 ) -> dict[str, Any]:
     """What the emulator is given for each array; their memory is shared, not copied. Missing ones are null pointers."""
-    import numpy as np
-
     from gemmgen.emulator import Buffer
 
     pointers: dict[str, Any] = {}
     for argument in sequence.arrays:
         buffer = buffers.get(argument.name)
         if buffer is None and argument.role == "workspace":
-            size = sequence.workspace_bytes.evaluate(dimensions)
-            buffer = HostBuffer(np.full(size, POISON, np.uint8), initialised=False)
+            buffer = HostBuffer(workspace, initialised=False)
         if buffer is not None:
             pointers[argument.name] = Buffer(
                 buffer.storage,

@@ -21,14 +21,14 @@ BYTES: dict[str, int] = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "s8": 1, "u8":
 C_TYPES: dict[str, str] = {
     "f32": "float",
     "f64": "double",
-    "f16": "__half",
-    "bf16": "__nv_bfloat16",
+    "f16": "unsigned short",
+    "bf16": "unsigned short",
     "s8": "signed char",
     "u8": "unsigned char",
     "s32": "int",
     "s64": "long long",
 }
-"""How each type is written in CUDA."""
+"""How each type is written in CUDA. Halves are passed as their bits: the headers that name them are not built in."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,11 @@ class LaunchSequence:
     launches: tuple[KernelLaunch, ...]
     constraints: tuple[Constraint, ...] = ()
     workspace_bytes: Formula = field(default_factory=lambda: Formula("0"))
+    """Size of the workspace, the memory that every workspace argument points to; it is the sequence's alone while it runs."""
+    workspace_zero_bytes: Formula = field(default_factory=lambda: Formula("0"))
+    """How many bytes at the start of the workspace, for tickets and flags, the host sets to zero before it is first used.
+    Every run of the sequence leaves them zero, so that the next run with the same workspace finds them so; the rest of
+    the workspace holds anything."""
 
     def argument(self, name: str) -> Argument:
         """The argument called ``name``; ``KeyError`` if there is none."""
@@ -227,6 +232,7 @@ class LaunchSequence:
             "arguments": arguments,
             "constraints": [{"condition": str(c.condition), "explanation": c.explanation} for c in self.constraints],
             "workspace_bytes": str(self.workspace_bytes),
+            "workspace_zero_bytes": str(self.workspace_zero_bytes),
             "launches": [
                 {
                     "entry": launch.entry,

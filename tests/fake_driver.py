@@ -101,6 +101,10 @@ class FakeDriver:
         ctypes.memset(int(pointer), value, count)
         return (OK,)
 
+    def cuMemsetD8Async(self, pointer, value, count, stream):
+        self.calls.append(("cuMemsetD8Async", count, stream))
+        return self.cuMemsetD8(pointer, value, count)
+
     def cuMemsetD16(self, pointer, value, count):
         ctypes.memmove(int(pointer), value.to_bytes(2, "little") * count, 2 * count)
         return (OK,)

@@ -7,6 +7,8 @@ from sample_kernels import AXPBY, AXPBY_SOURCE, SCRIBBLE_SOURCE, SUM, SUM_SOURCE
 from gemmgen.backend import HostBuffer
 from gemmgen.emulation import EmulatorBackend
 from gemmgen.errors import LaunchError
+from gemmgen.formula import Formula
+from gemmgen.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 
 BACKEND = EmulatorBackend()
 
@@ -87,3 +89,42 @@ def test_a_scalar_without_a_value_is_named():
             {},
             {},
         )
+
+
+TICKET_SOURCE = """
+extern "C" __global__ void take(unsigned int* tickets, unsigned int* same, int reset, int* out)
+{
+    out[0] = static_cast<int>(atomicInc(tickets, reset) + same[1]);
+}
+"""
+TICKET = LaunchSequence(
+    name="ticket_sample",
+    dimensions=(Dimension("reset", "the largest ticket"),),
+    arguments=(
+        ArrayArgument("tickets", "u8", "workspace", (Formula("8"),), (Formula("1"),), 4, "the tickets"),
+        ArrayArgument("same", "u8", "workspace", (Formula("8"),), (Formula("1"),), 4, "the same memory"),
+        ScalarArgument("reset", "s32", "the largest ticket"),
+        ArrayArgument("out", "s32", "output", (Formula("1"),), (Formula("1"),), 4, "the ticket that was taken"),
+    ),
+    launches=(KernelLaunch("take", (Formula("1"),) * 3, (1, 1, 1), ("tickets", "same", "reset", "out")),),
+    workspace_bytes=Formula("8"),
+    workspace_zero_bytes=Formula("8"),
+)
+
+
+def take_ticket(sequence, reset):
+    out = HostBuffer(np.full(1, -1, np.int32), initialised=False)
+    BACKEND.run(compile_sample(TICKET_SOURCE), sequence, {"reset": reset}, {}, {"out": out})
+    return out.storage[0]
+
+
+def test_the_start_of_the_workspace_is_zero_and_the_rest_is_not():
+    from dataclasses import replace
+
+    assert take_ticket(TICKET, reset=0) == 0
+    assert take_ticket(replace(TICKET, workspace_zero_bytes=Formula("4")), reset=0) == np.int32(0xF5F5F5F5 - 2**32)
+
+
+def test_a_sequence_that_does_not_leave_its_workspace_zero_is_reported():
+    with pytest.raises(LaunchError, match="does not leave its workspace as it found it: byte 0 is not zero"):
+        take_ticket(TICKET, reset=1)

@@ -83,7 +83,7 @@ class Served:
         assert not self.thread.is_alive()
 
 
-def request(entry, size, offset=0, workspace=0, **launch):
+def request(entry, size, offset=0, workspace=0, zero=0, **launch):
     resolved = {"grid": (1, 1, 1), "block": (1, 1, 1), "cluster": (1, 1, 1), "shared_bytes": 0, **launch}
     parameters = (("n", "s32"), ("out", "pointer"), ("absent", "pointer"), ("alpha", "f32"), ("w", "pointer"))
     return RunRequest(
@@ -96,6 +96,7 @@ def request(entry, size, offset=0, workspace=0, **launch):
         buffers=(BufferRequest("out", 4 * size, offset),),
         workspaces=("w",),
         workspace_bytes=workspace,
+        workspace_zero_bytes=zero,
     )
 
 
@@ -135,6 +136,21 @@ def test_a_write_beside_an_array_is_reported_with_its_distance(fake_driver, at, 
     served = Served()
     replies = served.run(request("stray", 10, offset=offset), np.zeros(10, np.float32))
     assert replies[-1] == ("error", f"sample wrote outside its arrays: {message}")
+    served.end()
+
+
+@pytest.mark.parametrize(("left", "reply"), [(0.0, "done"), (1.0, "error")])
+def test_the_start_of_the_workspace_is_zero_before_a_run_and_has_to_be_after_it(fake_driver, left, reply):
+    def ticket(launch, values):
+        found = array_at(values[4], 4)
+        assert (found[:2] == 0).all() and np.isnan(found[2:]).all()
+        found[1] = left
+
+    fake_driver.kernels["ticket"] = ticket
+    served = Served()
+    replies = served.run(request("ticket", 10, workspace=16, zero=8), np.zeros(10, np.float32))
+    assert replies[-1][0] == reply
+    assert not left or "does not leave its workspace as it found it: byte 6 is not zero" in replies[-1][1]
     served.end()
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sample_kernels import AXPBY, AXPBY_SOURCE, SUM, SUM_SOURCE, compile_sample, formulas, needs_gpu
 
 from gemmgen.errors import EnvironmentMissing, LaunchError
+from gemmgen.formula import Formula
 from gemmgen.gpu import gpu_available
 from gemmgen.kernel import Kernel, stream_handle
 
@@ -233,6 +234,19 @@ def test_the_workspace_is_allocated_and_freed_on_the_stream(fake_driver):
     assert result.values[0] == 120
     assert ("cuMemAllocAsync", 160, 7) in fake_driver.calls
     assert set(fake_driver.memory) == mine
+    fake_driver.memory.clear()
+
+
+def test_the_part_of_the_workspace_that_must_be_zero_is_zeroed_on_the_stream(fake_driver):
+    seen = []
+    fake_driver.kernels.update(
+        row_sums=lambda launch, values: seen.append(array_at(values[3], 2).tolist()), total=lambda launch, values: None
+    )
+    x, result = OnGpu(fake_driver, (40, 3), stream=7), OnGpu(fake_driver, (1,), stream=7)
+    sequence = dataclasses.replace(SUM, workspace_zero_bytes=Formula("8"))
+    Kernel(sequence, FAKE_BINARY)(X=x, result=result)
+    assert ("cuMemsetD8Async", 8, 7) in fake_driver.calls
+    assert seen == [[0.0, 0.0]]
     fake_driver.memory.clear()
 
 

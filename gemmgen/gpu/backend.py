@@ -84,6 +84,7 @@ class GpuBackend:
             ),
             workspaces=tuple(argument.name for argument in sequence.arrays if argument.role == "workspace"),
             workspace_bytes=sequence.workspace_bytes.evaluate(dimensions),
+            workspace_zero_bytes=sequence.workspace_zero_bytes.evaluate(dimensions),
         )
         with self._lock:
             if self._worker is None:

@@ -20,6 +20,7 @@ class PreparedCall:
         self._dimensions = dict(dimensions)
         self._workspaces = tuple(argument.name for argument in sequence.arrays if argument.role == "workspace")
         self.workspace_bytes = sequence.workspace_bytes.evaluate(dimensions) if self._workspaces else 0
+        self.workspace_zero_bytes = sequence.workspace_zero_bytes.evaluate(dimensions) if self._workspaces else 0
 
     @property
     def is_empty(self) -> bool:
@@ -35,8 +36,8 @@ class PreparedCall:
     ) -> None:
         """Enqueues every kernel on ``stream``, after all work that is now on the streams ``wait_for``.
 
-        A workspace that is not among ``pointers`` is allocated and freed in the order of the stream. Raises
-        ``LaunchError``.
+        A workspace that is not among ``pointers`` is allocated, zeroed as far as it has to be, and freed in the order of
+        the stream. Raises ``LaunchError``.
         """
         if not self._launches:
             return
@@ -54,6 +55,8 @@ class PreparedCall:
                 return
             workspace = int(check(driver, driver.cuMemAllocAsync(self.workspace_bytes, stream)))
             try:
+                if self.workspace_zero_bytes:
+                    check(driver, driver.cuMemsetD8Async(workspace, 0, self.workspace_zero_bytes, stream))
                 self._enqueue_all(stream, values | dict.fromkeys(missing, workspace))
             finally:
                 release("cuMemFreeAsync", workspace, stream)

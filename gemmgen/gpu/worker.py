@@ -67,6 +67,8 @@ class RunRequest:
     workspaces: tuple[str, ...]
     """Arguments that point to the workspace."""
     workspace_bytes: int
+    workspace_zero_bytes: int = 0
+    """How many bytes at its start must be zero before the run, and after it."""
 
 
 def main() -> None:
@@ -119,6 +121,8 @@ def _load(loaded: dict[bytes, LoadedBinary], request: RunRequest, ordinal: int) 
 
 
 def _run(connection: Connection[Any, Any], binary: LoadedBinary, request: RunRequest, storages: list[Bytes]) -> None:
+    import numpy as np
+
     with ExitStack() as allocations:
         buffers = {
             buffer.name: GuardedBuffer(allocations, buffer.name, buffer.size_bytes, buffer.offset_bytes)
@@ -127,10 +131,12 @@ def _run(connection: Connection[Any, Any], binary: LoadedBinary, request: RunReq
         host = {buffer.name: storage for buffer, storage in zip(request.buffers, storages, strict=True)}
         for name, storage in host.items():
             buffers[name].upload(storage)
-        for name in request.workspaces:
-            if name not in buffers:
-                buffers[name] = GuardedBuffer(allocations, name, request.workspace_bytes, 0)
         pointers = {name: buffer.pointer for name, buffer in buffers.items()}
+        own = [name for name in request.workspaces if name not in buffers]
+        if own:
+            buffers[own[0]] = GuardedBuffer(allocations, own[0], request.workspace_bytes, 0)
+            buffers[own[0]].upload(np.zeros(request.workspace_zero_bytes, np.uint8))
+            pointers |= dict.fromkeys(own, buffers[own[0]].pointer)
         parameters = {name: kind for launch in request.launches for name, kind in launch.parameters}
         values = argument_values(parameters, request.dimensions, request.scalars, pointers)
         for launch in request.launches:
@@ -145,6 +151,10 @@ def _run(connection: Connection[Any, Any], binary: LoadedBinary, request: RunReq
         overruns = [text for name, buffer in buffers.items() for text in buffer.download(host.get(name))]
         if overruns:
             raise LaunchError(f"{request.title} wrote outside its arrays: {'; '.join(overruns)}")
+        for name in own[:1]:
+            left = np.flatnonzero(buffers[name].first_bytes(request.workspace_zero_bytes))
+            if left.size:
+                raise LaunchError(f"{request.title} does not leave its workspace as it found it: byte {left[0]} is not zero")
 
 
 class GuardedBuffer:
@@ -173,6 +183,15 @@ class GuardedBuffer:
         """Fills the buffer."""
         if storage.size:
             call("cuMemcpyHtoD", self.pointer, storage.ctypes.data, storage.size)
+
+    def first_bytes(self, count: int) -> Bytes:
+        """The first ``count`` bytes of the buffer."""
+        import numpy as np
+
+        found = np.empty(count, np.uint8)
+        if count:
+            call("cuMemcpyDtoH", found.ctypes.data, self.pointer, count)
+        return found
 
     def download(self, storage: Bytes | None) -> list[str]:
         """Reads the buffer into ``storage``; returns what was written outside it, in words."""
