@@ -104,6 +104,9 @@ class KernelLaunch:
     """Names from ``LaunchSequence.arguments``, in the order of the kernel's parameters."""
     dynamic_shared_bytes: Formula = field(default_factory=lambda: Formula("0"))
     cluster: tuple[int, int, int] = (1, 1, 1)
+    programmatic: bool = False
+    """Whether the kernel may start while the work before it in the stream still runs, to hide the time that a launch takes
+    (programmatic stream serialization): it waits for that work itself, before it touches memory."""
 
     @property
     def threads(self) -> int:
@@ -131,6 +134,7 @@ class ResolvedLaunch:
     """Dynamic shared memory."""
     parameters: tuple[tuple[str, str], ...]
     """(argument name, type) in the order of the kernel's parameters; the type of an array is ``pointer``."""
+    programmatic: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,7 @@ class LaunchSequence:
                     cluster=launch.cluster,
                     shared_bytes=launch.dynamic_shared_bytes.evaluate(dimensions),
                     parameters=tuple((name, types[name]) for name in launch.arguments),
+                    programmatic=launch.programmatic,
                 )
             )
         return tuple(resolved)
@@ -239,6 +244,7 @@ class LaunchSequence:
                     "grid": [str(extent) for extent in launch.grid],
                     "block": list(launch.block),
                     "cluster": list(launch.cluster),
+                    "programmatic": launch.programmatic,
                     "dynamic_shared_bytes": str(launch.dynamic_shared_bytes),
                     "arguments": list(launch.arguments),
                 }

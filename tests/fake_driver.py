@@ -142,8 +142,12 @@ class FakeDriver:
         values = [kind(value).value for value, kind in zip(*arguments, strict=True)]
         grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
         block = (config.blockDimX, config.blockDimY, config.blockDimZ)
-        cluster = config.attrs[0].value.clusterDim
-        self.calls.append(("cluster", cluster.x, cluster.y, cluster.z))
+        for attribute in config.attrs[: config.numAttrs]:
+            value = attribute.value
+            if attribute.id == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+                self.calls.append(("cluster", value.clusterDim.x, value.clusterDim.y, value.clusterDim.z))
+            else:
+                self.calls.append((attribute.id.name, value.programmaticStreamSerializationAllowed))
         return self._enqueue(int(config.hStream), (function, grid, block, config.sharedMemBytes, int(config.hStream)), values)
 
     def _enqueue(self, stream, launch, values):

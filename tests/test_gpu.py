@@ -276,6 +276,16 @@ def test_clusters_are_passed_as_a_launch_attribute(fake_driver):
     assert ("cluster", 2, 1, 1) in fake_driver.calls
 
 
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_an_early_start_is_passed_as_a_launch_attribute(fake_driver, cluster):
+    fake_driver.kernels["fine"] = lambda launch, values: None
+    launch = ResolvedLaunch("fine", (4, 2, 1), (32, 1, 1), cluster, 0, (("n", "s32"),), programmatic=True)
+    PreparedLaunch(LoadedBinary(b"cubin", "sm_80", 0), launch).enqueue(5, {"n": 3})
+    assert fake_driver.launches == [("fine", (4, 2, 1), (32, 1, 1), 0, 5)]
+    assert ("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 1) in fake_driver.calls
+    assert (("cluster", 2, 1, 1) in fake_driver.calls) == (cluster != (1, 1, 1))
+
+
 def test_a_binary_for_another_architecture_is_refused_by_name(fake_driver):
     with pytest.raises(LaunchError, match=r"compiled for sm_90.*Fake GPU.*compile it for sm_80"):
         LoadedBinary(b"cubin", "sm_90", 0)

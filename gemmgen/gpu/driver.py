@@ -262,7 +262,7 @@ class PreparedLaunch:
         self._names = tuple(name for name, _ in launch.parameters)
         self._types = tuple(_C_TYPES[kind] for _, kind in launch.parameters)
         self._geometry = (*launch.grid, *launch.block, launch.shared_bytes)
-        self._config = None if launch.cluster == (1, 1, 1) else launch
+        self._config = launch if launch.programmatic or launch.cluster != (1, 1, 1) else None
 
     def enqueue(self, stream: int, values: Mapping[str, Any]) -> None:
         """Enqueues the kernel on a stream of the current context; pointers are integers, 0 for null.
@@ -283,17 +283,26 @@ class PreparedLaunch:
 
     def _launch_config(self, launch: ResolvedLaunch, stream: int) -> Any:
         driver = self._driver
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster = attribute.value.clusterDim
-        cluster.x, cluster.y, cluster.z = launch.cluster
+        identifiers = driver.CUlaunchAttributeID
+        attributes = []
+        if launch.cluster != (1, 1, 1):
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = identifiers.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster = attribute.value.clusterDim
+            cluster.x, cluster.y, cluster.z = launch.cluster
+            attributes.append(attribute)
+        if launch.programmatic:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = identifiers.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
         config.sharedMemBytes = launch.shared_bytes
         config.hStream = driver.CUstream(stream)
-        config.attrs = [attribute]
-        config.numAttrs = 1
+        config.attrs = attributes
+        config.numAttrs = len(attributes)
         return config
 
 
