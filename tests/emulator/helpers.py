@@ -9,6 +9,7 @@ from math import floor
 
 import numpy as np
 from cuda.bindings import nvrtc
+
 from gemmgen import emulator
 
 DTYPES = {

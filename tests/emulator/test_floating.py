@@ -5,12 +5,20 @@ from math import isfinite
 
 import numpy as np
 import pytest
-from gemmgen.emulator import ieee
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemmgen.emulator import ieee
+
 from .helpers import (
-    AWKWARD_F32, DTYPES, FORMATS, all_pairs, assert_rounded, bits_to_f32, round_exact, run_instruction,
+    AWKWARD_F32,
+    DTYPES,
+    FORMATS,
+    all_pairs,
+    assert_rounded,
+    bits_to_f32,
+    round_exact,
+    run_instruction,
 )  # fmt: skip
 
 RANDOM = np.random.default_rng(11)

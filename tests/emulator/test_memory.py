@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from gemmgen import emulator
 
 from .helpers import run_cuda, wrap_ptx

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from gemmgen import emulator
 
 from .helpers import bits_to_f32, run_cuda, wrap_ptx
@@ -75,7 +76,7 @@ def test_warp_reductions(name, function):
 
 def test_bitwise_warp_reduction_of_a_part():
     got = run("if (lane >= 8) r = __reduce_xor_sync(0xffffff00, (unsigned)t); ")
-    want = [np.bitwise_xor.reduce(T[(T // 32 == w) & (T % 32 >= 8)]) for w in (0, 1)]
+    want = [np.bitwise_xor.reduce(T[(w == T // 32) & (T % 32 >= 8)]) for w in (0, 1)]
     np.testing.assert_array_equal(got, np.where(T % 32 >= 8, np.array(want)[T // 32], 0))
 
 

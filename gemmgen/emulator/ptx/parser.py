@@ -382,6 +382,8 @@ class _Parser:
             guard = self._register(word := tokens.next())
             if guard is None or guard.type != "pred":
                 raise tokens.error(f"{word} is no declared predicate")
+        if tokens.kind == "end":
+            raise tokens.error("the text ends in the middle of a function")
         if tokens.kind != "word":
             raise tokens.error(f"expected an instruction, got {tokens.word!r}")
         opcode, *modifiers = tokens.next().split(".")
