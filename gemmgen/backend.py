@@ -75,3 +75,22 @@ def numpy_type(element_type: str) -> np.dtype[Any]:
         "s64": "int64",
     }
     return np.dtype(names[element_type])
+
+
+def to_elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers as a kernel's elements; bfloat16 as its bits, rounded to nearest even."""
+    import numpy as np
+
+    if kind != "bf16":
+        return np.asarray(values).astype(numpy_type(kind))
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def to_numbers(kind: str, elements: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A kernel's elements as numbers: the inverse of ``to_elements``."""
+    import numpy as np
+
+    if kind != "bf16":
+        return elements
+    return (elements.astype(np.uint32) << 16).view(np.float32)

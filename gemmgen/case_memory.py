@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.backend import HostBuffer, numpy_type
+from gemmgen.backend import HostBuffer, numpy_type, to_elements
 from gemmgen.families import family_of
 from gemmgen.families.base import Case, KernelPlan
 from gemmgen.launch import BYTES, ArrayArgument
@@ -42,11 +42,7 @@ class CaseMemory:
 
     def fill(self, values: npt.NDArray[Any]) -> None:
         """Puts ``values`` into the array, rounded to its type."""
-        if self.array.type == "bf16":
-            bits = np.asarray(values, np.float32).view(np.uint32)
-            self.view[...] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        else:
-            self.view[...] = values
+        self.view[...] = to_elements(self.array.type, values)
 
     def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
         """What was changed that must not be: all of an input, and of an output what lies between its elements."""

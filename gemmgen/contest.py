@@ -12,12 +12,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.arrays import bind
+from gemmgen.backend import to_elements
 from gemmgen.errors import LaunchError, VerificationError
 from gemmgen.families import family_of
 from gemmgen.families.base import Case
 from gemmgen.gpu.driver import CudaError, LoadedBinary, bindings, call, release
 from gemmgen.gpu.launching import PreparedCall
-from gemmgen.gpu.rotation import Rotation, to_elements
+from gemmgen.gpu.rotation import Rotation
 from gemmgen.gpu.timing import Replay, capture, instantiate, new_stream, replay_seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.backend import Backend
+from gemmgen.backend import Backend, to_numbers
 from gemmgen.case_memory import prepare_case
 from gemmgen.compiler import Binary
 from gemmgen.errors import GemmgenError
@@ -134,7 +134,7 @@ def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) 
     worst, elements = 0.0, 0
     for name, piece in memory.items():
         if name in expected:
-            ratio, failure = _compare(name, piece.view, expected[name])
+            ratio, failure = _compare(name, to_numbers(piece.array.type, piece.view), expected[name])
             elements += piece.view.size
             worst = max(worst, ratio)
             if failure:
@@ -147,23 +147,27 @@ def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) 
 
 def _compare(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[float, str]:
     """Largest error over its bound, and a message about the first wrong element if there is one."""
-    actual = got.astype(np.float64)
     value = expected.value
+    exact_integers = value.dtype.kind in "iu"
+    actual = got if exact_integers else got.astype(np.float64)
     bound = np.zeros(value.shape) if expected.bound is None else expected.bound
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.abs(actual - value)
         same = (actual == value) | (np.isnan(actual) & np.isnan(value))
-        within = same | (np.isfinite(value) & np.isfinite(bound) & (error <= bound))
+        if expected.signed_zeros:
+            same &= (actual != 0) | (np.signbit(actual) == np.signbit(value))
+        error = np.where(same, 0.0, np.abs(actual.astype(np.float64) - value))
+        within = same | (np.isfinite(value) & np.isfinite(bound) & (bound > 0) & (error <= bound))
         ratios = np.where(same, 0.0, error / bound)
     if within.all():
         return float(ratios.max(initial=0.0)), ""
     wrong = np.argwhere(~within)
     where = tuple(int(index) for index in wrong[0])
     allowed = float(bound[where])
-    need = f"{value[where]:.9g} exactly" if allowed == 0 else f"{value[where]:.9g} within {allowed:.3g}"
+    digits = "d" if exact_integers else ".9g"
+    need = f"{value[where]:{digits}} exactly" if allowed == 0 else f"{value[where]:{digits}} within {allowed:.3g}"
     place = ", ".join(map(str, where))
     ratio = float(ratios[where]) if np.isfinite(ratios[where]) else float("inf")
-    return ratio, f"{name}[{place}] is {actual[where]:.9g}, expected {need}; {len(wrong)} of {value.size} elements are wrong"
+    return ratio, f"{name}[{place}] is {actual[where]:{digits}}, expected {need}; {len(wrong)} of {value.size} elements are wrong"
 
 
 def dimension_text(dimensions: Mapping[str, int], names: Iterable[str]) -> str:

@@ -11,12 +11,12 @@ from sample_kernels import needs_gpu
 
 from gemmgen import benchmark as benchmarks
 from gemmgen import contest
+from gemmgen.backend import to_elements, to_numbers
 from gemmgen.benchmark import Candidate, Timing, benchmark, compare
 from gemmgen.contest import first_difference
 from gemmgen.errors import EnvironmentMissing, LaunchError, VerificationError
 from gemmgen.gpu import gpu_available
 from gemmgen.gpu.clocks import ClockReader
-from gemmgen.gpu.rotation import to_elements, to_numbers
 
 __all__ = ["fake_driver"]
 

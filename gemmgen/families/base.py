@@ -107,8 +107,11 @@ class Case:
 class Expected:
     """What an output must be: ``value`` exactly, or within ``bound`` of it, element by element."""
 
-    value: npt.NDArray[np.float64]
+    value: npt.NDArray[Any]
+    """Float64; or integers, which are then compared as such, so that those beyond 2**53 stay exact."""
     bound: npt.NDArray[np.float64] | None = None
+    signed_zeros: bool = False
+    """Whether +0 and -0 count as different."""
 
 
 @dataclass(frozen=True)

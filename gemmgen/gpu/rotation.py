@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.arrays.views import ArrayView
-from gemmgen.backend import BASE_ALIGNMENT, numpy_type
+from gemmgen.backend import BASE_ALIGNMENT, numpy_type, to_elements, to_numbers
 from gemmgen.errors import LaunchError
 from gemmgen.formula import ceil_div, round_up
 from gemmgen.gpu.driver import CudaError, call, release
@@ -149,25 +149,6 @@ def _random_pool(kind: str, rng: np.random.Generator) -> npt.NDArray[Any]:
         return to_elements(kind, rng.standard_normal(_POOL_ELEMENTS, np.float32))
     low, high = {"s8": (-128, 128), "u8": (0, 256)}.get(kind, (-1000, 1000))
     return rng.integers(low, high, _POOL_ELEMENTS).astype(numpy_type(kind))
-
-
-def to_elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Numbers as a kernel's elements; bfloat16 as its bits, rounded to nearest even."""
-    import numpy as np
-
-    if kind != "bf16":
-        return np.asarray(values).astype(numpy_type(kind))
-    bits = np.asarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def to_numbers(kind: str, elements: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A kernel's elements as numbers: the inverse of ``to_elements``."""
-    import numpy as np
-
-    if kind != "bf16":
-        return elements
-    return (elements.astype(np.uint32) << 16).view(np.float32)
 
 
 def _torch_tensor(view: ArrayView, torch: Any) -> Any:
