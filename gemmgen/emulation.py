@@ -54,6 +54,7 @@ class EmulatorBackend:
         known = ARCHITECTURES.get(binary.architecture)
         shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
         for launch in launches:
+            given = pointers | dict(launch.structs)
             try:
                 emulator.launch(
                     binary.ptx,
@@ -62,7 +63,7 @@ class EmulatorBackend:
                     block=launch.block,
                     shared_bytes=launch.shared_bytes,
                     args=[
-                        pointers.get(name) if kind == "pointer" else _number(name, kind, numbers)
+                        given.get(name) if kind in ("pointer", "struct") else _number(name, kind, numbers)
                         for name, kind in launch.parameters
                     ],
                     shared_limit=shared_limit,

@@ -1,8 +1,8 @@
 """Integer formulas over the names of a problem, evaluated here and printable as C.
 
 A launch has to tell Python, C++ and the certificate the same story about its grid, so the story is kept as text:
-``ceil_div(m, 128) * ceil_div(n, 128)``. The grammar is small: names, non-negative integer literals, ``+ - * // %``, comparisons
-(1 or 0), ``min``, ``max``, ``ceil_div``, ``round_up`` and ``select(condition, yes, no)``.
+``ceil_div(m, 128) * ceil_div(n, 128)``. The grammar is small: names, non-negative integer literals, ``+ - * // % <<``,
+comparisons (1 or 0), ``min``, ``max``, ``ceil_div``, ``round_up`` and ``select(condition, yes, no)``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _BINARY: dict[type[ast.operator], tuple[Callable[[int, int], int], str]] = {
     ast.Mult: (operator.mul, "*"),
     ast.FloorDiv: (operator.floordiv, "/"),
     ast.Mod: (operator.mod, "%"),
+    ast.LShift: (operator.lshift, "<<"),
 }
 _COMPARE: dict[type[ast.cmpop], tuple[Callable[[int, int], bool], str]] = {
     ast.Lt: (operator.lt, "<"),

@@ -6,6 +6,7 @@ integers, so the same description serves Python, C++ and the certificate.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -82,7 +83,55 @@ class ArrayArgument:
         return self.role in ("output", "inout", "workspace")
 
 
-Argument = ScalarArgument | ArrayArgument
+@dataclass(frozen=True)
+class HostField:
+    """An array of integers within a ``HostArgument``."""
+
+    name: str
+    type: Literal["s32", "u32"]
+    capacity: int
+    """Elements that the struct has room for."""
+    count: Formula
+    """Elements that are filled; the rest are 0."""
+    value: Formula
+    """Element ``i``, over the problem's names and ``i``."""
+    meaning: str
+
+
+@dataclass(frozen=True)
+class HostArgument:
+    """A struct of integers that the host computes from the problem and passes by value: it then lies in constant memory,
+    where all lanes of a warp read one element at no cost. Its fields follow one another without padding."""
+
+    name: str
+    struct: str
+    """The name of the C type, which the source declares."""
+    fields: tuple[HostField, ...]
+    meaning: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the struct; every element has four bytes."""
+        return sum(4 * field.capacity for field in self.fields)
+
+    def pack(self, dimensions: Mapping[str, int]) -> bytes:
+        """The struct for one problem, as little-endian bytes. ``LaunchError`` if a field has no room for it."""
+        packed = bytearray()
+        for part in self.fields:
+            count = part.count.evaluate(dimensions)
+            values = [part.value.evaluate({**dimensions, "i": i}) for i in range(min(count, part.capacity))]
+            low, high = (-(2**31), 2**31 - 1) if part.type == "s32" else (0, 2**32 - 1)
+            if count > part.capacity or any(not low <= value <= high for value in values):
+                raise LaunchError(
+                    f"{self.name}.{part.name} ({part.meaning}) holds {part.capacity} {part.type} values, "
+                    f"the problem needs {count}, from {min(values, default=0)} to {max(values, default=0)}"
+                )
+            values += [0] * (part.capacity - count)
+            packed += struct.pack(f"<{part.capacity}{'i' if part.type == 's32' else 'I'}", *values)
+        return bytes(packed)
+
+
+Argument = ScalarArgument | ArrayArgument | HostArgument
 
 
 @dataclass(frozen=True)
@@ -133,7 +182,10 @@ class ResolvedLaunch:
     shared_bytes: int
     """Dynamic shared memory."""
     parameters: tuple[tuple[str, str], ...]
-    """(argument name, type) in the order of the kernel's parameters; the type of an array is ``pointer``."""
+    """(argument name, type) in the order of the kernel's parameters; the type of an array is ``pointer``, that of a host
+    argument ``struct``."""
+    structs: tuple[tuple[str, bytes], ...] = ()
+    """(argument name, value) of the host arguments among the parameters."""
     programmatic: bool = False
 
 
@@ -165,6 +217,11 @@ class LaunchSequence:
         return tuple(argument for argument in self.arguments if isinstance(argument, ArrayArgument))
 
     @property
+    def host_arguments(self) -> tuple[HostArgument, ...]:
+        """What the host computes from the problem."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, HostArgument))
+
+    @property
     def scalars(self) -> tuple[ScalarArgument, ...]:
         """Scalars that are no dimension of the problem, such as alpha."""
         dimensions = {dimension.name for dimension in self.dimensions}
@@ -180,10 +237,8 @@ class LaunchSequence:
 
         Raises ``LaunchError`` if a grid is larger than a GPU can have, ``FormulaError`` if a dimension is missing.
         """
-        types = {
-            argument.name: argument.type if isinstance(argument, ScalarArgument) else "pointer"
-            for argument in self.arguments
-        }
+        types = {argument.name: _parameter_type(argument) for argument in self.arguments}
+        structs: dict[str, bytes] = {}
         resolved: list[ResolvedLaunch] = []
         for launch in self.launches:
             grid = launch.grid_of(dimensions)
@@ -194,6 +249,8 @@ class LaunchSequence:
                 )
             if 0 in grid:
                 continue
+            if not structs:
+                structs = {host.name: host.pack(dimensions) for host in self.host_arguments}
             resolved.append(
                 ResolvedLaunch(
                     entry=launch.entry,
@@ -202,6 +259,7 @@ class LaunchSequence:
                     cluster=launch.cluster,
                     shared_bytes=launch.dynamic_shared_bytes.evaluate(dimensions),
                     parameters=tuple((name, types[name]) for name in launch.arguments),
+                    structs=tuple((name, structs[name]) for name in launch.arguments if name in structs),
                     programmatic=launch.programmatic,
                 )
             )
@@ -214,6 +272,27 @@ class LaunchSequence:
             if isinstance(argument, ScalarArgument):
                 arguments.append(
                     {"kind": "scalar", "name": argument.name, "type": argument.type, "meaning": argument.meaning}
+                )
+            elif isinstance(argument, HostArgument):
+                arguments.append(
+                    {
+                        "kind": "host",
+                        "name": argument.name,
+                        "struct": argument.struct,
+                        "bytes": argument.size_bytes,
+                        "fields": [
+                            {
+                                "name": part.name,
+                                "type": part.type,
+                                "capacity": part.capacity,
+                                "count": str(part.count),
+                                "value": str(part.value),
+                                "meaning": part.meaning,
+                            }
+                            for part in argument.fields
+                        ],
+                        "meaning": argument.meaning,
+                    }
                 )
             else:
                 arguments.append(
@@ -251,3 +330,9 @@ class LaunchSequence:
                 for launch in self.launches
             ],
         }
+
+
+def _parameter_type(argument: Argument) -> str:
+    if isinstance(argument, ScalarArgument):
+        return argument.type
+    return "pointer" if isinstance(argument, ArrayArgument) else "struct"

@@ -17,7 +17,7 @@ import yaml
 from gemmgen import __version__
 from gemmgen.families import family_of
 from gemmgen.families.base import KernelPlan, KernelSpec
-from gemmgen.launch import C_TYPES, Argument, ArrayArgument
+from gemmgen.launch import C_TYPES, Argument, ArrayArgument, HostArgument
 from gemmgen.resources import resource_directory
 
 _DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -60,6 +60,8 @@ def spec_lines(spec: KernelSpec) -> list[str]:
 
 def parameter(argument: Argument) -> str:
     """The declaration of a kernel parameter."""
+    if isinstance(argument, HostArgument):
+        return f"const __grid_constant__ {argument.struct} {argument.name}"
     kind = C_TYPES[argument.type]
     if not isinstance(argument, ArrayArgument):
         return f"{kind} {argument.name}"

@@ -134,12 +134,12 @@ class FakeDriver:
         return (OK,) if value <= 100_000 else (real.CUresult.CUDA_ERROR_INVALID_VALUE,)
 
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra):
-        values = [kind(value).value for value, kind in zip(*arguments, strict=True)]
+        values = [value if kind is None else kind(value).value for value, kind in zip(*arguments, strict=True)]
         launch = (function, (gx, gy, gz), (bx, by, bz), shared, int(stream))
         return self._enqueue(int(stream), launch, values)
 
     def cuLaunchKernelEx(self, config, function, arguments, extra):
-        values = [kind(value).value for value, kind in zip(*arguments, strict=True)]
+        values = [value if kind is None else kind(value).value for value, kind in zip(*arguments, strict=True)]
         grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
         block = (config.blockDimX, config.blockDimY, config.blockDimZ)
         for attribute in config.attrs[: config.numAttrs]:

@@ -16,7 +16,7 @@ from typing import Any
 from gemmgen.arrays.views import ArrayView, Device, describe, overlaps, overlaps_itself
 from gemmgen.errors import LaunchError
 from gemmgen.formula import Formula, FormulaError
-from gemmgen.launch import ArrayArgument, LaunchSequence, ScalarArgument
+from gemmgen.launch import ArrayArgument, HostArgument, LaunchSequence, ScalarArgument
 
 INTEGER_RANGES = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 1), "s64": (-(2**63), 2**63 - 1)}
 _LARGEST_FLOAT = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f64": math.inf}
@@ -81,7 +81,7 @@ def _views_of(sequence: LaunchSequence, arrays: Mapping[str, Any], problems: lis
 
 def unknown_names(sequence: LaunchSequence, names: Iterable[str]) -> list[str]:
     """A problem for each name that the sequence has no argument for."""
-    known = [argument.name for argument in sequence.arguments]
+    known = [argument.name for argument in sequence.arguments if not isinstance(argument, HostArgument)]
     known += [dimension.name for dimension in sequence.dimensions if dimension.name not in known]
     return [f"there is no argument {name!r} of that kind; the arguments are {', '.join(known)}" for name in names]
 

@@ -248,11 +248,11 @@ class LoadedBinary:
 class PreparedLaunch:
     """A launch of a loaded kernel that only lacks the values of its arguments and a stream."""
 
-    __slots__ = ("_arguments", "_config", "_driver", "_entry", "_function", "_geometry", "_names", "_types")
+    __slots__ = ("_config", "_driver", "_entry", "_function", "_geometry", "_names", "_structs", "_types")
 
     def __init__(self, loaded: LoadedBinary, launch: ResolvedLaunch) -> None:
         for name, kind in launch.parameters:
-            if kind not in _C_TYPES:
+            if kind not in _C_TYPES and kind != "struct":
                 raise LaunchError(
                     f"{launch.entry}: the argument {name} has type {kind}, which cannot be passed by value"
                 )
@@ -260,7 +260,8 @@ class PreparedLaunch:
         self._entry = launch.entry
         self._function = loaded.function(launch)
         self._names = tuple(name for name, _ in launch.parameters)
-        self._types = tuple(_C_TYPES[kind] for _, kind in launch.parameters)
+        self._types = tuple(_C_TYPES.get(kind) for _, kind in launch.parameters)  # None: a ctypes structure
+        self._structs = {name: _structure(value) for name, value in launch.structs}
         self._geometry = (*launch.grid, *launch.block, launch.shared_bytes)
         self._config = launch if launch.programmatic or launch.cluster != (1, 1, 1) else None
 
@@ -270,6 +271,8 @@ class PreparedLaunch:
         Raises ``CudaError``. Errors inside the kernel show in a later call.
         """
         driver = self._driver
+        if self._structs:
+            values = {**values, **self._structs}
         arguments = (tuple([values[name] for name in self._names]), self._types)
         if self._config is None:
             result = driver.cuLaunchKernel(self._function, *self._geometry, stream, arguments, 0)
@@ -306,15 +309,24 @@ class PreparedLaunch:
         return config
 
 
+def _structure(value: bytes) -> ctypes.Structure:
+    """A struct of these bytes, which the driver copies when the kernel is launched."""
+    kind: Any = type("HostStruct", (ctypes.Structure,), {"_fields_": [("bytes", ctypes.c_byte * len(value))]})
+    structure: ctypes.Structure = kind.from_buffer_copy(value)
+    return structure
+
+
 def argument_values(
     parameters: Mapping[str, str],
     dimensions: Mapping[str, int],
     scalars: Mapping[str, float],
     pointers: Mapping[str, int],
 ) -> dict[str, Any]:
-    """A value for every parameter (name to type); an array that is not in ``pointers`` is a null pointer."""
+    """A value for every parameter (name to type) but the structs; an array that is not in ``pointers`` is a null pointer."""
     values: dict[str, Any] = {}
     for name, kind in parameters.items():
+        if kind == "struct":
+            continue  # part of the launch
         if kind == "pointer":
             values[name] = int(pointers.get(name, 0))
         elif name in dimensions:
