@@ -1,0 +1,60 @@
+# Everything that a checkout needs: Python 3.11 or later, and make. The environment is made in .venv by whatever needs it.
+
+PYTHON ?= python3
+SPEC ?= specs/gemm/v3_double_buffer.yaml
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := build/demo
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test lint clean
+
+help:
+	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
+	@echo "make test    run the tests"
+	@echo "make lint    run the linter and the type checker"
+	@echo "make clean   remove the environment and everything that was generated"
+	@echo
+	@echo "PYTHON=python3.12 chooses the Python that makes .venv; SPEC=specs/... the kernel of the demo."
+
+demo: $(VENV)/.installed
+	@printf '\n== 1. The spec: %s\n\n' '$(SPEC)'
+	@cat '$(SPEC)'
+	@rm -rf $(DEMO)
+	@printf '\n== 2. Rendered: specialised CUDA, of which this is the mainloop\n\n'
+	@$(BIN)/gemmgen render '$(SPEC)' -o $(DEMO)
+	@echo
+	@sed -n '/    \/\/ Mainloop/,/^    }$$/p' $(DEMO)/*.cu
+	@printf '\n== 3. Compiled by NVRTC for every architecture that the spec allows\n\n'
+	@$(BIN)/gemmgen compile '$(SPEC)' --arch all
+	@printf '\n== 4. Verified: every edge case, every element, against a reference\n\n'
+	@$(BIN)/gemmgen verify '$(SPEC)'
+	@printf '\nThe kernel is %s. What next: %s --help\n' "$$(ls $(DEMO)/*.cu)" '$(BIN)/gemmgen'
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed-dev
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find gemmgen tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'gemmgen needs Python 3.11 or later; choose one with: make PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo '$(PYTHON) cannot make environments; on Debian and Ubuntu: apt install python3-venv'; exit 1; }
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo 'Installing gemmgen into $(VENV); only the first time takes long.'
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo 'Installing gemmgen and its tools into $(VENV); only the first time takes long.'
+	@$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
