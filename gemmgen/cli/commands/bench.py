@@ -97,7 +97,7 @@ def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group
 def _problem_text(problem: dict[str, int], item: PlannedSpec) -> str:
     from gemmgen.families import family_of
 
-    return " ".join(f"{name}={problem[name]}" for name in family_of(item.plan.spec).size_names)
+    return ",".join(str(problem[name]) for name in family_of(item.plan.spec).size_names)
 
 
 def _roofline(problem: dict[str, int], item: PlannedSpec, device: GpuDevice) -> Roofline | None:
@@ -153,7 +153,7 @@ def _print_reports(runs: Sequence[tuple[_Group, BenchmarkReport]], device: GpuDe
             )
         notes |= dict.fromkeys(report.notes)
     columns = [
-        Column("problem", folds=True),
+        Column("size", folds=True),
         Column("spec", folds=True),
         Column("µs", "right"),
         Column("spread", "right"),

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+from gemmgen.cli.output import duration, rate
+
+
+def test_explain_tells_the_plan_and_the_roof_that_binds(run: Run, spec: Path) -> None:
+    shown = run("explain", spec).out
+    for title in ("What it computes", "Tile hierarchy", "Shared memory", "Launch", "Roofs of the H200"):
+        assert title in shown
+    assert "bound by    arithmetic: at least 2.10 ms" in shown
+
+
+def test_explain_for_another_device_and_size(run: Run, spec: Path) -> None:
+    explained = run("explain", spec, "--device", "t4", "--size", "64,64,4", "--json").json
+    assert explained["device"] == "T4"
+    assert explained["binding"] == "memory"
+    assert explained["operations"] == 2 * 64 * 64 * 4
+    assert explained["launch_sequence"]["launches"][0]["entry"] == explained["name"]
+
+
+def test_explain_an_empty_problem(run: Run, spec: Path) -> None:
+    assert run("explain", spec, "--size", "0,0,0", "--json").json["intensity"] is None
+    run("explain", spec, "--size", "0,0,0")
+
+
+def test_explain_says_that_a_device_is_too_old(run: Run, spec: Path) -> None:
+    assert "does not run on it" in run("explain", spec, "--device", "T4", "--set", "architecture=sm_80").out
+
+
+def test_schema_is_json_schema_on_standard_output_or_in_a_file(run: Run) -> None:
+    schema = json.loads(run("schema").out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    run("schema", "-o", "schema.json")
+    assert json.loads(Path("schema.json").read_text()) == schema
+    assert "unchanged" in run("schema", "-o", "schema.json").out
+
+
+def test_doctor_lists_pieces_and_costs(run: Run) -> None:
+    names = [finding["name"] for finding in run("doctor", "--json").json]
+    assert {"Python", "NVRTC", "cache"} <= set(names)
+    assert "NVRTC" in run("doctor").out
+
+
+def test_cache_is_shown_and_emptied(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    run("compile", spec)
+    assert run("cache", "info", "--json").json["entries"] == 1
+    assert "1 entry" in run("cache", "info").out
+    assert run("cache", "clear").out == "1 compiled kernel removed\n"
+    assert run("cache", "info", "--json").json["entries"] == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(run: Run, shell: str) -> None:
+    assert "_GEMMGEN_COMPLETE" in run("completion", shell).out
+
+
+def test_tables_neither_cut_nor_fold_when_piped(run: Run, spec: Path) -> None:
+    name = "a_rather_long_name_" * 10 + ".yaml"
+    spec.rename(name)
+    lines = run("compile", name).out.splitlines()
+    assert len(lines) == 3
+    assert lines[2].startswith(name)
+
+
+def test_narrow_tables_fold_and_lose_nothing(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    spec.rename("a_rather_long_name_that_folds_on_a_narrow_terminal.yaml")
+    shown = run("compile", "a_rather_long_name_that_folds_on_a_narrow_terminal.yaml").out
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "…" not in shown
+    assert "".join(line.split(" ")[0] for line in shown.splitlines()[2:]) == "a_rather_long_name_that_folds_on_a_narrow_terminal.yaml"
+
+
+def test_numbers_for_people() -> None:
+    assert [duration(s) for s in (0, 3e-9, 4.45e-5, 0.265, 12.34, 1234)] == ["0 s", "3.00 ns", "44.5 µs", "265 ms", "12.3 s", "1234 s"]
+    assert [rate(v, "B/s") for v in (0, 999, 1e3, 4.55e12)] == ["0.00 B/s", "999 B/s", "1.00 kB/s", "4.55 TB/s"]
