@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import SPEC, Run
+
+from cli.conftest import SPEC, Run
 
 COMMANDS = (("render", "-o", "out"), ("compile", "-o", "out"), ("verify", "--backend", "emulator"), ("explain",))
 

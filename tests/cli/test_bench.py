@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SPEC, Run
 
+from cli.conftest import SPEC, Run
 from gemmgen.benchmark import BenchmarkReport, Candidate, Timing, compare
 from gemmgen.gpu.clocks import Clocks
 from gemmgen.gpu.driver import GpuDevice

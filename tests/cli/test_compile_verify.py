@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import SPEC, Run
 
+from cli.conftest import SPEC, Run
 from gemmgen.rendering import Source
 
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Run
 
+from cli.conftest import Run
 from gemmgen.cli.output import duration, rate
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import SPEC, Run
+
+from cli.conftest import SPEC, Run
 
 
 def test_a_spec_is_rendered_to_standard_output(run: Run, spec: Path) -> None:
