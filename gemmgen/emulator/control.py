@@ -14,6 +14,8 @@ import numpy as np
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.emulator.instructions.forms import check_form
+from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.program import BasicBlock
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
@@ -61,6 +63,13 @@ class Control:
         inst, following = block.terminator, block.index + 1
         if inst is None:
             return lambda lanes: following
+        try:
+            check_form(inst)
+            return self._terminator(inst, block, following)
+        except MISUSE as error:
+            raise misunderstood(inst, error) from error
+
+    def _terminator(self, inst: Instruction, block: BasicBlock, following: int) -> Terminator:
         match inst.opcode:
             case "bra":
                 return self._branch(inst, block.targets[0], following)

@@ -13,6 +13,7 @@ from gemmgen.emulator.control import AGAIN, EXITED, STALLED, Control, LaneState,
 from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
 from gemmgen.emulator.instructions import bind
+from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import mask_source, present_words, value_at
 from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
 from gemmgen.emulator.program import BasicBlock, Program
@@ -25,12 +26,18 @@ from gemmgen.emulator.specials import SpecialRegisters
 class BoundBlock:
     """A basic block bound to a machine."""
 
-    __slots__ = ("block", "finish", "full", "masks", "some")
+    __slots__ = ("at", "block", "finish", "full", "masks", "some")
 
     def __init__(
-        self, block: BasicBlock, operations: Sequence[Operation], finish: Terminator, masks: np.ndarray | np.generic | None
+        self,
+        block: BasicBlock,
+        operations: Sequence[Operation],
+        at: Sequence[Instruction],
+        finish: Terminator,
+        masks: np.ndarray | np.generic | None,
     ) -> None:
         self.block = block
+        self.at = at
         self.full: list[Callable[[], None]] = [operation.full for operation in operations]
         self.some: list[Callable[[Lanes], None]] = [operation.some for operation in operations]
         self.finish = finish
@@ -75,7 +82,9 @@ class Machine:
             else:
                 operations.append(self.binder.guarded(piece, bind(piece, self.binder)))
         masks = mask_source(block.body[0], self.binder) if block.synchronizing else None
-        bound = BoundBlock(block, operations, self.control.terminator(block), masks)
+        at = [piece[0] if isinstance(piece, list) else piece for piece in pieces]
+        at.append(block.terminator or block.body[-1])
+        bound = BoundBlock(block, operations, at, self.control.terminator(block), masks)
         self.bound[number] = bound
         return bound
 
@@ -117,15 +126,21 @@ class Machine:
                 steps += 1
                 if steps > step_limit:
                     self._give_up(bound, lanes, steps)
-                if lanes is None:
-                    executions[number] += total
-                    for full in bound.full:
-                        full()
-                else:
-                    executions[number] += len(lanes)
-                    for some in bound.some:
-                        some(lanes)
-                number = bound.finish(lanes)
+                position = 0
+                try:
+                    if lanes is None:
+                        executions[number] += total
+                        for full in bound.full:
+                            full()
+                            position += 1
+                    else:
+                        executions[number] += len(lanes)
+                        for some in bound.some:
+                            some(lanes)
+                            position += 1
+                    number = bound.finish(lanes)
+                except MISUSE as error:
+                    raise misunderstood(bound.at[position], error) from error
                 if number == AGAIN:
                     break
                 if lanes is not None and (number >= until or not schedule.keep(bound.block.polling)):

@@ -20,7 +20,7 @@ def is_integer(inst: Instruction) -> bool:
 
 def is_packed_integer(inst: Instruction) -> bool:
     """Whether the operation is on two 16-bit integers."""
-    return inst.modifiers[-1] in ("u16x2", "s16x2")
+    return bool(inst.modifiers) and inst.modifiers[-1] in ("u16x2", "s16x2")
 
 
 def _sources(inst: Instruction, binder: Binder, *types: str) -> list[Source]:

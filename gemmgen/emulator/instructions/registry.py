@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 from gemmgen.emulator.binding import Binder, Operation
 from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.ptx.syntax import Instruction
+
+MISUSE = (IndexError, KeyError, ValueError, TypeError, AttributeError, AssertionError)
+"""What Python raises when a handler meets operands or modifiers of a kind that it did not expect."""
 
 Handler = Callable[[Instruction, Binder], Operation]
 
@@ -26,13 +30,20 @@ def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None
 
 def bind(inst: Instruction, binder: Binder) -> Operation:
     """The operation of an instruction, guard not included. Raises UnknownInstruction."""
-    for accepts, handler in _HANDLERS.get(inst.opcode, ()):
-        if accepts(inst):
-            try:
+    check_form(inst)
+    try:
+        for accepts, handler in _HANDLERS.get(inst.opcode, ()):
+            if accepts(inst):
                 return handler(inst, binder)
-            except (IndexError, KeyError, ValueError, TypeError, AttributeError, AssertionError) as error:
-                raise UnknownInstruction(f"{inst.opcode} in a form that is not understood ({error})", instruction=inst) from error
+    except MISUSE as error:
+        raise misunderstood(inst, error) from error
     raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+
+
+def misunderstood(inst: Instruction, error: Exception) -> UnknownInstruction:
+    """The error for an instruction whose operands or modifiers a handler could not make sense of."""
+    why = f" ({error})" if isinstance(error, ValueError | TypeError) else ""
+    return UnknownInstruction(f"{inst.opcode} in a form that is not understood{why}", instruction=inst)
 
 
 def opcodes() -> list[str]:

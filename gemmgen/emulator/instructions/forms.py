@@ -1,0 +1,62 @@
+"""Which modifiers each opcode may carry. A modifier that no handler knows must not be ignored: it may change the result."""
+
+from __future__ import annotations
+
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
+
+_TYPES = " ".join(TYPE_BYTES)
+_ROUNDINGS = "rn rz rm rp"
+_COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
+_SPACES = "global shared shared::cta shared::cluster local param param::entry param::func const"
+_ORDER = "weak volatile mmio relaxed acquire release acq_rel sc cta cluster gpu sys"
+
+_FORMS = {
+    "add sub": f"{_ROUNDINGS} ftz sat cc u16x2 s16x2",
+    "mul mad": f"lo hi wide {_ROUNDINGS} ftz sat cc",
+    "fma": f"{_ROUNDINGS} ftz sat relu",
+    "mul24 mad24": "lo hi sat",
+    "div": f"approx full {_ROUNDINGS} ftz",
+    "rcp sqrt rsqrt": f"approx {_ROUNDINGS} ftz",
+    "ex2 lg2 sin cos tanh": "approx ftz",
+    "rem sad dp4a copysign and or xor not cnot lop3 shl shr popc clz brev bfe bfi fns selp mov activemask": "",
+    "neg abs slct": "ftz",
+    "min max": "ftz NaN xorsign abs relu u16x2 s16x2",
+    "dp2a": "lo hi",
+    "bfind": "shiftamt",
+    "bmsk": "clamp wrap",
+    "shf": "l r clamp wrap",
+    "prmt": "f4e b4e rc8 ecl ecr rc16",
+    "testp": "finite infinite number notanumber normal subnormal",
+    "setp set": f"{_COMPARISONS} and or xor ftz",
+    "cvt": f"{_ROUNDINGS} rna rni rzi rmi rpi ftz sat relu satfinite tf32 pack",
+    "cvta": f"to {_SPACES}",
+    "isspacep": _SPACES,
+    "ld ldu": f"{_ORDER} {_SPACES} v2 v4 v8 ca cg cs lu cv nc",
+    "st": f"{_ORDER} {_SPACES} v2 v4 v8 wb cg cs wt",
+    "atom red": f"{_ORDER} {_SPACES} add min max inc dec and or xor exch cas noftz",
+    "membar": "cta gl sys",
+    "fence": f"{_ORDER} proxy alias async global shared::cta shared::cluster mbarrier_init",
+    "bar barrier": "cta warp sync arrive red popc and or aligned",
+    "shfl": "sync up down bfly idx",
+    "vote": "sync all any uni ballot",
+    "match": "sync all any",
+    "redux": "sync add min max and or xor abs NaN",
+    "elect": "sync",
+    "bra ret": "uni",
+    "brx": "idx uni",
+    "exit": "",
+    "trap": "assert",
+}
+
+_ALLOWED = {opcode: frozenset(f"{_TYPES} {words}".split()) for names, words in _FORMS.items() for opcode in names.split()}
+
+
+def check_form(inst: Instruction) -> None:
+    """Raises UnknownInstruction for a modifier that the opcode's handler does not know. Cache hints pass."""
+    allowed = _ALLOWED.get(inst.opcode)
+    if allowed is None:
+        return
+    for modifier in inst.modifiers:
+        if modifier not in allowed and not modifier.startswith(("L1::", "L2::")):
+            raise UnknownInstruction(f"{inst.opcode} with the modifier .{modifier}", instruction=inst)
