@@ -6,7 +6,7 @@ SPEC ?= specs/gemm/v3_double_buffer.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: help demo test lint clean
 
