@@ -13,7 +13,7 @@ from gemmgen.emulator.errors import (
     ReadOnly,
     Trapped,
     UnknownInstruction,
-)  # fmt: skip
+)
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomWarps, Schedule

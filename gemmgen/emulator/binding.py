@@ -22,7 +22,7 @@ from gemmgen.emulator.ptx.syntax import (
     Sink,
     Special,
     Symbol,
-)  # fmt: skip
+)
 from gemmgen.emulator.registers import DTYPES, RegisterFile
 from gemmgen.emulator.specials import SpecialRegisters
 

@@ -12,12 +12,12 @@ from typing import NoReturn
 import numpy as np
 
 from gemmgen.emulator.binding import Binder
+from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import value_at
-from gemmgen.emulator.program import BasicBlock
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
 from gemmgen.emulator.schedule import BLOCKED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +105,10 @@ def _launch(
             f"{program.entry.name} needs {needed} bytes of shared memory ({program.shared_bytes} static, "
             f"{shared_bytes} dynamic); the limit is {shared_limit}"
         )
-    memory = DeviceMemory(program, args)
+    try:
+        memory = DeviceMemory(program, args)
+    except MemoryError:
+        raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
     total_blocks = grid[0] * grid[1] * grid[2]
     per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave)
     counts: Counter[str] = Counter()
@@ -117,8 +121,11 @@ def _launch(
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
             machine.spaces.global_.map(memory.data, memory.regions)
             machine.start_wave(first, grid, observers)
-            with np.errstate(all="ignore", under="call", call=machine.flags):
-                steps += machine.run(schedule, step_limit - steps)
+            try:
+                with np.errstate(all="ignore", under="call", call=machine.flags):
+                    steps += machine.run(schedule, step_limit - steps)
+            finally:
+                machine.spaces.global_.release()
             counts += machine.take_counts()
             first += count
             waves += 1
@@ -169,18 +176,26 @@ def _blocks_per_wave(program: Program, block: Dim3, total: int, shared: int, lan
     return -(-total // waves)
 
 
-_machines: OrderedDict[tuple[int, Dim3, int, int], tuple[Program, Machine, int]] = OrderedDict()
+class _Machines(threading.local):
+    """The machines of one thread, most recently used last."""
+
+    def __init__(self) -> None:
+        self.by_shape: OrderedDict[tuple[int, Dim3, int, int], tuple[Program, Machine, int]] = OrderedDict()
+
+
+_machines = _Machines()
 
 
 def _machine(program: Program, block: Dim3, blocks: int, shared: int) -> Machine:
     """A machine for so many blocks: a used one if there is one, since binding costs more than running a small launch."""
     key = (id(program), block, blocks, shared)
-    found = _machines.pop(key, None)
+    known = _machines.by_shape
+    found = known.pop(key, None)
     if found is None:
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
         found = (program, Machine(program, block, blocks, shared), size)
-    _machines[key] = found
-    while len(_machines) > 1 and sum(size for _, _, size in _machines.values()) > _CACHED_MACHINE_BYTES:
-        _machines.popitem(last=False)
+    known[key] = found
+    while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
+        known.popitem(last=False)
     return found[1]

@@ -9,6 +9,7 @@ import numpy as np
 
 from gemmgen.emulator import fusion
 from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import AGAIN, EXITED, STALLED, Control, LaneState, Terminator
 from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
@@ -16,7 +17,7 @@ from gemmgen.emulator.instructions import bind
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import mask_source, present_words, value_at
 from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
-from gemmgen.emulator.program import BasicBlock, Program
+from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
@@ -94,6 +95,8 @@ class Machine:
         """Fresh lanes for the blocks from `first_block` on."""
         self.geometry.first_block, self.geometry.grid_dim = first_block, grid_dim
         self.spaces.watch(observers)
+        self.executions[:] = [0] * len(self.executions)
+        self.registers.clear()
         self.spaces.shared.clear()
         self.spaces.local.clear()
         self.specials.refresh()

@@ -134,6 +134,10 @@ class GlobalSpace(Space):
         self._stops = np.array([region.stop for region in regions], np.int64)
         self._writable = np.array([region.writable for region in regions], np.bool_)
 
+    def release(self) -> None:
+        """Lets go of a launch's memory."""
+        self.map(np.zeros(UNIT_BYTES, np.uint8), [Region("nothing", 0, 0, False)])
+
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         if addresses.dtype != np.uint64:
             addresses = addresses.astype(np.uint64)

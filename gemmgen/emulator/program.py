@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from gemmgen.emulator.blocks import BasicBlock, cut
 from gemmgen.emulator.errors import BadLaunch, ParseError, UnknownInstruction
 from gemmgen.emulator.ptx import parse
 from gemmgen.emulator.ptx.syntax import (
@@ -22,30 +23,10 @@ from gemmgen.emulator.ptx.syntax import (
     Variable,
     Vector,
     registers_of,
-)  # fmt: skip
+)
 
 MAX_CALL_DEPTH = 32
 MAX_INSTRUCTIONS = 2_000_000
-
-_BRANCHES = {"bra", "brx", "ret", "exit", "trap"}
-_BARRIERS = {"bar", "barrier"}
-_WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"}
-
-
-@dataclass(frozen=True, slots=True)
-class BasicBlock:
-    """Instructions that run one after another. The terminator, if any, decides where the lanes go next.
-
-    `synchronizing`: the first instruction makes lanes of a warp wait for each other. `polling`: it lies on a cycle and
-    reads memory in a way that another thread's write can end the cycle.
-    """
-
-    index: int
-    body: tuple[Instruction, ...]
-    terminator: Instruction | None
-    targets: tuple[int, ...]
-    synchronizing: bool
-    polling: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +100,7 @@ class _Linker:
         self._expand(self.entry, "", {}, 0)
         self._append_final_return()
         shared_bytes, dynamic_offset = self._place_shared()
-        blocks = self._cut()
+        blocks = cut(self.flat.body, self.flat.labels, self.branch_targets)
         return Program(
             self.module, self.entry, blocks, self._collect_registers(), self.symbols, parameter_bytes, static_bytes,
             shared_bytes, dynamic_offset, _align(self.local_bytes, 16), any(block.polling for block in blocks),
@@ -287,41 +268,6 @@ class _Linker:
             line = body[-1].line if body else self.entry.line
             body.append(Instruction("ret", (), (), None, False, line, "ret;", None))
 
-    # -- basic blocks ------------------------------------------------------------------------------------------
-
-    def _cut(self) -> tuple[BasicBlock, ...]:
-        body, labels = self.flat.body, self.flat.labels
-        starts = {0, *(index for index in labels.values() if index < len(body))}
-        for index, instruction in enumerate(body):
-            if _is_terminator(instruction):
-                starts.add(index + 1)
-            elif is_warp_synchronous(instruction):
-                starts.add(index)
-        ordered = sorted(start for start in starts if start < len(body))
-        number = {start: block for block, start in enumerate(ordered)}
-        successors: list[tuple[int, ...]] = []
-        pieces: list[tuple[tuple[Instruction, ...], Instruction | None, tuple[int, ...]]] = []
-        for block, start in enumerate(ordered):
-            stop = ordered[block + 1] if block + 1 < len(ordered) else len(body)
-            last = body[stop - 1]
-            terminator = last if _is_terminator(last) else None
-            inner = tuple(body[start : stop - 1 if terminator else stop])
-            targets: tuple[int, ...] = ()
-            if terminator is not None and terminator.opcode == "bra":
-                targets = (number[labels[_label(terminator.operands[0])]],)
-            elif terminator is not None and terminator.opcode == "brx":
-                targets = tuple(number[labels[name]] for name in self.branch_targets[_label(terminator.operands[1])])
-            falls = terminator is None or terminator.guard is not None or terminator.opcode in _BARRIERS
-            pieces.append((inner, terminator, targets))
-            successors.append((*targets, block + 1) if falls and block + 1 < len(ordered) else targets)
-        cyclic = _blocks_on_cycles(successors)
-        blocks = []
-        for block, (inner, terminator, targets) in enumerate(pieces):
-            synchronizing = bool(inner) and is_warp_synchronous(inner[0])
-            polling = cyclic[block] and any(_can_observe_others(instruction) for instruction in inner)
-            blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, polling))
-        return tuple(blocks)
-
     def _collect_registers(self) -> dict[str, tuple[Register, ...]]:
         """The registers in use by class, in order of name, so that runs of registers are runs of rows."""
         found: dict[str, Register] = {}
@@ -335,79 +281,6 @@ class _Linker:
         for register in found.values():
             by_class[register_class(register.type)].append(register)
         return {name: tuple(sorted(group, key=_natural)) for name, group in by_class.items()}
-
-
-def is_warp_synchronous(instruction: Instruction) -> bool:
-    """Whether lanes of a warp wait for each other at this instruction."""
-    if instruction.opcode in _WARP_SYNCHRONOUS:
-        return True
-    return instruction.opcode == "bar" and instruction.has("warp")
-
-
-def _is_terminator(instruction: Instruction) -> bool:
-    if instruction.opcode in _BARRIERS:
-        return not instruction.has("warp") and not instruction.has("cluster")
-    return instruction.opcode in _BRANCHES
-
-
-def _can_observe_others(instruction: Instruction) -> bool:
-    if instruction.opcode == "atom":
-        return True
-    if instruction.opcode in ("mbarrier", "nanosleep"):
-        return True
-    return instruction.opcode == "ld" and any(instruction.has(word) for word in ("volatile", "relaxed", "acquire", "mmio"))
-
-
-def _blocks_on_cycles(successors: list[tuple[int, ...]]) -> list[bool]:
-    """Which blocks lie on a cycle, by strongly connected components (Tarjan's algorithm, iterative)."""
-    count = len(successors)
-    order, low, on_stack = [-1] * count, [0] * count, [False] * count
-    result = [False] * count
-    stack: list[int] = []
-    counter = 0
-    for root in range(count):
-        if order[root] != -1:
-            continue
-        work: list[tuple[int, int]] = [(root, 0)]
-        while work:
-            block, position = work.pop()
-            if position == 0:
-                order[block] = low[block] = counter
-                counter += 1
-                stack.append(block)
-                on_stack[block] = True
-            descended = False
-            for offset in range(position, len(successors[block])):
-                successor = successors[block][offset]
-                if order[successor] == -1:
-                    work.append((block, offset + 1))
-                    work.append((successor, 0))
-                    descended = True
-                    break
-                if on_stack[successor]:
-                    low[block] = min(low[block], order[successor])
-            if descended:
-                continue
-            if low[block] == order[block]:
-                component = []
-                while True:
-                    member = stack.pop()
-                    on_stack[member] = False
-                    component.append(member)
-                    if member == block:
-                        break
-                cyclic = len(component) > 1 or block in successors[block]
-                for member in component:
-                    result[member] = cyclic
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[block])
-    return result
-
-
-def _label(operand: Operand) -> str:
-    assert isinstance(operand, Symbol)
-    return operand.name
 
 
 def _natural(register: Register) -> tuple[str, int, str]:

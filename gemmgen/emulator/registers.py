@@ -32,6 +32,11 @@ class RegisterFile:
             for row, register in enumerate(group):
                 self._rows[register.name] = (name, row * width)
 
+    def clear(self) -> None:
+        """All registers zero, so that a register nobody wrote reads the same every time."""
+        for array in self.arrays.values():
+            array.fill(0)
+
     @staticmethod
     def bytes_per_lane(program: Program) -> int:
         """Bytes of register file that one lane takes."""

@@ -194,3 +194,21 @@ def test_a_new_instruction_is_one_handler():
     out = np.zeros(32, np.uint32)
     emulator.launch(wrap_ptx(body, ".param .u64 p"), grid=1, block=32, args=[out])
     np.testing.assert_array_equal(out, 3 * np.arange(32))
+
+
+@pytest.mark.parametrize("text", [
+    "{" * 5000, "(" * 5000, "add.s32 " + "[" * 5000, "mov.b32 %r0, " + "9" * 5000 + ";", ".reg .b32 %x<99999999999>;",
+])  # fmt: skip
+def test_absurd_nesting_and_numbers(text):
+    with pytest.raises(emulator.EmulatorError):
+        emulator.launch(wrap_ptx(".reg .b32 %r<4>;" + text), grid=1, block=32, args=[1])
+
+
+def test_an_error_leaves_no_trace_in_the_next_launch():
+    ptx = compile_ptx(ADD)
+    x = np.zeros(64, np.float32)
+    with pytest.raises(emulator.OutOfBounds):
+        emulator.launch(ptx, "add", grid=1, block=64, args=[x, x[:32].copy(), 64, 1.0])
+    result = emulator.launch(ptx, "add", grid=1, block=64, args=[x, x.copy(), 64, 1.0])
+    assert result.instructions["ret"] == 64
+    np.testing.assert_array_equal(x, 1)

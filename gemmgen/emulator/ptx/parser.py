@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 
 from gemmgen.emulator.errors import ParseError
 from gemmgen.emulator.ptx.lexer import Tokens, parse_integer
+from gemmgen.emulator.ptx.operands import Scopes, parse_operand
 from gemmgen.emulator.ptx.syntax import (
     TYPE_BYTES,
-    Address,
-    Float,
     Function,
-    Group,
     Instruction,
-    Integer,
     Location,
     Module,
-    Negated,
     Operand,
-    Pair,
-    Register,
-    Sink,
-    Special,
     Symbol,
     Variable,
-    Vector,
-)  # fmt: skip
+)
 
 _LINKAGES = {".visible", ".extern", ".weak", ".common"}
 _STATE_SPACES = {".global", ".const", ".shared", ".local", ".param"}
@@ -34,17 +24,16 @@ _LIST_DIRECTIVES = {
     ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster", ".maxclusterrank",
 }  # fmt: skip
 _FLAG_DIRECTIVES = {".noreturn", ".explicitcluster", ".blocksareclusters", ".noinline", ".abi_preserve", ".unified"}
-_SPECIALS = (
-    "%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask_", "%clock", "%globaltimer",
-    "%smid", "%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size", "%cluster", "%is_explicit_cluster",
-    "%envreg", "%pm", "%aggr_smem_size", "%reserved_smem", "%current_graph_exec",
-)  # fmt: skip
 
 
 @lru_cache(maxsize=64)
 def parse(text: str) -> Module:
     """Parses PTX; the result is cached by text. Raises ParseError with the line."""
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except (ValueError, IndexError, OverflowError, RecursionError) as error:
+        raise parser.tokens.error(f"a number or a nesting beyond all bounds ({type(error).__name__})") from error
 
 
 class _Parser:
@@ -53,10 +42,7 @@ class _Parser:
         self.files = _file_table(self.tokens)
         self.strings = _debug_strings(self.tokens)
         self.location: Location | None = None
-        self.scopes: list[dict[str, Register]] = []
-        self.ranges: list[dict[str, tuple[int, str, int]]] = []
-        self.scope_ids: list[int] = []
-        self.scope_parents: list[int] = []
+        self.scopes = Scopes()
 
     # -- module level ------------------------------------------------------------------------------------------
 
@@ -219,12 +205,12 @@ class _Parser:
         if tokens.word == "generic":
             tokens.next()
             tokens.expect("(")
-            value = self._operand()
+            value = parse_operand(tokens, self.scopes)
             tokens.expect(")")
             if tokens.accept("+") and isinstance(value, Symbol):
                 value = Symbol(value.name, value.offset + tokens.integer())
             return [value]
-        return [self._operand()]
+        return [parse_operand(tokens, self.scopes)]
 
     # -- functions ---------------------------------------------------------------------------------------------
 
@@ -268,18 +254,6 @@ class _Parser:
             return Function(name, is_entry, parameters, results, (), (), {}, (0,), {}, directives, False, line)
         return self._body(name, is_entry, parameters, results, directives, line)
 
-    def _push_scope(self) -> None:
-        parent = self.scope_ids[-1] if self.scope_ids else 0
-        self.scope_ids.append(len(self.scope_parents))
-        self.scope_parents.append(parent)
-        self.scopes.append({})
-        self.ranges.append({})
-
-    def _pop_scope(self) -> None:
-        self.scope_ids.pop()
-        self.scopes.pop()
-        self.ranges.pop()
-
     def _body(
         self,
         name: str,
@@ -294,20 +268,20 @@ class _Parser:
         variables: list[Variable] = []
         labels: dict[tuple[int, str], int] = {}
         targets: dict[tuple[int, str], tuple[str, ...]] = {}
-        self.scopes, self.ranges, self.scope_ids, self.scope_parents = [], [], [], []
+        self.scopes = Scopes()
         self.location = None
         tokens.expect("{")
-        self._push_scope()
-        while self.scope_ids:
+        self.scopes.push()
+        while self.scopes.open:
             word = tokens.word
             if word == "{":
                 tokens.next()
-                self._push_scope()
+                self.scopes.push()
             elif word == "}":
                 tokens.next()
-                self._pop_scope()
+                self.scopes.pop()
             elif word == ".reg":
-                self._register_declaration()
+                self.scopes.declare(tokens)
             elif word in _STATE_SPACES or word.startswith(".shared::"):
                 variables.extend(self._variables())
             elif word == ".loc":
@@ -317,7 +291,7 @@ class _Parser:
             elif word.startswith("."):
                 raise tokens.error(f"{word} is not supported in a function")
             elif tokens.kind == "word" and tokens.words[tokens.index + 1] == ":":
-                label = (self.scope_ids[-1], tokens.next())
+                label = (self.scopes.current, tokens.next())
                 tokens.next()
                 if tokens.accept(".branchtargets"):
                     names = [tokens.next()]
@@ -334,44 +308,9 @@ class _Parser:
             else:
                 body.append(self._instruction())
         return Function(
-            name, is_entry, parameters, results, tuple(variables), tuple(body), labels, tuple(self.scope_parents),
+            name, is_entry, parameters, results, tuple(variables), tuple(body), labels, tuple(self.scopes.parents),
             targets, directives, True, line,
         )  # fmt: skip
-
-    def _register_declaration(self) -> None:
-        tokens = self.tokens
-        tokens.next()
-        type_name = tokens.next()[1:]
-        if type_name not in TYPE_BYTES:
-            raise tokens.error(f"registers of type .{type_name} are not supported")
-        scope = self.scope_ids[-1]
-        suffix = f"@{scope}" if scope else ""
-        while True:
-            name = tokens.next()
-            if tokens.accept("<"):
-                self.ranges[-1][name] = (tokens.integer(), type_name, scope)
-                tokens.expect(">")
-            else:
-                self.scopes[-1][name] = Register(name + suffix, type_name)
-            if not tokens.accept(","):
-                break
-        tokens.expect(";")
-
-    def _register(self, name: str) -> Register | None:
-        for depth in range(len(self.scopes) - 1, -1, -1):
-            scope = self.scopes[depth]
-            register = scope.get(name)
-            if register is not None:
-                return register
-            ranges = self.ranges[depth]
-            if ranges:
-                stem = name.rstrip("0123456789")
-                declared = ranges.get(stem)
-                if declared is not None and stem != name and int(name[len(stem) :]) < declared[0]:
-                    suffix = f"@{declared[2]}" if declared[2] else ""
-                    register = scope[name] = Register(name + suffix, declared[1])
-                    return register
-        return None
 
     def _instruction(self) -> Instruction:
         tokens = self.tokens
@@ -379,7 +318,7 @@ class _Parser:
         guard, negated = None, False
         if tokens.accept("@"):
             negated = tokens.accept("!")
-            guard = self._register(word := tokens.next())
+            guard = self.scopes.find(word := tokens.next())
             if guard is None or guard.type != "pred":
                 raise tokens.error(f"{word} is no declared predicate")
         if tokens.kind == "end":
@@ -389,104 +328,15 @@ class _Parser:
         opcode, *modifiers = tokens.next().split(".")
         operands: list[Operand] = []
         if tokens.word != ";":
-            operands.append(self._operand())
+            operands.append(parse_operand(tokens, self.scopes))
             while tokens.accept(","):
-                operands.append(self._operand())
+                operands.append(parse_operand(tokens, self.scopes))
         tokens.expect(";")
         text = " ".join(tokens.text[start : tokens.positions[tokens.index - 1] + 1].split())
         return Instruction(
             opcode, tuple(modifiers), tuple(operands), guard, negated, tokens.line_at(start), text, self.location,
-            self.scope_ids[-1],
+            self.scopes.current,
         )  # fmt: skip
-
-    # -- operands ----------------------------------------------------------------------------------------------
-
-    def _operand(self) -> Operand:
-        tokens = self.tokens
-        kind, word = tokens.kind, tokens.word
-        if kind == "word":
-            tokens.next()
-            operand = self._named(word)
-            if tokens.accept("|"):
-                return Pair(operand, self._operand())
-            if isinstance(operand, Symbol) and tokens.word in ("+", "-"):
-                sign = 1 if tokens.next() == "+" else -1
-                operand = Symbol(operand.name, sign * tokens.integer())
-            return operand
-        if kind == "int":
-            return Integer(tokens.integer())
-        if kind == "float":
-            return _float_literal(tokens.next())
-        if word == "-":
-            tokens.next()
-            if tokens.kind == "float":
-                literal = _float_literal(tokens.next())
-                return Float(literal.bits ^ (1 << (literal.width - 1)), literal.width)
-            return Integer(-tokens.integer())
-        if word == "!":
-            tokens.next()
-            register = self._register(name := tokens.next())
-            if register is None:
-                raise tokens.error(f"{name} is no declared register")
-            return Negated(register)
-        if word == "{":
-            return Vector(self._list("{", "}"))
-        if word == "(":
-            return Group(self._list("(", ")"))
-        if word == "[":
-            return self._address()
-        raise tokens.error(f"unexpected {word!r} in an operand")
-
-    def _named(self, word: str) -> Operand:
-        if word == "_":
-            return Sink()
-        register = self._register(word)
-        if register is not None:
-            return register
-        if word.startswith("%"):
-            if word.startswith(_SPECIALS):
-                return Special(word)
-            raise self.tokens.error(f"register {word} is not declared")
-        if word == "WARP_SZ":
-            return Integer(32)
-        return Symbol(word)
-
-    def _list(self, opening: str, closing: str) -> tuple[Operand, ...]:
-        tokens = self.tokens
-        tokens.expect(opening)
-        elements: list[Operand] = []
-        while not tokens.accept(closing):
-            elements.append(self._operand())
-            if not tokens.accept(","):
-                tokens.expect(closing)
-                break
-        return tuple(elements)
-
-    def _address(self) -> Address:
-        tokens = self.tokens
-        tokens.expect("[")
-        base = self._operand()
-        offset = 0
-        if isinstance(base, Symbol):
-            base, offset = Symbol(base.name), base.offset
-        while tokens.word in ("+", "-"):
-            sign = 1 if tokens.next() == "+" else -1
-            offset += sign * tokens.integer()
-        extra: list[Operand] = []
-        while tokens.accept(","):
-            extra.append(self._operand())
-        tokens.expect("]")
-        return Address(base, offset, tuple(extra))
-
-
-def _float_literal(word: str) -> Float:
-    lowered = word.lower()
-    if lowered.startswith("0f"):
-        return Float(int(word[2:], 16), 32)
-    if lowered.startswith("0d"):
-        return Float(int(word[2:], 16), 64)
-    return Float(int.from_bytes(struct.pack("<d", float(word)), "little"), 64)
-
 
 def _file_table(tokens: Tokens) -> dict[int, str]:
     """The `.file` directives; they often stand after the code that refers to them."""
