@@ -80,7 +80,9 @@ def test_the_group_of_fma_agrees_with_single_ones():
     tie_a, tie_b, tie_c = midpoint_triples(count)
     a[::3], b[::3] = tie_a[::3], tie_b[::3]
     c = np.where(np.arange(count) % 3 == 0, tie_c, random_f32(count)).astype(np.float32)
-    a[1::64], b[1::64], c[1::64] = 2.0**-80, 2.0**-69, bits_to_f32(np.uint32(5))
+    # The product is a hair below half a subnormal's ulp: float64 rounds the sum onto the tie, float32 then rounds up.
+    a[1::64], b[1::64] = (1 + 2.0**-23) * 2.0**-75, (1 - 2.0**-23) * 2.0**-75
+    c[1::64] = bits_to_f32(np.uint32(0x00400001))
     registers = ".reg .f32 %x<8>, %y<8>;"
     loads = "".join(f"mov.f32 %x{i}, %a; mov.f32 %y{i}, %b;" for i in range(4))
     group = "".join(f"fma.rn.f32 %x{4 + i}, %x{i}, %y{i}, %c;" for i in range(4)) + "fma.rn.f32 %d, %a, %b, %c;"
