@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import SPECS
 
 import gemmgen
-from conftest import SPECS
 from gemmgen.api import compile_plan
+from gemmgen.case_memory import prepare_case
 from gemmgen.emulation import EmulatorBackend
 from gemmgen.families import family_of
-from gemmgen.case_memory import prepare_case
 
 pytestmark = pytest.mark.gpu
 
