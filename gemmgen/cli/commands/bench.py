@@ -153,13 +153,13 @@ def _print_reports(runs: Sequence[tuple[_Group, BenchmarkReport]], device: GpuDe
             )
         notes |= dict.fromkeys(report.notes)
     columns = [
-        Column("size", folds=True),
+        Column("size"),
         Column("spec", folds=True),
         Column("µs", "right"),
         Column("spread", "right"),
         Column("rate", "right"),
         Column("of roof", "right"),
-        Column("against peer", folds=True),
+        Column("peer"),
     ]
     print_table(columns, rows)
     clocks = runs[0][1].clocks
