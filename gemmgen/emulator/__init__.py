@@ -7,6 +7,9 @@ from gemmgen.emulator.errors import (
     DivergentBarrier,
     DivergentWarp,
     EmulatorError,
+    InFlightRead,
+    InFlightWrite,
+    InvalidCopy,
     Misaligned,
     OutOfBounds,
     ParseError,
@@ -19,7 +22,7 @@ from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomWarps, Schedule
 
 __all__ = [
-    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "LaunchResult",
-    "MinimumBlock", "Misaligned", "Observer", "OutOfBounds", "ParseError", "RandomWarps", "ReadOnly", "Schedule", "Trapped",
-    "UnknownInstruction", "launch",
+    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "InFlightRead",
+    "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "Observer", "OutOfBounds", "ParseError",
+    "RandomWarps", "ReadOnly", "Schedule", "Trapped", "UnknownInstruction", "launch",
 ]  # fmt: skip

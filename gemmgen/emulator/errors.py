@@ -13,6 +13,7 @@ class EmulatorError(Exception):
 
     `message` says what happened in one sentence; `instruction` is where (if it happened at one), `threads` who did it.
     `source` is the CUDA text, if known; the line is then quoted. `ptx_line` stands in when there is no instruction.
+    `other` is the second instruction of a conflict, and `other_threads` who executed that one.
     """
 
     title = "emulator error"
@@ -25,6 +26,8 @@ class EmulatorError(Exception):
         threads: str | None = None,
         ptx_line: int | None = None,
         source: str | None = None,
+        other: Instruction | None = None,
+        other_threads: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -32,6 +35,8 @@ class EmulatorError(Exception):
         self.threads = threads
         self.ptx_line = ptx_line if instruction is None else instruction.line
         self.source = source
+        self.other = other
+        self.other_threads = other_threads
 
     @property
     def location(self) -> Location | None:
@@ -40,19 +45,26 @@ class EmulatorError(Exception):
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self.message}"]
-        if self.threads:
-            lines.append(f"  by    {self.threads}")
-        location = self.location
+        lines += self._place(self.instruction, self.threads, "by")
+        if self.instruction is None and self.ptx_line is not None:
+            lines.append(f"  PTX   line {self.ptx_line}")
+        if self.other is not None:
+            lines += self._place(self.other, self.other_threads or "the same threads", "and")
+        return "\n".join(lines)
+
+    def _place(self, instruction: Instruction | None, threads: str | None, label: str) -> list[str]:
+        """Who executed an instruction, and where it stands in the CUDA source and in the PTX."""
+        lines = [f"  {label:5s} {threads}"] if threads else []
+        if instruction is None:
+            return lines
+        location = instruction.location
         if location is not None:
             lines.append(f"  CUDA  {location}")
             quoted = self._quote(location)
             if quoted is not None:
                 lines.append(f"        {location.line:5d} | {quoted}")
-        if self.instruction is not None:
-            lines.append(f"  PTX   line {self.instruction.line}: {self.instruction.text}")
-        elif self.ptx_line is not None:
-            lines.append(f"  PTX   line {self.ptx_line}")
-        return "\n".join(lines)
+        lines.append(f"  PTX   line {instruction.line}: {instruction.text}")
+        return lines
 
     def _quote(self, location: Location) -> str | None:
         if self.source is None:
@@ -97,6 +109,24 @@ class Misaligned(EmulatorError):
     """An address is no multiple of the width of the access."""
 
     title = "misaligned address"
+
+
+class InFlightRead(EmulatorError):
+    """A lane read shared memory that an asynchronous copy, not yet waited for, is going to write."""
+
+    title = "read of data still in flight"
+
+
+class InFlightWrite(EmulatorError):
+    """A lane wrote, or copied to, shared memory that an asynchronous copy, not yet waited for, is going to write."""
+
+    title = "write over data still in flight"
+
+
+class InvalidCopy(EmulatorError):
+    """An asynchronous copy whose operands the PTX ISA gives no meaning."""
+
+    title = "invalid asynchronous copy"
 
 
 class DivergentBarrier(EmulatorError):
