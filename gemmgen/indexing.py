@@ -48,6 +48,24 @@ def contiguous_fragment(threadblock: int, warp: int, thread: int) -> FragmentMap
     return FragmentMap(thread, width, warp, thread, width, warp // thread, threadblock // warp)
 
 
+def interleaved_fragment(threadblock: int, warp: int, thread: int) -> FragmentMap:
+    """Each thread owns every ``warp / thread``-th element of the warp's extent, so that neighbouring lanes own neighbours."""
+    lanes = warp // thread
+    return FragmentMap(thread, 1, warp, 1, lanes, lanes, threadblock // warp)
+
+
+def lane_position(lane: int, lanes_major: int, lanes_minor: int, z_order: bool) -> tuple[int, int]:
+    """Where a lane of a warp is in the grid of lanes over the warp tile, as (major, minor).
+
+    Row-major order counts along the minor direction first. In z-order the lowest bit of the lane goes to the minor direction, the
+    next ones to the major direction, the rest to the minor one: then every lane agrees with lane ^ 1 in the major position and
+    with lane ^ 2 in the minor position, which halves the groups that a wide read of shared memory is served in.
+    """
+    if z_order and lanes_major > 1 and lanes_minor > 1:
+        return lane // 2 % lanes_major, lane % 2 + lane // (2 * lanes_major) * 2
+    return divmod(lane, lanes_minor)
+
+
 def split_fragment(threadblock: int, warp: int, thread: int, span: int, width: int) -> FragmentMap:
     """Each thread owns vectors of ``width`` elements, spread evenly over ``span`` (the warp's or the threadblock's extent).
 

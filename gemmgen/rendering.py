@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -71,8 +70,13 @@ def parameter(argument: Argument) -> str:
 
 def parameters(arguments: Sequence[Argument]) -> str:
     """The declarations of all parameters, in lines of a readable width."""
-    joined = ", ".join(parameter(argument) for argument in arguments)
-    return "\n".join(textwrap.wrap(joined, 110, break_long_words=False))
+    lines = [""]
+    for argument in arguments:
+        declaration = parameter(argument)
+        if len(lines[-1]) + len(declaration) > 110:
+            lines.append("")
+        lines[-1] += f"{declaration}, "
+    return "\n".join(line.rstrip() for line in lines).rstrip(", ")
 
 
 def float_literal(value: float) -> str:

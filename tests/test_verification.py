@@ -55,7 +55,7 @@ def test_an_unchanged_kernel_passes() -> None:
         ("if (at_m >= m)\n            break;", ""),
         ("fmaf(alpha, accumulators[i][j + v]", "fmaf(1.0f, accumulators[i][j + v]"),
         ("* ldc", "* n"),
-        ("tile[column + i][row] = staged[pass][i]", "tile[column + i][row] = __uint_as_float(__float_as_uint(staged[pass][i]) & ~0x1fffu)"),
+        ("= staged[pass][i]", "= __uint_as_float(__float_as_uint(staged[pass][i]) & ~0x1fffu)"),
     ],
 )
 def test_a_planted_mistake_fails(old: str, new: str) -> None:

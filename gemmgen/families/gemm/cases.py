@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmgen.families.base import Case
 from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.formula import round_up
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
@@ -34,10 +35,15 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
     }
     scalars = _scalars(plan)
     cases = []
-    for name, size in sizes.items():
+    seen = set()
+    for name, wanted in sizes.items():
+        size = _promised(plan, wanted)
+        if size in seen:
+            continue
+        seen.add(size)
         for data in ("integers", "reals"):
             cases.append(_case(plan, name, problem(plan, size), scalars[data], data))
-    uneven = problem(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1))
+    uneven = problem(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)))
     padded = dict(uneven)
     for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
         padded[matrix.leading_dimension] += 3 * matrix.alignment
@@ -48,7 +54,7 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
         cases.append(_case(plan, "least aligned pointers", uneven, scalars[data], data, offsets=offsets))
     cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
-        cases.append(_case(plan, name, problem(plan, empty), scalars["integers"], "integers"))
+        cases.append(_case(plan, name, problem(plan, _promised(plan, empty)), scalars["integers"], "integers"))
     corners: list[dict[str, float]] = []
     if "alpha" in scalars["integers"]:
         corners.append({"alpha": 0.0})
@@ -60,6 +66,13 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
         name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
         cases.append(_case(plan, name, uneven, {**scalars["integers"], **corner}, "integers"))
     return cases
+
+
+def _promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The next larger size that keeps the spec's promises about multiples; 0 stays 0."""
+    multiples = plan.spec.multiple_of
+    m, n, k = (round_up(extent, multiple) for extent, multiple in zip(size, (multiples.m, multiples.n, multiples.k), strict=True))
+    return m, n, k
 
 
 def _case(plan: GemmPlan, name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.errors import Reason
-from gemmgen.families.gemm.spec import TiledMainloop
-from gemmgen.indexing import FragmentMap, TileCopy, contiguous_fragment, split_fragment, tile_copy
+from gemmgen.families.gemm.spec import Tile, TiledMainloop
+from gemmgen.indexing import (
+    FragmentMap,
+    TileCopy,
+    contiguous_fragment,
+    interleaved_fragment,
+    lane_position,
+    split_fragment,
+    tile_copy,
+)
 from gemmgen.shared_memory import WARP, shared_access_cost
 
 FLOAT_BYTES = 4
@@ -34,8 +41,16 @@ class Operand:
     """Whether consecutive elements in shared memory run along ``axis``."""
     padding: int
     fragment: FragmentMap
-    lanes_per_step: int
-    """Lanes after which the position along ``axis`` advances: 1 where neighbouring lanes differ in it."""
+    lane_positions: tuple[int, ...]
+    """Position along ``axis``, in lanes, of each lane of a warp."""
+    k_vector: int
+    """Values of k that one read of a fragment takes."""
+    is_async: bool
+    """Whether the tile is copied straight into shared memory, without registers."""
+    guards_rows: bool
+    """Whether rows of the stored matrix may end within a tile."""
+    guards_columns: bool
+    """Whether columns of the stored matrix may end within a tile."""
 
     @property
     def suffix(self) -> str:
@@ -62,8 +77,15 @@ class Operand:
         return 1 if self.transposes or self.pitch % self.copy.vector else self.copy.vector
 
     @property
+    def guarded(self) -> bool:
+        """Whether copies have to look where the matrix ends."""
+        return self.guards_rows or self.guards_columns
+
+    @property
     def load_width(self) -> int:
         """Elements that one load of a fragment reads."""
+        if self.k_vector > 1:
+            return self.k_vector
         return self.fragment.vector if self.mn_major and self.pitch % self.fragment.vector == 0 else 1
 
 
@@ -81,66 +103,109 @@ class SharedAccess:
     conflicts: int
 
 
-def plan_operand(
-    name: Literal["A", "B"],
-    axis: Literal["m", "n"],
-    *,
-    contiguous_along_k: bool,
-    leading_dimension: str,
-    widest: int,
-    mainloop: TiledMainloop,
-    threads: int,
-    lanes_per_step: int,
-    reasons: list[Reason],
-) -> Operand | None:
-    """The operand's numbers, or None with what is wrong added to ``reasons``. ``widest``: elements of one global access."""
-    tile, fragment = mainloop.tile, mainloop.fragment
-    shared = mainloop.shared_a if name == "A" else mainloop.shared_b
-    block, warp, thread = (getattr(part, axis) for part in (tile.threadblock, tile.warp, tile.thread))
-    tile_k = tile.threadblock.k
-    rows, columns = (block, tile_k) if contiguous_along_k else (tile_k, block)
-    copy = tile_copy(rows, columns, threads, widest)
+@dataclass(frozen=True)
+class OperandRequest:
+    """What the plan of an operand starts from."""
+
+    name: Literal["A", "B"]
+    axis: Literal["m", "n"]
+    contiguous_along_k: bool
+    leading_dimension: str
+    widest: int
+    """Elements of one global access."""
+    threads: int
+    lane_grid: tuple[int, int]
+    """Lanes of a warp along the major and the minor direction of C."""
+    is_minor: bool
+    """Whether ``axis`` is the minor direction."""
+    whole_extent: bool
+    """Whether the matrix's extent along ``axis`` is a multiple of the tile."""
+    whole_k: bool
+    """Whether k is a multiple of the tile's depth."""
+
+
+def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list[Reason]) -> Operand | None:
+    """The operand's numbers, or None with what is wrong added to ``reasons``."""
+    shared = mainloop.shared_a if request.name == "A" else mainloop.shared_b
+    field = f"mainloop.shared_{request.name.lower()}"
+    tile = mainloop.tile
+    block, tile_k = getattr(tile.threadblock, request.axis), tile.threadblock.k
+    along_k = request.contiguous_along_k
+    rows, columns = (block, tile_k) if along_k else (tile_k, block)
+    mn_major = shared.order == "mn_major"
+    is_async = mainloop.copies == "cp_async"
+    # An asynchronous copy cannot transpose a vector: element by element it can.
+    widest = 1 if is_async and mn_major == along_k else request.widest
+    copy = tile_copy(rows, columns, request.threads, widest)
     if copy is None:
-        need = f"a tile of {name} that {threads} threads can share evenly"
+        need = f"a tile of {request.name} that {request.threads} threads can share evenly"
         hint = "the elements in a row and the threads should divide one another"
-        got = f"{rows} x {columns} elements for {threads} threads"
-        reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{axis}", got, need, hint))
+        got = f"{rows} x {columns} elements for {request.threads} threads"
+        reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{request.axis}", got, need, hint))
         return None
-    if fragment == "contiguous":
-        owned = contiguous_fragment(block, warp, thread)
-    else:
-        owned = split_fragment(block, warp, thread, warp if fragment == "quads_in_warp" else block, QUAD)
+    if shared.k_vector > 1 and (mn_major or tile_k % shared.k_vector):
+        need = "order: k_major and a depth of the tile along k that it divides"
+        reasons.append(Reason("k_vector", f"{field}.k_vector", str(shared.k_vector), need))
+        return None
+    owned = _fragment(request, shared.fragment or mainloop.fragment, tile)
+    whole = (request.whole_extent, request.whole_k)
     operand = Operand(
-        name=name,
-        axis=axis,
-        leading_dimension=leading_dimension,
-        contiguous_along_k=contiguous_along_k,
+        name=request.name,
+        axis=request.axis,
+        leading_dimension=request.leading_dimension,
+        contiguous_along_k=along_k,
         extent=block,
         tile_k=tile_k,
         copy=copy,
-        mn_major=shared.order == "mn_major",
+        mn_major=mn_major,
         padding=0,
         fragment=owned,
-        lanes_per_step=lanes_per_step,
+        lane_positions=tuple(
+            lane_position(lane, *request.lane_grid, mainloop.lanes == "z_order")[request.is_minor] for lane in range(WARP)
+        ),
+        k_vector=shared.k_vector,
+        is_async=is_async,
+        guards_rows=not whole[0 if along_k else 1],
+        guards_columns=not whole[1 if along_k else 0],
     )
+    aligned = _aligned_elements(operand)
     if shared.padding == "auto":
-        return min((replace(operand, padding=padding) for padding in _useful_paddings(operand)), key=_cost)
+        candidates = [padding for padding in PADDING_CANDIDATES if (columns_of(operand) + padding) % aligned == 0]
+        return min((replace(operand, padding=padding) for padding in candidates), key=_cost)
     operand = replace(operand, padding=shared.padding)
-    if operand.mn_major and operand.pitch % owned.vector:
-        need = f"a multiple of {owned.vector}, so that {owned.vector}-element reads of fragments stay aligned"
-        reasons.append(Reason("padding", f"mainloop.shared_{operand.suffix}.padding", str(shared.padding), need))
+    if operand.pitch % aligned:
+        got = f"{shared.padding}, which makes rows of {operand.pitch} elements"
+        need = f"rows of a multiple of {aligned} elements, so that vectors stay aligned"
+        reasons.append(Reason("padding", f"{field}.padding", got, need))
         return None
     return operand
+
+
+def columns_of(operand: Operand) -> int:
+    """Elements in a row of the shared tile, without padding."""
+    return operand.extent if operand.mn_major else operand.tile_k
+
+
+def _fragment(request: OperandRequest, kind: str, tile: Tile) -> FragmentMap:
+    block, warp, thread = (getattr(part, request.axis) for part in (tile.threadblock, tile.warp, tile.thread))
+    if kind == "contiguous":
+        return contiguous_fragment(block, warp, thread)
+    if kind == "interleaved":
+        return interleaved_fragment(block, warp, thread)
+    return split_fragment(block, warp, thread, warp if kind == "quads_in_warp" else block, QUAD)
+
+
+def _aligned_elements(operand: Operand) -> int:
+    """What the pitch must be a multiple of: the widest vector that is read or, asynchronously, written."""
+    width = operand.fragment.vector if operand.mn_major else operand.k_vector
+    if operand.is_async and not operand.transposes:
+        width = max(width, operand.copy.vector)
+    return width
 
 
 def shared_accesses(operand: Operand) -> tuple[SharedAccess, ...]:
     """The accesses of one warp to the operand's shared tile during one step along k: stores, then loads of fragments."""
     return (_store_access(operand), _load_access(operand))
-
-
-def _useful_paddings(operand: Operand) -> Iterator[int]:
-    step = operand.fragment.vector if operand.mn_major else 1
-    return (padding for padding in PADDING_CANDIDATES if padding % step == 0)
 
 
 def _cost(operand: Operand) -> tuple[int, int]:
@@ -166,11 +231,8 @@ def _store_access(operand: Operand) -> SharedAccess:
 
 def _load_access(operand: Operand) -> SharedAccess:
     fragment, width = operand.fragment, operand.load_width
-    offsets = []
-    for lane in range(WARP):
-        position = lane // operand.lanes_per_step % fragment.lanes
-        offsets.append(_shared_offset(operand, fragment.position(0, position, 0), 0))
-    count = fragment.extent // width * operand.tile_k
+    offsets = [_shared_offset(operand, fragment.position(0, position, 0), 0) for position in operand.lane_positions]
+    count = fragment.extent * operand.tile_k // width
     return _repeated(f"load fragment of {operand.name}", offsets, width, count, store=False)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.epilogue import EpilogueOperation, epilogue_arguments
-from gemmgen.families.gemm.operand import Operand, SharedAccess, plan_operand, shared_accesses
+from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses
 from gemmgen.families.gemm.spec import GemmSpec, NaiveMainloop, TiledMainloop
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.formula import Formula
@@ -50,6 +50,18 @@ class MatrixLayout:
 
 
 @dataclass(frozen=True)
+class FmaOrder:
+    """The order in which the outer product of two fragments is listed."""
+
+    major_first: bool
+    """Whether the outer loop walks the major fragment."""
+    serpentine: bool
+    """Whether every other inner loop runs backwards."""
+    table: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """For an irregular order: the major indices as they come, each with its order of minor indices."""
+
+
+@dataclass(frozen=True)
 class TiledLoop:
     """Numbers of a mainloop with tiles in shared memory."""
 
@@ -59,8 +71,21 @@ class TiledLoop:
     stages: int
     row_major: bool
     """Whether C is stored row-major."""
+    lanes_major: int
+    """Lanes of a warp along the slow dimension of C."""
     lanes_minor: int
-    """Lanes of a warp along the contiguous dimension of C; lanes are counted along it first."""
+    """Lanes of a warp along the contiguous dimension of C."""
+    z_order: bool
+    """Whether lanes are counted in a zig-zag instead of along the contiguous dimension first."""
+    copies: Literal["registers", "cp_async"]
+    fragment_buffers: int
+    k_group: int
+    """Values of k that the fragments hold at a time."""
+    unroll: str
+    """What follows ``#pragma unroll`` at the loop over the k of a tile: nothing, or a factor."""
+    order: FmaOrder
+    whole_k: bool
+    """Whether k is a multiple of ``tile_k``."""
     warps_minor: int
     """Warps of a block along the contiguous dimension of C; warps are counted along it first."""
     min_blocks_per_sm: int
@@ -87,6 +112,14 @@ class NaiveLoop:
 
 
 @dataclass(frozen=True)
+class Helper:
+    """A device function from ``templates/common/copy.cu.j2`` that the kernel calls: the macro that writes it, and its arguments."""
+
+    name: str
+    arguments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class GemmPlan(KernelPlan):
     """A GEMM instance. *Major* names what runs along the slow dimension of stored C, *minor* along its contiguous one."""
 
@@ -98,6 +131,10 @@ class GemmPlan(KernelPlan):
     tile_n: int
     vector_c: int
     """Elements of C that one access reads or writes."""
+    whole_major: bool
+    """Whether the extent along the slow dimension of C is a multiple of the tile."""
+    whole_minor: bool
+    """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[tuple[EpilogueOperation, tuple[Argument, ...]], ...]
     loop: TiledLoop | NaiveLoop
 
@@ -105,6 +142,31 @@ class GemmPlan(KernelPlan):
     def epilogue_reads_arrays(self) -> bool:
         """Whether the epilogue looks something up for each element, which must then be one that exists."""
         return any(isinstance(argument, ArrayArgument) for _, arguments in self.epilogue for argument in arguments)
+
+    @property
+    def mainloop(self) -> str:
+        """Which of the mainloops in ``templates/gemm/mainloop.cu.j2`` the kernel has."""
+        assert isinstance(self.loop, TiledLoop)
+        if self.loop.fragment_buffers == 2:
+            return f"{self.loop.copies}_read_ahead"
+        if self.loop.copies == "cp_async":
+            return "cp_async_stages"
+        return "registers_two_stages" if self.loop.stages == 2 else "registers_one_stage"
+
+    @property
+    def helpers(self) -> tuple[Helper, ...]:
+        """The copy functions that the kernel needs, each once, those for wide vectors first."""
+        assert isinstance(self.loop, TiledLoop)
+        widths: dict[str, set[int]] = {}
+        for operand in (self.loop.a, self.loop.b):
+            copy = "copy_async" if operand.is_async else "load"
+            widths.setdefault(f"{copy}_{'guarded' if operand.guarded else 'whole'}", set()).add(operand.copy.vector)
+        kind = "whole" if self.whole_minor else "guarded"
+        if self.spec.beta == "argument":
+            widths.setdefault(f"load_{kind}", set()).add(self.vector_c)
+        widths.setdefault(f"store_{kind}", set()).add(self.vector_c)
+        helpers = [Helper(name, (width,)) for name in sorted(widths) for width in sorted(widths[name], reverse=True)]
+        return (*helpers, Helper("copy_async_groups")) if self.loop.copies == "cp_async" else tuple(helpers)
 
     @property
     def major(self) -> Literal["m", "n"]:
@@ -141,7 +203,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         loop, threads, vector_c = None, 0, 1
         if not tile_reasons:
             threads = WARP_THREADS * (tile_m // tile.warp.m) * (tile_n // tile.warp.n)
-            loop = _tiled_loop(spec, mainloop, matrices, threads, reasons)
+            loop = _tiled_loop(spec, mainloop, matrices, threads, architecture, reasons)
         if loop is not None:
             vector_c = gcd(spec.alignment.c, loop.minor.fragment.vector)
             regions = _shared_regions(loop)
@@ -157,6 +219,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     assert loop is not None
+    whole = {"m": spec.multiple_of.m % tile_m == 0, "n": spec.multiple_of.n % tile_n == 0}
+    major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
     extra = epilogue_arguments(spec.epilogue)
@@ -178,6 +242,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         tile_m=tile_m,
         tile_n=tile_n,
         vector_c=vector_c,
+        whole_major=whole[major],
+        whole_minor=whole[minor],
         epilogue=plan_epilogue,
         loop=loop,
     )
@@ -214,7 +280,8 @@ def _tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[R
             reasons.append(Reason("thread_tile", f"mainloop.tile.thread.{axis}", got, f"a divisor of {warp}"))
         else:
             lanes[axis] = warp // thread
-        if mainloop.fragment != "contiguous" and thread % 4:
+        shared = mainloop.shared_a if axis == "m" else mainloop.shared_b
+        if (shared.fragment or mainloop.fragment).startswith("quads") and thread % 4:
             need, hint = "a multiple of 4 for fragments in quads", "or fragment: contiguous"
             reasons.append(Reason("quads", f"mainloop.tile.thread.{axis}", str(thread), need, hint))
     if len(lanes) == 2 and lanes["m"] * lanes["n"] != WARP_THREADS:
@@ -232,44 +299,101 @@ def _tiled_loop(
     mainloop: TiledMainloop,
     matrices: tuple[MatrixLayout, MatrixLayout, MatrixLayout],
     threads: int,
+    architecture: Architecture,
     reasons: list[Reason],
 ) -> TiledLoop | None:
     """The loop, or None with what is wrong added to ``reasons``."""
     tile = mainloop.tile
     row_major = spec.order == "row_major"
-    lanes_minor = tile.warp.n // tile.thread.n if row_major else tile.warp.m // tile.thread.m
+    lanes = (tile.warp.m // tile.thread.m, tile.warp.n // tile.thread.n)
+    lanes_major, lanes_minor = lanes if row_major else lanes[::-1]
     warps_minor = tile.threadblock.n // tile.warp.n if row_major else tile.threadblock.m // tile.warp.m
+    whole_k = spec.multiple_of.k % tile.threadblock.k == 0
 
     def operand(name: Literal["A", "B"], axis: Literal["m", "n"], matrix: MatrixLayout) -> Operand | None:
-        return plan_operand(
+        request = OperandRequest(
             name,
             axis,
             contiguous_along_k=matrix.contiguous == "k",
             leading_dimension=matrix.leading_dimension,
             widest=matrix.alignment,
-            mainloop=mainloop,
             threads=threads,
-            lanes_per_step=1 if (name == "B") == row_major else lanes_minor,
-            reasons=reasons,
+            lane_grid=(lanes_major, lanes_minor),
+            is_minor=(name == "B") == row_major,
+            whole_extent=getattr(spec.multiple_of, axis) % getattr(tile.threadblock, axis) == 0,
+            whole_k=whole_k,
         )
+        return plan_operand(request, mainloop, reasons)
 
+    reasons += _loop_reasons(mainloop, architecture)
     a, b = operand("A", "m", matrices[0]), operand("B", "n", matrices[1])
     if a is None or b is None:
         return None
+    k_group = max(a.k_vector, b.k_vector)
     accumulators = tile.thread.m * tile.thread.n
-    staged = a.copy.passes * a.copy.vector + b.copy.passes * b.copy.vector
+    staged = sum(o.copy.passes * o.copy.vector for o in (a, b) if not o.is_async)
+    fragments = (tile.thread.m + tile.thread.n) * k_group * mainloop.fragment_buffers
     return TiledLoop(
         a=a,
         b=b,
         tile_k=tile.threadblock.k,
         stages=mainloop.stages,
         row_major=row_major,
+        lanes_major=lanes_major,
         lanes_minor=lanes_minor,
+        z_order=mainloop.lanes == "z_order" and lanes_major > 1 and lanes_minor > 1,
+        copies=mainloop.copies,
+        fragment_buffers=mainloop.fragment_buffers,
+        k_group=k_group,
+        unroll="" if mainloop.unroll == "full" else f" {mainloop.unroll}",
+        order=_fma_order(mainloop),
+        whole_k=whole_k,
         warps_minor=warps_minor,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         accesses=shared_accesses(a) + shared_accesses(b),
-        estimated_registers=accumulators + tile.thread.m + tile.thread.n + staged + OTHER_REGISTERS,
+        estimated_registers=accumulators + fragments + staged + OTHER_REGISTERS,
     )
+
+
+def _loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
+    reasons = []
+    tile = mainloop.tile
+    if mainloop.copies == "cp_async" and not architecture.supports("cp_async"):
+        need, hint = "sm_80 or newer", "architecture: sm_80"
+        reasons.append(Reason("cp_async", "mainloop.copies", f"cp_async on {architecture.name}", need, hint))
+    if mainloop.copies == "cp_async" and mainloop.stages == 1:
+        need, hint = "at least 2 stages for cp_async", "with one there is nothing that a copy could overlap with"
+        reasons.append(Reason("stages", "mainloop.stages", "1", need, hint))
+    if mainloop.copies == "registers" and mainloop.stages > 2:
+        need, hint = "1 or 2 stages for copies through registers", "they keep one tile in flight; cp_async keeps more"
+        reasons.append(Reason("stages", "mainloop.stages", str(mainloop.stages), need, hint))
+    k_group = max(mainloop.shared_a.k_vector, mainloop.shared_b.k_vector)
+    if mainloop.fragment_buffers == 2 and (mainloop.stages == 1 or tile.threadblock.k % (2 * k_group)):
+        need = f"2 stages or more and a tile of a multiple of {2 * k_group} along k to read fragments ahead"
+        got = f"{mainloop.stages} stages, {tile.threadblock.k} along k"
+        reasons.append(Reason("fragment_buffers", "mainloop.fragment_buffers", got, need))
+    if mainloop.order == "swirl" and (tile.thread.m, tile.thread.n) != (8, 8):
+        got = f"{tile.thread.m} x {tile.thread.n}"
+        reasons.append(Reason("order", "mainloop.order", got, "a thread tile of 8 x 8 for the swirl"))
+    if mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
+        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
+        reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
+    return reasons
+
+
+SWIRL_MAJOR = (0, 4, 5, 1, 2, 6, 7, 3)
+SWIRL_MINOR = (1, 0, 2, 3, 5, 4, 6, 7)
+"""The order in which maxas lists the 64 products of its 8 x 8 tile, so that 47% of the operands are still in the reuse caches of
+Maxwell's register file: rows as in ``SWIRL_MAJOR``, of which the second and third of every four take the columns of
+``SWIRL_MINOR`` from the middle. Source: the maxas SGEMM documentation."""
+
+
+def _fma_order(mainloop: TiledMainloop) -> FmaOrder:
+    if mainloop.order == "swirl":
+        turned = SWIRL_MINOR[4:] + SWIRL_MINOR[:4]
+        table = tuple((row, turned if at % 4 in (2, 3) else SWIRL_MINOR) for at, row in enumerate(SWIRL_MAJOR))
+        return FmaOrder(True, False, table)
+    return FmaOrder("rows" in mainloop.order, mainloop.order.startswith("serpentine"))
 
 
 def _shared_regions(loop: TiledLoop) -> tuple[SharedRegion, ...]:
@@ -326,6 +450,11 @@ def _sequence(
     extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
     dimensions = [Dimension(dim, meaning, maximum=MAXIMUM_EXTENT) for dim, meaning in extents.items()]
     constraints: list[Constraint] = []
+    for dim in extents:
+        multiple = getattr(spec.multiple_of, dim)
+        if multiple > 1:
+            text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
+            constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
     arrays = {}
     for matrix in matrices:
         ld, contiguous = matrix.leading_dimension, matrix.contiguous

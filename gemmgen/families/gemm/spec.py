@@ -38,8 +38,13 @@ class Tile(SpecModel):
     """Elements of C that one thread computes; 32 of these make up the warp tile."""
 
 
+Fragment = Literal["contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"]
+"""Where the rows (or columns) of a thread lie: side by side; in groups of four spread evenly over the warp tile or over the
+threadblock tile, so that neighbouring lanes read neighbouring vectors; or one by one, with those of the other lanes between."""
+
+
 class SharedOperand(SpecModel):
-    """How a tile of A or B lies in shared memory."""
+    """How a tile of A or B lies in shared memory, and how fragments are read from it."""
 
     order: Literal["mn_major", "k_major"] = "mn_major"
     """``mn_major``: consecutive elements run along m (for A) or n (for B), so that a thread reads its fragment in wide
@@ -47,6 +52,10 @@ class SharedOperand(SpecModel):
     padding: Literal["auto"] | Annotated[int, Field(ge=0, le=64, strict=True)] = "auto"
     """Unused elements after each row of the tile, against bank conflicts; ``auto`` takes the smallest with the fewest
     wavefronts."""
+    fragment: Fragment | None = None
+    """Overrides the mainloop's ``fragment`` for this operand."""
+    k_vector: Literal[1, 2, 4] = 1
+    """Values of k that one read of a ``k_major`` tile takes at once."""
 
 
 class NaiveMainloop(SpecModel):
@@ -62,15 +71,43 @@ class TiledMainloop(SpecModel):
 
     strategy: Literal["tiled"]
     tile: Tile
-    fragment: Literal["contiguous", "quads_in_warp", "quads_in_threadblock"] = "quads_in_warp"
-    """Where a thread's rows and columns lie: side by side, or in groups of four spread evenly over the warp tile or over the
-    threadblock tile, so that neighbouring lanes read neighbouring vectors."""
-    stages: Literal[1, 2] = 2
-    """Tiles of A and B in shared memory at a time. With 2 the next one is loaded while this one is used, with one barrier a step."""
+    fragment: Fragment = "quads_in_warp"
+    """Which rows and columns of the warp tile belong to one thread."""
+    lanes: Literal["row_major", "z_order"] = "row_major"
+    """How the lanes of a warp are counted over its tile: along the contiguous dimension of C first, or in a zig-zag that lets
+    two groups of eight lanes share each wide read of shared memory, for both operands."""
+    copies: Literal["registers", "cp_async"] = "registers"
+    """How tiles travel from global to shared memory. ``cp_async`` (sm_80 and later) keeps the tiles of all stages but one in
+    flight; through registers there is one."""
+    stages: Annotated[int, Field(ge=1, le=5, strict=True)] = 2
+    """Tiles of A and B in shared memory at a time. From 2 on, tiles are loaded while another is used, with one barrier a step."""
+    fragment_buffers: Literal[1, 2] = 1
+    """2 reads the fragments for the next k while those of this k are multiplied, across tiles too; 1 leaves it to the compiler."""
+    order: Literal["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"] = "rows"
+    """Order in which the products of two fragments are listed: it decides which registers the assembler can reuse."""
+    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    """How far the loop over the k of one tile is unrolled."""
     shared_a: SharedOperand = SharedOperand()
     shared_b: SharedOperand = SharedOperand()
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+
+class Multiples(SpecModel):
+    """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
+
+    m: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+    n: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+    k: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+
+
+class Rasterization(SpecModel):
+    """The order in which threadblocks take the tiles of C. Blocks that run together then share rows and columns in the L2."""
+
+    along: Literal["minor", "major"] = "minor"
+    """Consecutive blocks go along the contiguous dimension of C, or along the other one."""
+    group: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    """Width, in tiles, of the band that is walked at a time, across the direction of ``along``."""
 
 
 class Alignment(SpecModel):
@@ -97,6 +134,8 @@ class GemmSpec(KernelSpec):
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads C."""
     alignment: Alignment = Alignment()
+    multiple_of: Multiples = Multiples()
+    rasterization: Rasterization = Rasterization()
     mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
     epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""

@@ -30,15 +30,26 @@ def tiles(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+FRAGMENTS = st.sampled_from(["contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"])
 SHARED = st.fixed_dictionaries(
-    {"order": st.sampled_from(["mn_major", "k_major"]), "padding": st.sampled_from(["auto", "auto", 0, 1, 4])}
+    {
+        "order": st.sampled_from(["mn_major", "k_major"]),
+        "padding": st.sampled_from(["auto", "auto", "auto", 0, 1, 4]),
+        "fragment": st.one_of(st.none(), st.none(), FRAGMENTS),
+        "k_vector": st.sampled_from([1, 1, 1, 2, 4]),
+    }
 )
 TILED = st.fixed_dictionaries(
     {
         "strategy": st.just("tiled"),
         "tile": tiles(),
-        "fragment": st.sampled_from(["contiguous", "quads_in_warp", "quads_in_threadblock"]),
-        "stages": st.sampled_from([1, 2]),
+        "fragment": FRAGMENTS,
+        "lanes": st.sampled_from(["row_major", "z_order"]),
+        "copies": st.sampled_from(["registers", "cp_async"]),
+        "stages": st.sampled_from([1, 2, 2, 2, 3, 4, 5]),
+        "fragment_buffers": st.sampled_from([1, 1, 2]),
+        "order": st.sampled_from(["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"]),
+        "unroll": st.sampled_from(["full", "full", 1, 2]),
         "shared_a": SHARED,
         "shared_b": SHARED,
         "min_blocks_per_sm": st.sampled_from([1, 1, 2, 4]),
@@ -62,6 +73,8 @@ SPECS = st.fixed_dictionaries(
         "transpose": st.sampled_from(["nn", "nt", "tn", "tt"]),
         "alpha": st.sampled_from(["argument", "one"]),
         "beta": st.sampled_from(["argument", "zero"]),
+        "multiple_of": st.sampled_from([{}, {}, {"k": 32}, {"m": 192, "n": 64, "k": 64}, {"n": 4}, {"k": 3}]),
+        "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),
         "alignment": st.fixed_dictionaries({"a": WIDTHS, "b": WIDTHS, "c": WIDTHS}),
         "mainloop": st.one_of(TILED, TILED, TILED, NAIVE),
         "epilogue": EPILOGUES,
