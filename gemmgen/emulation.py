@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.backend import BASE_ALIGNMENT, HostBuffer, numpy_type
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.compiler import Binary
+    from gemmgen.emulator import Observer
 
 POISON = 0xF5
 """Fills workspaces: NaN in every floating-point type, should a kernel read it before it wrote it."""
@@ -26,6 +27,10 @@ class EmulatorBackend:
     name = "emulator"
     description = "PTX emulator on the CPU"
     architecture = None
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        """``observers`` see every access of every launch."""
+        self._observers = tuple(observers)
 
     def run(
         self,
@@ -66,6 +71,7 @@ class EmulatorBackend:
                         given.get(name) if kind in ("pointer", "struct") else _number(name, kind, numbers)
                         for name, kind in launch.parameters
                     ],
+                    observers=self._observers,
                     shared_limit=shared_limit,
                 )
             except emulator.EmulatorError as error:

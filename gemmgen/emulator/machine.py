@@ -109,6 +109,7 @@ class Machine:
         state, total = self.state, self.geometry.lanes
         key, bound_blocks, executions = state.key, self.bound, self.executions
         schedule.start(total)
+        observers = self.spaces.shared.observers
         steps = 0
         while True:
             turn = schedule.pick(key)
@@ -129,6 +130,8 @@ class Machine:
                 steps += 1
                 if steps > step_limit:
                     self._give_up(bound, lanes, steps)
+                for observer in observers:
+                    observer.block_started(bound.block, lanes)
                 position = 0
                 try:
                     if lanes is None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import EmulatorError, Misaligned, OutOfBounds, ReadOnly
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.ptx.syntax import Instruction
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.in_flight import InFlight
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
@@ -49,6 +53,9 @@ class Observer:
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """Lanes (None: all) are about to access addresses that passed the checks. Called before data moves."""
 
+    def block_started(self, block: BasicBlock, lanes: Lanes | None) -> None:
+        """Lanes (None: all) are about to execute a basic block, its terminator included."""
+
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """These lanes (whole blocks' worth, None: all) were released together from a barrier."""
 
@@ -57,6 +64,14 @@ class Observer:
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """Lanes execute a fence or another ordering instruction that is no access."""
+
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses; `accessed` has told of
+        the read, and will tell of the write when it happens."""
+
+    def async_group_landed(self, wait: Instruction, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """These lanes' part of an issued copy is about to be written, because they execute `wait`. Called once a copy of
+        each group, `accessed` with the same lanes and addresses right after."""
 
 
 class Space:
@@ -81,6 +96,11 @@ class Space:
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         """The index of each lane's first unit, min(width, 16) bytes wide. Raises OutOfBounds, Misaligned, ReadOnly."""
         raise NotImplementedError
+
+    def check_alignment(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """Raises Misaligned for an address that is no multiple of the access's width."""
+        if int(np.bitwise_or.reduce(addresses)) & (access.width - 1):
+            self._misaligned(access, lanes, addresses)
 
     def _fail(
         self, kind: type[EmulatorError], access: Access, lanes: Lanes | None, bad: np.ndarray, message: str
@@ -220,6 +240,8 @@ class BankedSpace(Space):
         self.size = size
         self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
         self.describe_miss: Callable[[int], str] | None = None
+        self.in_flight: InFlight | None = None
+        """What asynchronous copies are about to write; made by the first such instruction."""
         self._base = owner_of_lane.astype(np.int64) * self.stride
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
@@ -227,15 +249,24 @@ class BankedSpace(Space):
     def clear(self) -> None:
         """Fresh memory holds a pattern that is NaN as a float and -1 as an integer."""
         self.data.fill(0xFF)
+        if self.in_flight is not None:
+            self.in_flight.clear()
 
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        index = self.resolve(access, lanes, addresses)
+        if self.in_flight is not None:
+            self.in_flight.check(access, lanes, index)
+        for observer in self.observers:
+            observer.accessed(self, access, lanes, addresses)
+        return index
+
+    def resolve(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        """`locate` for an access that happens later: bounds and alignment are checked, nobody is told."""
         width = access.width
         if int(addresses.max()) > self.size - width:
             self._out_of_bounds(access, lanes, addresses)
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
             self._misaligned(access, lanes, addresses)
-        for observer in self.observers:
-            observer.accessed(self, access, lanes, addresses)
         unit = width if width < UNIT_BYTES else UNIT_BYTES
         base = self._bases[unit] if lanes is None else self._bases[unit][lanes]
         if addresses.dtype == np.uint64:
