@@ -43,6 +43,7 @@ _FORMS = {
     "match": "sync all any",
     "redux": "sync add min max and or xor abs NaN",
     "elect": "sync",
+    "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
     "bra ret": "uni",
     "brx": "idx uni",
     "exit": "",

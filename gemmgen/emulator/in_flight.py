@@ -1,0 +1,176 @@
+"""Copies that were issued and have not landed: what cp.async started and no wait has ended.
+
+A copy takes its data when it is issued and writes it when the issuing lane waits for its group. In between, its bytes belong
+to nobody: reading them is an error, and so is writing them or copying something else there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from gemmgen.emulator.errors import EmulatorError, InFlightRead, InFlightWrite
+from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.memory import Access, Observer, Space, verb
+from gemmgen.emulator.ptx.syntax import Instruction
+
+WORD_BYTES = 4
+"""The smallest copy, and the granularity at which memory is marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one instruction copies for some lanes (None: all): one entry a lane in each array.
+
+    `index` counts units of `access.width` bytes in shared memory; `groups` numbers each lane's groups from 0.
+    """
+
+    access: Access
+    lanes: Lanes | None
+    addresses: np.ndarray
+    index: np.ndarray
+    data: np.ndarray
+    groups: np.ndarray
+    oldest: int
+    newest: int
+
+    def part(self, chosen: np.ndarray) -> Copy:
+        """The copy for those lanes only that a mask chooses."""
+        groups = self.groups[chosen]
+        lanes = np.flatnonzero(chosen) if self.lanes is None else self.lanes[chosen]
+        return Copy(
+            self.access, lanes, self.addresses[chosen], self.index[chosen], self.data[chosen], groups,
+            int(groups.min()), int(groups.max()),
+        )  # fmt: skip
+
+
+class InFlight:
+    """The copies on their way into a shared memory, and each lane's commit groups."""
+
+    def __init__(self, geometry: Geometry, space: Space) -> None:
+        self.geometry = geometry
+        self.space = space
+        self.copies: list[Copy] = []
+        self.committed = np.zeros(geometry.lanes, np.int64)
+        """How many groups each lane has closed; its copies go into the group of this number."""
+        words = len(space.data) // WORD_BYTES
+        marks = np.zeros(words, np.uint8)
+        self._marks = {width: marks.view(f"u{width // WORD_BYTES}") for width in (4, 8, 16)}
+        self._marked_by = np.zeros(words, np.int32)
+
+    def clear(self) -> None:
+        """Forgets everything: new lanes, new memory."""
+        self.copies.clear()
+        self.committed.fill(0)
+        self._marks[WORD_BYTES].fill(0)
+
+    # -- what lanes do -----------------------------------------------------------------------------------------
+
+    def issue(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, index: np.ndarray, data: np.ndarray) -> None:
+        """Starts a copy of `data` to the units `index`. Raises InFlightWrite where another copy is on its way."""
+        self.check(access, lanes, index)
+        # Lanes of one instruction that share a destination: the last one leaves its number.
+        numbers = np.arange(len(index), dtype=np.int32)
+        self._marked_by[index] = numbers
+        shared = self._marked_by[index] != numbers
+        if shared.any():
+            first = int(np.flatnonzero(shared)[0])
+            self._fail(access, lanes, index == index[first], access.instruction, None)
+        self._marks[access.width][index] = {4: 0x1, 8: 0x101, 16: 0x1010101}[access.width]
+        groups = self.committed.copy() if lanes is None else self.committed[lanes]
+        # The addresses may be a view of a register that changes.
+        copy = Copy(access, lanes, addresses.copy(), index, data, groups, int(groups.min()), int(groups.max()))
+        self.copies.append(copy)
+        for observer in self.space.observers:
+            observer.async_copy_issued(access, lanes, copy.addresses)
+
+    def commit(self, lanes: Lanes | None) -> None:
+        """Closes the current group of these lanes, empty or not."""
+        self.committed[... if lanes is None else lanes] += 1
+
+    def wait(self, instruction: Instruction, lanes: Lanes | None, newest: int) -> None:
+        """Lands the copies of these lanes, all but those in each lane's `newest` latest groups and in its open one."""
+        if not self.copies:
+            return
+        if lanes is None:
+            limits = self.committed - newest
+            low = int(limits.min())
+        else:
+            limits = np.zeros(self.geometry.lanes, np.int64)
+            limits[lanes] = self.committed[lanes] - newest
+            low = 0
+        high = int(limits.max())
+        remaining = []
+        for copy in self.copies:
+            if copy.oldest >= high:
+                remaining.append(copy)
+                continue
+            if copy.newest < low:
+                self._land(instruction, copy)
+                continue
+            ready = copy.groups < (limits if copy.lanes is None else limits[copy.lanes])
+            if ready.all():
+                self._land(instruction, copy)
+            elif ready.any():
+                self._land(instruction, copy.part(ready))
+                remaining.append(copy.part(~ready))
+            else:
+                remaining.append(copy)
+        self.copies[:] = remaining
+
+    def _land(self, wait: Instruction, copy: Copy) -> None:
+        width = copy.access.width
+        self._marks[width][copy.index] = 0
+        observers: Sequence[Observer] = self.space.observers
+        for observer in observers:
+            observer.async_group_landed(wait, copy.access, copy.lanes, copy.addresses)
+            observer.accessed(self.space, copy.access, copy.lanes, copy.addresses)
+        self.space.units[width][copy.index] = copy.data
+
+    # -- what lanes must not do --------------------------------------------------------------------------------
+
+    def check(self, access: Access, lanes: Lanes | None, index: np.ndarray) -> None:
+        """Raises InFlightRead or InFlightWrite if an access meets a copy. `index`: units of min(width, 16) bytes."""
+        if not self.copies:
+            return
+        unit = min(access.width, 16)
+        for piece in range(access.width // unit):
+            where = index + piece if piece else index
+            marks = self._marks[unit][where] if unit >= WORD_BYTES else self._marks[WORD_BYTES][where * unit // WORD_BYTES]
+            if marks.any():
+                self._explain(access, lanes, np.asarray(where), unit, marks != 0)
+
+    def _explain(self, access: Access, lanes: Lanes | None, index: np.ndarray, unit: int, bad: np.ndarray) -> NoReturn:
+        """Finds the copy that the first offending lane met."""
+        first = int(index[np.flatnonzero(bad)[0]])
+        begin, end = first * unit // WORD_BYTES, -(-(first + 1) * unit // WORD_BYTES)
+        for copy in self.copies:
+            words = copy.access.width // WORD_BYTES
+            met = (copy.index * words < end) & ((copy.index + 1) * words > begin)
+            if met.any():
+                who = self._who(copy.lanes, met)
+                self._fail(access, lanes, bad, copy.access.instruction, self.geometry.describe(who))
+        raise AssertionError("a mark without a copy")
+
+    def _who(self, lanes: Lanes | None, chosen: np.ndarray) -> np.ndarray:
+        positions = np.flatnonzero(chosen)
+        return positions if lanes is None else lanes[positions]
+
+    def _fail(
+        self, access: Access, lanes: Lanes | None, bad: np.ndarray, other: Instruction, other_threads: str | None
+    ) -> NoReturn:
+        kind: type[EmulatorError] = InFlightRead if access.kind == "load" else InFlightWrite
+        is_copy = access.instruction.opcode == "cp"
+        what = "asynchronous copy" if is_copy else verb(access)
+        if other_threads is None:
+            rest = "that another lane of the same instruction copies to"
+        else:
+            rest = "where an asynchronous copy is still in flight: the lane that issued it has not waited for its group"
+        raise kind(
+            f"{what} of {access.width} bytes {'to' if is_copy else 'at'} shared memory {rest}",
+            instruction=access.instruction, threads=self.geometry.describe(self._who(lanes, bad)),
+            other=other, other_threads=other_threads,
+        )  # fmt: skip
