@@ -1,0 +1,133 @@
+"""The cost of warp-wide accesses, for many warps at once: the rule of ``gemmgen.shared_memory``, and sectors of global memory.
+
+Accesses are matrices of one row a warp and one column a lane: byte offsets or addresses, -1 where the lane is inactive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.shared_memory import BANK_BYTES, BANKS
+
+SECTOR_BYTES = 32
+_LANES = np.arange(WARP)
+
+
+class SharedCosts(NamedTuple):
+    """Costs of one access, an array entry a warp."""
+
+    wavefronts: np.ndarray
+    conflicts: np.ndarray
+    """Wavefronts beyond one for each group of lanes that is served together."""
+    ideal: np.ndarray
+    """The fewest wavefronts that could move as many words for these lanes, wherever the words lay."""
+
+
+class GlobalCosts(NamedTuple):
+    """Costs of one access, an array entry a warp."""
+
+    sectors: np.ndarray
+    """Distinct pieces of 32 bytes that the warp touches."""
+    ideal: np.ndarray
+    """Sectors if the distinct bytes that the warp touches lay side by side."""
+    bytes: np.ndarray
+    """Distinct bytes that the warp touches."""
+
+
+def rows_of_warps(lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+    """The matrix of an access by ``lanes`` (ascending; None: all), without the warps that take no part."""
+    values = addresses.astype(np.int64)
+    if lanes is None:
+        return values.reshape(-1, WARP)
+    warps = lanes // WARP
+    starts = np.ones(len(lanes), np.bool_)
+    np.not_equal(warps[1:], warps[:-1], out=starts[1:])
+    rows = np.cumsum(starts) - 1
+    matrix = np.full((int(rows[-1]) + 1, WARP), -1, np.int64)
+    matrix[rows, lanes % WARP] = values
+    return matrix
+
+
+def shared_costs(offsets: np.ndarray, width: int, *, pairs: bool) -> SharedCosts:
+    """Wavefronts of an access to shared memory of ``width`` bytes a lane (1 to 16).
+
+    ``pairs``: neighbouring groups of lanes may be served together, as loads are; stores, ``ldmatrix`` and copies are not.
+    """
+    words_per_lane = max(width // BANK_BYTES, 1)
+    words = (offsets // BANK_BYTES)[:, :, None] + np.arange(words_per_lane)
+    words[offsets < 0] = -1
+    group = WARP // words_per_lane
+    wavefronts, groups = _serve(words, group)
+    fewest_groups = groups
+    if pairs and words_per_lane > 1:
+        paired_wavefronts, paired_groups = _serve(words, 2 * group)
+        together = _partners_agree(offsets, 1) | _partners_agree(offsets, 2)
+        wavefronts = np.where(together, paired_wavefronts, wavefronts)
+        groups = np.where(together, paired_groups, groups)
+        fewest_groups = paired_groups
+    distinct = _count_distinct(words.reshape(len(words), -1))
+    return SharedCosts(wavefronts, wavefronts - groups, np.maximum(-(-distinct // BANKS), fewest_groups))
+
+
+def global_costs(addresses: np.ndarray, width: int) -> GlobalCosts:
+    """Sectors of an access to global memory of ``width`` bytes a lane (1 to 32), aligned to its width.
+
+    An aligned access of at most 32 bytes lies within one sector, and two of one width coincide or do not overlap.
+    """
+    sectors = _count_distinct(np.where(addresses < 0, -1, addresses // SECTOR_BYTES))
+    touched = _count_distinct(addresses) * width
+    return GlobalCosts(sectors, -(-touched // SECTOR_BYTES), touched)
+
+
+def costs_of_pieces(pieces: Sequence[tuple[Lanes | None, np.ndarray, int]], warps: int) -> GlobalCosts:
+    """Sectors of one instruction whose lanes read in several aligned pieces: (lanes, addresses, width) each.
+
+    Has an entry for each of the ``warps`` that reads anything.
+    """
+    if len(pieces) == 1:
+        lanes, addresses, width = pieces[0]
+        return global_costs(rows_of_warps(lanes, addresses), width)
+    matrix = np.full((warps, WARP * len(pieces)), -1, np.int64)
+    touched = np.zeros(warps, np.int64)
+    for number, (lanes, addresses, width) in enumerate(pieces):
+        who = np.arange(len(addresses)) if lanes is None else lanes
+        part = matrix[:, number * WARP : (number + 1) * WARP]
+        part[who // WARP, who % WARP] = addresses
+        touched += _count_distinct(part) * width
+    takes_part = touched > 0
+    sectors = _count_distinct(np.where(matrix < 0, -1, matrix // SECTOR_BYTES))[takes_part]
+    touched = touched[takes_part]
+    return GlobalCosts(sectors, -(-touched // SECTOR_BYTES), touched)
+
+
+def _serve(words: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """Wavefronts, and groups with an active lane, of each warp, where ``group`` lanes are served together."""
+    warps = len(words)
+    ordered = np.sort(words.reshape(warps * (WARP // group), -1), axis=1)
+    distinct = ordered >= 0
+    distinct[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    rows, columns = np.nonzero(distinct)
+    places = rows * BANKS + ordered[rows, columns] % BANKS
+    per_bank = np.bincount(places, minlength=len(ordered) * BANKS).reshape(warps, -1, BANKS)
+    per_group = per_bank.max(axis=2)
+    return per_group.sum(axis=1), np.count_nonzero(per_group, axis=1)
+
+
+def _partners_agree(offsets: np.ndarray, distance: int) -> np.ndarray:
+    """Of each warp, whether all active lanes i and i^distance access the same address."""
+    partners = offsets[:, _LANES ^ distance]
+    agree: np.ndarray = ((offsets == partners) | (offsets < 0) | (partners < 0)).all(axis=1)
+    return agree
+
+
+def _count_distinct(values: np.ndarray) -> np.ndarray:
+    """Of each row, how many different values that are not negative."""
+    ordered = np.sort(values, axis=1)
+    distinct = ordered >= 0
+    distinct[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    counts: np.ndarray = np.count_nonzero(distinct, axis=1)
+    return counts

@@ -1,0 +1,183 @@
+"""Counts while a launch runs: an observer that is given every access, every basic block and every barrier."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.counters.classes import instruction_class, space_of
+from gemmgen.emulator.counters.costs import GlobalCosts, costs_of_pieces, global_costs, rows_of_warps, shared_costs
+from gemmgen.emulator.counters.report import (
+    Counters,
+    GlobalTraffic,
+    LineCounters,
+    SharedTraffic,
+    SiteCounters,
+    Tally,
+    sum_tallies,
+)
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.memory import Access, Observer, Space, Spaces
+from gemmgen.emulator.ptx.syntax import Instruction
+
+_REMEMBERED_COSTS = 4096
+
+
+@dataclass(slots=True)
+class _Site:
+    """Running totals of one instruction in one memory space."""
+
+    instruction: Instruction
+    kind: str
+    requests: int = 0
+    units: int = 0
+    conflicts: int = 0
+    ideal: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Block:
+    block: BasicBlock
+    warps: int = 0
+
+
+class CounterObserver(Observer):
+    """Counts what all launches that it observes cost; ``counters`` says what that came to.
+
+    The unit is the warp: an instruction that some lanes of a warp execute counts once, and again if the others come to it
+    later. Instructions count also if their guard holds for no lane, as on a GPU; requests need an active lane.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[int, _Site] = {}
+        self._global: dict[int, _Site] = {}
+        self._blocks: dict[int, _Block] = {}
+        self._barriers = 0
+        self._warps = 0
+        self._blocks_in_wave = 0
+        self._block_of_lane = np.zeros(0, np.int64)
+        self._known_costs: dict[tuple[int, bool, bytes], tuple[int, int, int]] = {}
+        self._copy_reads: list[tuple[Lanes | None, np.ndarray, int]] = []
+        """Lanes, addresses and width of what the copy that is being issued has read."""
+
+    # -- what the emulator calls -------------------------------------------------------------------------------
+
+    def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
+        self._warps = geometry.lanes // WARP
+        self._blocks_in_wave = geometry.blocks
+        self._block_of_lane = geometry.block_of_lane
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if access.instruction.opcode == "cp":
+            if space.name == "global":
+                self._copy_reads.append((lanes, addresses, access.width))
+        elif space.name == "shared":
+            self._count_shared(access, rows_of_warps(lanes, addresses))
+        elif space.name == "global" and space_of(access.instruction) not in ("param", "const"):
+            self._count_global(access, global_costs(rows_of_warps(lanes, addresses), access.width))
+
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        # A copy counts when it is issued, as one request; when its parts land depends on the waits.
+        self._count_shared(access, rows_of_warps(lanes, addresses))
+        if self._copy_reads:
+            self._count_global(access, costs_of_pieces(self._copy_reads, self._warps))
+            self._copy_reads = []
+
+    def block_started(self, block: BasicBlock, lanes: Lanes | None) -> None:
+        tally = self._blocks.get(id(block))
+        if tally is None:
+            tally = self._blocks[id(block)] = _Block(block)
+        tally.warps += self._warps if lanes is None else _count_runs(lanes // WARP)
+
+    def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        self._barriers += self._blocks_in_wave if lanes is None else _count_runs(self._block_of_lane[lanes])
+
+    # -- counting ----------------------------------------------------------------------------------------------
+
+    def _count_shared(self, access: Access, offsets: np.ndarray) -> None:
+        site = _site(self._shared, access)
+        site.requests += len(offsets)
+        if site.kind == "atomic":
+            return
+        pairs = site.kind == "load"
+        key = (access.width, pairs, offsets.tobytes())
+        known = self._known_costs.get(key)
+        if known is None:
+            costs = shared_costs(offsets, access.width, pairs=pairs)
+            known = (int(costs.wavefronts.sum()), int(costs.conflicts.sum()), int(costs.ideal.sum()))
+            if len(self._known_costs) >= _REMEMBERED_COSTS:
+                self._known_costs.clear()
+            self._known_costs[key] = known
+        site.units += known[0]
+        site.conflicts += known[1]
+        site.ideal += known[2]
+
+    def _count_global(self, access: Access, costs: GlobalCosts) -> None:
+        site = _site(self._global, access)
+        site.requests += len(costs.sectors)
+        site.units += int(costs.sectors.sum())
+        site.ideal += int(costs.ideal.sum())
+        site.bytes += int(costs.bytes.sum())
+
+    # -- the result --------------------------------------------------------------------------------------------
+
+    def counters(self, source: str = "") -> Counters:
+        """What was counted so far. ``source`` is the CUDA text, quoted line by line."""
+        text = source.splitlines()
+        sites = sorted(self._sites(), key=lambda site: (site.file, site.line, site.ptx_line))
+        by_line: dict[tuple[str, int], list[Tally]] = defaultdict(list)
+        for site in sites:
+            by_line[site.file, site.line].append(site.tally)
+        for place, instructions in self._instructions_by_line().items():
+            by_line[place].append(Tally(instructions=instructions))
+        lines = tuple(
+            LineCounters(file, line, text[line - 1].strip() if 0 < line <= len(text) else "", sum_tallies(tallies))
+            for (file, line), tallies in sorted(by_line.items())
+        )
+        return Counters(sum_tallies(line.tally for line in lines), lines, tuple(sites), self._barriers)
+
+    def _sites(self) -> list[SiteCounters]:
+        found = []
+        for site in self._shared.values():
+            shared = SharedTraffic(site.requests, site.units, site.conflicts, site.ideal)
+            found.append(_site_counters(site, Tally(shared_memory={site.kind: shared})))
+        for site in self._global.values():
+            traffic = GlobalTraffic(site.requests, site.units, site.ideal, site.bytes)
+            found.append(_site_counters(site, Tally(global_memory={site.kind: traffic})))
+        return found
+
+    def _instructions_by_line(self) -> dict[tuple[str, int], dict[str, int]]:
+        found: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for tally in self._blocks.values():
+            terminator = tally.block.terminator
+            for inst in (*tally.block.body, *([terminator] if terminator is not None else [])):
+                found[_place(inst)][instruction_class(inst)] += tally.warps
+        return {place: dict(counts) for place, counts in found.items()}
+
+
+def _site(sites: dict[int, _Site], access: Access) -> _Site:
+    # Instructions are known by identity: equal ones at different places of an expanded call are different sites.
+    site = sites.get(id(access.instruction))
+    if site is None:
+        opcode = access.instruction.opcode
+        kind = {"cp": "cp.async", "ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}.get(opcode, access.kind)
+        site = sites[id(access.instruction)] = _Site(access.instruction, kind)
+    return site
+
+
+def _site_counters(site: _Site, tally: Tally) -> SiteCounters:
+    file, line = _place(site.instruction)
+    return SiteCounters(site.instruction.line, site.instruction.text, file, line, tally)
+
+
+def _place(inst: Instruction) -> tuple[str, int]:
+    return ("", 0) if inst.location is None else (inst.location.file, inst.location.line)
+
+
+def _count_runs(values: np.ndarray) -> int:
+    """How many different values an ascending array has."""
+    return int(np.count_nonzero(values[1:] != values[:-1])) + 1 if len(values) else 0
