@@ -95,9 +95,9 @@ class Case:
     """A value for every dimension of the launch sequence."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     """Values for scalars such as alpha."""
-    data: Literal["integers", "reals", "nonfinite"] = "integers"
+    data: Literal["integers", "reals", "nonfinite", "extremes"] = "integers"
     """Small integers, compared for equality; reals over several magnitudes, compared under a bound; integers with NaN and
-    infinities strewn in, compared for equality, NaN with NaN."""
+    infinities strewn in, compared for equality, NaN with NaN; the whole range of an integer type, its ends included."""
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Elements by which an array starts past a 256-byte boundary."""
     seed: int = 0
