@@ -83,17 +83,19 @@ def verify(
     architecture: str | Architecture | None = None,
     cases: Sequence[Case] | None = None,
     progress: Callable[[CaseResult], None] | None = None,
+    counters: bool = False,
 ) -> VerificationReport:
     """Runs the family's cases of an instance and compares every element with its reference.
 
     ``backend``: ``auto`` takes the GPU if there is one, else the emulator. On a GPU the architecture is the device's.
-    ``progress`` is called after each case. Raises ``EnvironmentMissing`` if a GPU is asked for and there is none.
+    ``progress`` is called after each case; ``counters`` adds what one case costs to the report. Raises
+    ``EnvironmentMissing`` if a GPU is asked for and there is none.
     """
     from gemmgen.verification import verify_binary
 
     chosen = find_backend(backend)
     planned = plan(spec, architecture or chosen.architecture)
-    return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress)
+    return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress, counters=counters)
 
 
 def find_backend(name: BackendName = "auto") -> Backend:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gemmgen.backend import Backend, to_numbers
 from gemmgen.case_memory import prepare_case
 from gemmgen.compiler import Binary
+from gemmgen.counting import CaseCounters, count_case
 from gemmgen.errors import GemmgenError
 from gemmgen.families import family_of
 from gemmgen.families.base import Case, Expected, KernelPlan
@@ -55,6 +56,8 @@ class VerificationReport:
     device: str
     results: tuple[CaseResult, ...] = field(default=())
     seconds: float = 0.0
+    counters: CaseCounters | None = None
+    """What one case costs, if that was asked for and all cases passed."""
 
     @property
     def passed(self) -> bool:
@@ -86,6 +89,7 @@ class VerificationReport:
             "worst_ratio": self.worst_ratio,
             "elements": self.elements,
             "seconds": round(self.seconds, 3),
+            "counters": self.counters.to_json() if self.counters is not None else None,
         }
 
 
@@ -96,8 +100,12 @@ def verify_binary(
     *,
     cases: Sequence[Case] | None = None,
     progress: Callable[[CaseResult], None] | None = None,
+    counters: bool = False,
 ) -> VerificationReport:
-    """Runs ``cases`` (the family's own if None) of ``plan`` on ``backend``; a failing case never stops the others."""
+    """Runs ``cases`` (the family's own if None) of ``plan`` on ``backend``; a failing case never stops the others.
+
+    ``counters``: if all pass, also counts what one case costs, on the emulator whatever the backend.
+    """
     started = time.perf_counter()
     results = []
     for case in family_of(plan.spec).cases(plan) if cases is None else cases:
@@ -112,6 +120,7 @@ def verify_binary(
         device=backend.description,
         results=tuple(results),
         seconds=time.perf_counter() - started,
+        counters=count_case(plan, binary) if counters and results and all(result.passed for result in results) else None,
     )
 
 

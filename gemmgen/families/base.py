@@ -160,6 +160,16 @@ class Family(ABC):
     def cases(self, plan: Any) -> list[Case]:
         """The problems that a verification runs, small enough for the emulator."""
 
+    def counted_case(self, plan: Any) -> Case:
+        """The problem whose memory traffic and instructions stand for the instance; unless a family knows better, the case
+        with most operations."""
+
+        def size(case: Case) -> tuple[float, float]:
+            cost = self.cost(plan, case.dimensions)
+            return cost.operations, cost.bytes
+
+        return max(self.cases(plan), key=size)
+
     @abstractmethod
     def fill(self, plan: Any, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
         """Values for the array argument ``name`` before the launch, as float64 or integers of ``shape``."""

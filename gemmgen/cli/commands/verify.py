@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.counters import print_counters
 from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
 from gemmgen.cli.selection import find_specs, plan_specs
@@ -15,7 +16,8 @@ from gemmgen.cli.selection import find_specs, plan_specs
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gemmgen.verification import CaseResult, VerificationReport
+    from gemmgen.families.base import Case
+    from gemmgen.verification import VerificationReport
 
 
 @click.command("verify")
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
 )
 @architecture_option("Architecture to compile for; else the GPU's, or the spec's own on the emulator.")
 @set_option
+@click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
 @json_option
 @click.pass_context
 def command(
     context: click.Context, specs: Sequence[str], backend_name: str, architecture: str | None,
-    overrides: Sequence[str], as_json: bool,
+    overrides: Sequence[str], counters: bool, as_json: bool,
 ) -> None:
     """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
 
@@ -53,7 +56,7 @@ def command(
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             progress.update(task, description=item.file.label)
             reports[item.file.label] = verify_binary(
-                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task)
+                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters
             )
     if as_json:
         print_json([{"spec": label, **report.to_json()} for label, report in reports.items()])
@@ -98,11 +101,14 @@ def _print_reports(reports: dict[str, VerificationReport]) -> None:
         if report.failures:
             click.echo(f"\n{label}: {counted(len(report.failures), 'case')} failed")
             for result in report.failures:
-                click.echo(f"  - {_case_text(result)}\n    {result.failure}")
+                click.echo(f"  - {_case_text(result.case)}\n    {result.failure}")
+    for label, report in reports.items():
+        if report.counters is not None:
+            click.echo(f"\n{label}: what one case costs ({_case_text(report.counters.case)}), counted on the emulator\n")
+            print_counters(report.counters.counters)
 
 
-def _case_text(result: CaseResult) -> str:
-    case = result.case
+def _case_text(case: Case) -> str:
     parts = [f"{name}={value}" for name, value in case.dimensions.items()]
     parts += [f"{name}={value:g}" for name, value in case.scalars.items()]
     parts += [f"{name} + {offset} elements" for name, offset in case.offsets.items() if offset]
