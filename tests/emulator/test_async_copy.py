@@ -168,7 +168,8 @@ def test_the_source_is_taken_when_the_copy_is_issued():
 
 @pytest.mark.parametrize(("copy", "error"), [
     ("copy_async<4>(&tile[t], in + t + 1)", emulator.OutOfBounds), ("copy_async<4>(tile + t + 1, in + t)", emulator.OutOfBounds),
-    ("copy_async<8>(tile + (t & 30), in + (t & 31))", emulator.Misaligned), ("copy_async<8>(tile + (t & 31), in + (t & 30))", emulator.Misaligned),
+    ("copy_async<8>(tile + (t & 30), in + (t & 31))", emulator.Misaligned),
+    ("copy_async<8>(tile + (t & 31), in + (t & 30))", emulator.Misaligned),
     ("copy_async<16>(tile + (t & ~3), in + (t & ~3) + 1, 12)", emulator.Misaligned),
     ("copy_async<16>(tile + 4 * (t / 4), in + 4 * (t / 4) + 4, 5)", emulator.OutOfBounds),
 ])  # fmt: skip

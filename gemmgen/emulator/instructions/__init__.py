@@ -5,8 +5,8 @@ from importlib import import_module
 from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
 
 for _concern in (
-    "approximate", "async_copy", "atomics", "bits", "compare", "convert", "floating", "half", "integer", "memory", "moves", "ordering",
-    "packed", "warp",
+    "approximate", "async_copy", "atomics", "bits", "compare", "convert", "floating", "half", "integer", "matrix", "memory",
+    "moves", "ordering", "packed", "warp",
 ):  # fmt: skip
     import_module(f"{__name__}.{_concern}")
 

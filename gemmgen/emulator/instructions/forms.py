@@ -43,6 +43,8 @@ _FORMS = {
     "match": "sync all any",
     "redux": "sync add min max and or xor abs NaN",
     "elect": "sync",
+    "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
+    "movmatrix": "sync aligned m8n8 trans",
     "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
     "bra ret": "uni",
     "brx": "idx uni",
