@@ -212,6 +212,10 @@ class LaunchSequence:
                 return argument
         raise KeyError(name)
 
+    def parameters_of(self, launch: int) -> tuple[Argument, ...]:
+        """The arguments of one of the launches, in the order of its kernel's parameters."""
+        return tuple(self.argument(name) for name in self.launches[launch].arguments)
+
     @property
     def arrays(self) -> tuple[ArrayArgument, ...]:
         return tuple(argument for argument in self.arguments if isinstance(argument, ArrayArgument))

@@ -146,15 +146,29 @@ def _validated(fields: dict[str, Any], name: str) -> KernelSpec:
     try:
         return family(kind).spec.model_validate(fields)
     except pydantic.ValidationError as error:
-        reasons = [_reason(item) for item in error.errors(include_url=False, include_context=False)]
+        reasons = [_reason(item, fields) for item in error.errors(include_url=False, include_context=False)]
     except RecursionError:
         raise SpecError(f"{name}: nested too deeply") from None
     raise SpecError("\n".join([f"{name}: not a valid spec:", *(f"  - {reason}" for reason in reasons)]))
 
 
-def _reason(item: Any) -> Reason:
-    # The discriminator's value appears in the path as a level of its own, which the YAML does not have.
-    path = ".".join(str(part) for part in item["loc"] if part not in ("naive", "tiled"))
+def _path(location: tuple[Any, ...], fields: Any) -> str:
+    """Where in the YAML a mistake is: pydantic's location without the tags of unions, which are no level of the YAML."""
+    parts = []
+    here = fields
+    for part, following in zip(location, [*location[1:], None], strict=True):
+        if isinstance(here, dict) and part not in here and following is not None:
+            continue
+        parts.append(str(part))
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            here = None
+    return ".".join(parts)
+
+
+def _reason(item: Any, fields: Any) -> Reason:
+    path = _path(item["loc"], fields)
     kind = str(item["type"])
     message = str(item["msg"])
     if kind == "extra_forbidden":

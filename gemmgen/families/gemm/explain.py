@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gemmgen.families.base import Section
+from gemmgen.families.gemm.matrices import MatrixLayout
 from gemmgen.families.gemm.operand import Operand
-from gemmgen.families.gemm.plan import GemmPlan, MatrixLayout, NaiveLoop, TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan, NaiveLoop, TiledLoop
 
 
 def formula_lines(plan: GemmPlan) -> list[str]:

@@ -9,44 +9,20 @@ from typing import Literal
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.epilogue import EpilogueOperation, epilogue_arguments
+from gemmgen.families.gemm.matrices import FLOAT_BYTES, MatrixLayout, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses
-from gemmgen.families.gemm.spec import GemmSpec, NaiveMainloop, TiledMainloop
+from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
+from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, TiledMainloop
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
-from gemmgen.formula import Formula
-from gemmgen.launch import (
-    Argument,
-    ArrayArgument,
-    Constraint,
-    Dimension,
-    KernelLaunch,
-    LaunchSequence,
-    ScalarArgument,
-)
+from gemmgen.launch import Argument, ArrayArgument
 from gemmgen.target import WARP_THREADS, Architecture
 
-FLOAT_BYTES = 4
-MAXIMUM_EXTENT = 2**31 - 1 - 1024
-"""Largest m, n and k: coordinates of a tile that reaches past the edge still fit into an int."""
+REDUCTION_THREADS = 256
+REDUCTION_VECTOR = 4
+"""Elements of C that a thread of the kernel that sums up slices works on."""
+MAXIMUM_REDUCTION_GROUPS = 16
 OTHER_REGISTERS = 24
 """Registers for addresses, counters and predicates that an instance needs beside its fragments; an estimate."""
-
-
-@dataclass(frozen=True)
-class MatrixLayout:
-    """How one of A, B and C is stored."""
-
-    name: str
-    rows: str
-    columns: str
-    leading_dimension: str
-    row_major: bool
-    alignment: int
-    """Elements that the base pointer and the leading dimension are multiples of."""
-
-    @property
-    def contiguous(self) -> str:
-        """The dimension along which neighbours are adjacent in memory."""
-        return self.columns if self.row_major else self.rows
 
 
 @dataclass(frozen=True)
@@ -137,6 +113,8 @@ class GemmPlan(KernelPlan):
     """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[tuple[EpilogueOperation, tuple[Argument, ...]], ...]
     loop: TiledLoop | NaiveLoop
+    reduction_groups: int
+    """Groups of threads among which a block that sums up slices of k shares them."""
 
     @property
     def epilogue_reads_arrays(self) -> bool:
@@ -154,6 +132,27 @@ class GemmPlan(KernelPlan):
         return "registers_two_stages" if self.loop.stages == 2 else "registers_one_stage"
 
     @property
+    def partial_vector(self) -> int:
+        """Elements of a partial product that one store to the workspace writes."""
+        assert isinstance(self.loop, TiledLoop)
+        return gcd(REDUCTION_VECTOR, self.loop.minor.fragment.vector)
+
+    @property
+    def workspace_alignment(self) -> int:
+        """Bytes that the parts of the workspace are multiples of."""
+        return WORKSPACE_ALIGNMENT
+
+    @property
+    def slices(self) -> int:
+        """Parts that k is divided into."""
+        return int(getattr(self.spec.decomposition, "slices", 1))
+
+    @property
+    def store(self) -> str:
+        """What becomes of a block's tile: ``finished``, or, with k split, ``partial`` or ``in_turn``."""
+        return {"data_parallel": "finished", "split_k_parallel": "partial", "split_k_serial": "in_turn"}[self.spec.decomposition.scheme]
+
+    @property
     def helpers(self) -> tuple[Helper, ...]:
         """The copy functions that the kernel needs, each once, those for wide vectors first."""
         assert isinstance(self.loop, TiledLoop)
@@ -162,9 +161,12 @@ class GemmPlan(KernelPlan):
             copy = "copy_async" if operand.is_async else "load"
             widths.setdefault(f"{copy}_{'guarded' if operand.guarded else 'whole'}", set()).add(operand.copy.vector)
         kind = "whole" if self.whole_minor else "guarded"
-        if self.spec.beta == "argument":
-            widths.setdefault(f"load_{kind}", set()).add(self.vector_c)
-        widths.setdefault(f"store_{kind}", set()).add(self.vector_c)
+        if self.store == "partial":
+            widths.setdefault(f"store_{kind}", set()).add(self.partial_vector)
+        else:
+            widths.setdefault(f"store_{kind}", set()).add(self.vector_c)
+            if self.spec.beta == "argument":
+                widths.setdefault(f"load_{kind}", set()).add(self.vector_c)
         helpers = [Helper(name, (width,)) for name in sorted(widths) for width in sorted(widths[name], reverse=True)]
         return (*helpers, Helper("copy_async_groups")) if self.loop.copies == "cp_async" else tuple(helpers)
 
@@ -182,7 +184,7 @@ class GemmPlan(KernelPlan):
 def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
-    matrices = _matrices(spec)
+    matrices = matrix_layouts(spec)
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | None
     regions: tuple[SharedRegion, ...] = ()
@@ -190,6 +192,9 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         tile_m, tile_n = mainloop.threadblock.m, mainloop.threadblock.n
         threads = tile_m * tile_n
         reasons += _thread_reasons(threads, architecture, "mainloop.threadblock")
+        if not isinstance(spec.decomposition, DataParallel):
+            got = spec.decomposition.scheme
+            reasons.append(Reason("decomposition", "decomposition.scheme", got, "data_parallel for the naive strategy"))
         row_major = spec.order == "row_major"
         loop = NaiveLoop(*((tile_m, tile_n) if row_major else (tile_n, tile_m)))
         vector_c = 1
@@ -215,6 +220,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             f"t{tile.thread.m}x{tile.thread.n}",
             f"s{mainloop.stages}",
         ]
+        if not isinstance(spec.decomposition, DataParallel):
+            parts.append(f"{spec.decomposition.scheme.replace('_', '')}{spec.decomposition.slices}")
         template = "gemm/tiled.cu.j2"
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
@@ -226,11 +233,21 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     extra = epilogue_arguments(spec.epilogue)
     plan_epilogue = tuple(zip(spec.epilogue, extra, strict=True))
     static = sum(region.bytes for region in regions) <= architecture.static_shared_bytes_per_block
+    geometry = Geometry(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=loop.tile_k if isinstance(loop, TiledLoop) else 1,
+        threads=threads,
+        regions=regions,
+        static_shared=static,
+        reduction_threads=REDUCTION_THREADS,
+        reduction_elements=REDUCTION_THREADS // _reduction_groups(spec) * REDUCTION_VECTOR,
+    )
     return GemmPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
-        sequence=_sequence(name, spec, matrices, (tile_m, tile_n), threads, extra, regions, static),
+        sequence=gemm_sequence(name, spec, matrices, geometry, extra),
         template=template,
         shared_memory=regions,
         dynamic_shared_bytes=0 if static else sum(region.bytes for region in regions),
@@ -246,16 +263,14 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         whole_minor=whole[minor],
         epilogue=plan_epilogue,
         loop=loop,
+        reduction_groups=_reduction_groups(spec),
     )
 
 
-def _matrices(spec: GemmSpec) -> tuple[MatrixLayout, MatrixLayout, MatrixLayout]:
-    row_major = spec.order == "row_major"
-    return (
-        MatrixLayout("A", "m", "k", "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a),
-        MatrixLayout("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b),
-        MatrixLayout("C", "m", "n", "ldc", row_major, spec.alignment.c),
-    )
+def _reduction_groups(spec: GemmSpec) -> int:
+    """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups."""
+    slices = getattr(spec.decomposition, "slices", 1)
+    return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
 
 
 def _thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:
@@ -435,65 +450,3 @@ def _resource_reasons(
         need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
         reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
     return reasons
-
-
-def _sequence(
-    name: str,
-    spec: GemmSpec,
-    matrices: tuple[MatrixLayout, MatrixLayout, MatrixLayout],
-    tile: tuple[int, int],
-    threads: int,
-    epilogue: tuple[tuple[Argument, ...], ...],
-    regions: tuple[SharedRegion, ...],
-    static: bool,
-) -> LaunchSequence:
-    extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
-    dimensions = [Dimension(dim, meaning, maximum=MAXIMUM_EXTENT) for dim, meaning in extents.items()]
-    constraints: list[Constraint] = []
-    for dim in extents:
-        multiple = getattr(spec.multiple_of, dim)
-        if multiple > 1:
-            text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
-            constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
-    arrays = {}
-    for matrix in matrices:
-        ld, contiguous = matrix.leading_dimension, matrix.contiguous
-        slow = "row" if matrix.row_major else "column"
-        default = Formula(f"round_up(max({contiguous}, 1), {matrix.alignment})")
-        meaning = f"leading dimension of {matrix.name}: elements from one {slow} to the next"
-        dimensions.append(Dimension(ld, meaning, minimum=1, default=default))
-        text = f"{ld} is at least {contiguous}: the {slow}s of {matrix.name} do not overlap"
-        constraints.append(Constraint(Formula(f"{ld} >= {contiguous}"), text))
-        if matrix.alignment > 1:
-            text = f"{ld} is a multiple of {matrix.alignment}, as the spec's alignment.{matrix.name.lower()} promises"
-            constraints.append(Constraint(Formula(f"{ld} % {matrix.alignment} == 0"), text))
-        strides = (ld, "1") if matrix.row_major else ("1", ld)
-        writes = matrix.name == "C"
-        arrays[matrix.name] = ArrayArgument(
-            name=matrix.name,
-            type="f32",
-            role=("inout" if spec.beta == "argument" else "output") if writes else "input",
-            shape=(Formula(matrix.rows), Formula(matrix.columns)),
-            strides=(Formula(strides[0]), Formula(strides[1])),
-            alignment=matrix.alignment * FLOAT_BYTES,
-            meaning=f"{matrix.rows} x {matrix.columns}, stored {'row' if matrix.row_major else 'column'}-major",
-            needed="beta" if writes and spec.beta == "argument" else None,
-        )
-    integer = [ScalarArgument(dim.name, "s32", dim.meaning) for dim in dimensions]
-    m, n, k, lda, ldb, ldc = integer
-    alpha = ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0)
-    beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
-    arguments: list[Argument] = [m, n, k]
-    arguments += [alpha] if spec.alpha == "argument" else []
-    arguments += [arrays["A"], lda, arrays["B"], ldb]
-    arguments += [beta] if spec.beta == "argument" else []
-    arguments += [arrays["C"], ldc]
-    arguments += [argument for group in epilogue for argument in group]
-    launch = KernelLaunch(
-        entry=name,
-        grid=(Formula(f"ceil_div(m, {tile[0]}) * ceil_div(n, {tile[1]})"), Formula("1"), Formula("1")),
-        block=(threads, 1, 1),
-        arguments=tuple(argument.name for argument in arguments),
-        dynamic_shared_bytes=Formula("0") if static else Formula(str(sum(region.bytes for region in regions))),
-    )
-    return LaunchSequence(name, tuple(dimensions), tuple(arguments), (launch,), tuple(constraints))

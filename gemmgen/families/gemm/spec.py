@@ -101,6 +101,31 @@ class Multiples(SpecModel):
     k: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
 
 
+class DataParallel(SpecModel):
+    """One block computes a tile of C, over all of k."""
+
+    scheme: Literal["data_parallel"] = "data_parallel"
+
+
+Slices = Annotated[int, Field(ge=2, le=1024, strict=True)]
+
+
+class SplitKSerial(SpecModel):
+    """k is cut into slices, one block for each slice of a tile; the blocks of a tile take turns to add to its sum, in the order of
+    k. One kernel, and the same bits every time."""
+
+    scheme: Literal["split_k_serial"]
+    slices: Slices
+
+
+class SplitKParallel(SpecModel):
+    """k is cut into slices, one block for each slice of a tile; every block writes its partial product to a workspace, and a
+    second kernel adds them up in a fixed order."""
+
+    scheme: Literal["split_k_parallel"]
+    slices: Slices
+
+
 class Rasterization(SpecModel):
     """The order in which threadblocks take the tiles of C. Blocks that run together then share rows and columns in the L2."""
 
@@ -136,6 +161,8 @@ class GemmSpec(KernelSpec):
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
+    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel, Field(discriminator="scheme")] = DataParallel()
+    """How the work is divided among blocks where m and n alone give too few of them."""
     mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
     epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""

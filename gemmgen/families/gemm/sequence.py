@@ -1,0 +1,150 @@
+"""The launch sequence of a GEMM: what a host passes to its kernels, and in which grids they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.families.base import SharedRegion
+from gemmgen.families.gemm.matrices import FLOAT_BYTES, MatrixLayout
+from gemmgen.families.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial
+from gemmgen.formula import Formula
+from gemmgen.launch import (
+    Argument,
+    ArrayArgument,
+    Constraint,
+    Dimension,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+)
+
+MAXIMUM_EXTENT = 2**31 - 1 - 1024
+"""Largest m, n and k: coordinates of a tile that reaches past the edge still fit into an int."""
+WORKSPACE_ALIGNMENT = 256
+"""Bytes that the workspace, and what follows the flags in it, are multiples of."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The numbers of the kernels' geometry that the launches state."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    threads: int
+    regions: tuple[SharedRegion, ...]
+    static_shared: bool
+    reduction_threads: int
+    """Threads of a block of the kernel that sums up the slices of a parallel split of k."""
+    reduction_elements: int
+    """Elements of C that such a block finishes."""
+
+
+def gemm_sequence(
+    name: str,
+    spec: GemmSpec,
+    matrices: tuple[MatrixLayout, MatrixLayout, MatrixLayout],
+    geometry: Geometry,
+    epilogue: tuple[tuple[Argument, ...], ...],
+) -> LaunchSequence:
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
+    slices = getattr(spec.decomposition, "slices", 1)
+    extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
+    largest = {"k": MAXIMUM_EXTENT - slices * geometry.tile_k}
+    dimensions = [Dimension(dim, meaning, maximum=largest.get(dim, MAXIMUM_EXTENT)) for dim, meaning in extents.items()]
+    constraints: list[Constraint] = []
+    for dim in extents:
+        multiple = getattr(spec.multiple_of, dim)
+        if multiple > 1:
+            text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
+            constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
+    arrays = {}
+    for matrix in matrices:
+        ld, contiguous = matrix.leading_dimension, matrix.contiguous
+        slow = "row" if matrix.row_major else "column"
+        default = Formula(f"round_up(max({contiguous}, 1), {matrix.alignment})")
+        meaning = f"leading dimension of {matrix.name}: elements from one {slow} to the next"
+        dimensions.append(Dimension(ld, meaning, minimum=1, default=default))
+        text = f"{ld} is at least {contiguous}: the {slow}s of {matrix.name} do not overlap"
+        constraints.append(Constraint(Formula(f"{ld} >= {contiguous}"), text))
+        if matrix.alignment > 1:
+            text = f"{ld} is a multiple of {matrix.alignment}, as the spec's alignment.{matrix.name.lower()} promises"
+            constraints.append(Constraint(Formula(f"{ld} % {matrix.alignment} == 0"), text))
+        strides = (ld, "1") if matrix.row_major else ("1", ld)
+        writes = matrix.name == "C"
+        arrays[matrix.name] = ArrayArgument(
+            name=matrix.name,
+            type="f32",
+            role=("inout" if spec.beta == "argument" else "output") if writes else "input",
+            shape=(Formula(matrix.rows), Formula(matrix.columns)),
+            strides=(Formula(strides[0]), Formula(strides[1])),
+            alignment=matrix.alignment * FLOAT_BYTES,
+            meaning=f"{matrix.rows} x {matrix.columns}, stored {'row' if matrix.row_major else 'column'}-major",
+            needed="beta" if writes and spec.beta == "argument" else None,
+        )
+    integer = [ScalarArgument(dim.name, "s32", dim.meaning) for dim in dimensions]
+    m, n, k, lda, ldb, ldc = integer
+    alpha = ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0)
+    beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
+    alphas = [alpha] if spec.alpha == "argument" else []
+    betas = [beta] if spec.beta == "argument" else []
+    factors: list[Argument] = [m, n, k, *alphas, arrays["A"], lda, arrays["B"], ldb]
+    result: list[Argument] = [*betas, arrays["C"], ldc, *(argument for group in epilogue for argument in group)]
+    shared = sum(region.bytes for region in geometry.regions)
+    tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
+
+    def main_launch(arguments: list[Argument], depth: int = 1) -> KernelLaunch:
+        return KernelLaunch(
+            entry=name,
+            grid=(Formula(tiles), Formula("1"), Formula(str(depth))),
+            block=(geometry.threads, 1, 1),
+            arguments=tuple(argument.name for argument in arguments),
+            dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),
+        )
+
+    workspace_bytes, zero_bytes = Formula("0"), Formula("0")
+    launches: tuple[KernelLaunch, ...]
+    if isinstance(spec.decomposition, SplitKParallel):
+        major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
+        pitch = f"round_up({minor}, 4)"
+        workspace_bytes = Formula(f"{slices * FLOAT_BYTES} * {major} * {pitch}")
+        workspace = _workspace("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
+        reduction = KernelLaunch(
+            entry=f"{name}_reduce",
+            grid=(Formula(f"ceil_div({major} * {pitch}, {geometry.reduction_elements})"), Formula("1"), Formula("1")),
+            block=(geometry.reduction_threads, 1, 1),
+            arguments=tuple(argument.name for argument in [m, n, *alphas, *result, workspace]),
+        )
+        launches = (main_launch([*factors, workspace], slices), reduction)
+        arguments = [*factors, *result, workspace]
+    elif isinstance(spec.decomposition, SplitKSerial):
+        flags = f"round_up(4 * {tiles}, {WORKSPACE_ALIGNMENT})"
+        workspace_bytes = Formula(f"{flags} + {geometry.tile_m * geometry.tile_n * FLOAT_BYTES} * {tiles}")
+        zero_bytes = Formula(f"4 * {tiles}")
+        workspace = _workspace("u8", workspace_bytes, 1, "for each tile of C whose turn it is, then the tile's sum so far")
+        arguments = [*factors, *result, workspace]
+        launches = (main_launch(arguments, slices),)
+    else:
+        arguments = [*factors, *result]
+        launches = (main_launch(arguments),)
+    return LaunchSequence(
+        name=name,
+        dimensions=tuple(dimensions),
+        arguments=tuple(arguments),
+        launches=launches,
+        constraints=tuple(constraints),
+        workspace_bytes=workspace_bytes,
+        workspace_zero_bytes=zero_bytes,
+    )
+
+
+def _workspace(element: str, size: Formula, width: int, meaning: str) -> ArrayArgument:
+    return ArrayArgument(
+        name="workspace",
+        type="u8" if element == "u8" else "f32",
+        role="workspace",
+        shape=(Formula(f"({size}) // {width}"),),
+        strides=(Formula("1"),),
+        alignment=WORKSPACE_ALIGNMENT,
+        meaning=meaning,
+    )
