@@ -6,7 +6,7 @@ from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
 
 for _concern in (
     "approximate", "async_copy", "atomics", "bits", "compare", "convert", "floating", "half", "integer", "matrix", "memory",
-    "moves", "ordering", "packed", "warp",
+    "moves", "multiply", "ordering", "packed", "warp",
 ):  # fmt: skip
     import_module(f"{__name__}.{_concern}")
 
