@@ -1,0 +1,70 @@
+"""int8 convolution as a kernel family: its cases, its reference and its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
+from gemmgen.families.conv2d.plan import Conv2dPlan, plan_conv2d
+from gemmgen.families.conv2d.problem import SIZE_NAMES, sizes
+from gemmgen.families.conv2d.spec import Conv2dSpec
+from gemmgen.launch import BYTES
+from gemmgen.target import Architecture
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class Conv2dFamily(Family):
+    """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z)."""
+
+    kind: ClassVar[str] = "conv2d"
+    spec: ClassVar[type[KernelSpec]] = Conv2dSpec
+    size_names: ClassVar[tuple[str, ...]] = SIZE_NAMES
+    typical_sizes: ClassVar[tuple[int, ...]] = (128, 128, 28, 28, 128, 3, 3, 1, 1)
+
+    def plan(self, spec: Conv2dSpec, architecture: Architecture) -> KernelPlan:
+        return plan_conv2d(spec, architecture)
+
+    def problem(self, plan: Conv2dPlan, sizes_given: Sequence[int]) -> dict[str, int]:
+        return sizes(plan.spec, sizes_given)
+
+    def cases(self, plan: Conv2dPlan) -> list[Case]:
+        from gemmgen.families.conv2d.cases import conv2d_cases
+
+        return conv2d_cases(plan)
+
+    def fill(
+        self, plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator
+    ) -> npt.NDArray[Any]:
+        from gemmgen.families.conv2d.cases import fill
+
+        return fill(plan, case, name, shape, rng)
+
+    def reference(self, plan: Conv2dPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+        from gemmgen.families.conv2d.reference import reference
+
+        return {"y": Expected(reference(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays))}
+
+    def cost(self, plan: Conv2dPlan, problem: Mapping[str, int]) -> Cost:
+        n, c, h, w, k, r, s, p, q = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q"))
+        depth = c // problem["groups"] * r * s
+        outputs = n * p * q * k
+        size = BYTES[plan.output.type] * outputs
+        total = n * c * h * w + depth * k + size + (size if plan.spec.residual else 0) + (4 * k if plan.shifted else 0)
+        return Cost(2.0 * outputs * depth, float(total), "int8")
+
+    def summary(self, plan: Conv2dPlan) -> list[str]:
+        from gemmgen.families.conv2d.explain import formula_lines
+
+        return formula_lines(plan)
+
+    def explain(self, plan: Conv2dPlan) -> list[Section]:
+        from gemmgen.families.conv2d.explain import explain_conv2d
+
+        return explain_conv2d(plan)
+
+
+family = Conv2dFamily()
