@@ -1,0 +1,190 @@
+"""How the work is shared out: the family's rule for what a spec leaves open.
+
+The numbers are for a device with many SMs: enough loads on their way to fill its memory system, few barriers, one launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.families.reduction.spec import (
+    SERIES,
+    BlockStrategy,
+    ColumnTiles,
+    Finish,
+    ReductionSpec,
+    RowBlocks,
+    RowLanes,
+)
+from gemmgen.formula import ceil_div
+
+MULTIPROCESSORS = 132
+"""SMs that grids are sized for where the spec names no number: those of an H100 or H200."""
+VECTOR_BYTES = 16
+"""The widest load."""
+BLOCKS_PER_SM = 4
+LONG_ROW_VECTORS = 512
+"""Rows of more vectors than this get a block, or several."""
+
+
+@dataclass(frozen=True)
+class BlockChoice:
+    """Everything to one value, or rows by blocks."""
+
+    name: str
+    threads: int
+    vector: int
+    unroll: int
+    early_launch: bool
+    items_per_thread: int
+    finish: Finish | None
+    """None: one block alone."""
+    most_blocks: int | None = None
+    """Of the whole grid; None: as many as it takes. For everything to one value."""
+    blocks_per_sm: int = 1
+    blocks_per_row: int | None = None
+    """For rows."""
+
+
+@dataclass(frozen=True)
+class LaneChoice:
+    """Rows by lanes."""
+
+    threads: int
+    vector: int
+    unroll: int
+    early_launch: bool
+    lanes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """Columns by tiles."""
+
+    threads: int
+    vector: int
+    unroll: int
+    early_launch: bool
+    lanes: int
+    splits: int
+    finish: Literal["two_pass", "last_block"] | None
+
+
+Choice = BlockChoice | LaneChoice | ColumnChoice
+
+
+def power_of_two(value: int) -> int:
+    """The smallest power of two that is at least ``value``."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def choose(spec: ReductionSpec, element_bytes: int, state_bytes: int) -> Choice:
+    """The strategy that the spec asks for, its gaps filled by the rule."""
+    widest = min(spec.alignment, VECTOR_BYTES // element_bytes)
+    strategy = spec.strategy
+    if strategy is None:
+        strategy = _strategy(spec, widest)
+    if isinstance(strategy, BlockStrategy):
+        return _block(spec, strategy, widest, element_bytes)
+    if isinstance(strategy, RowLanes):
+        return _lanes(spec, strategy, widest)
+    if isinstance(strategy, RowBlocks):
+        return _row_blocks(spec, strategy, widest)
+    return _columns(spec, strategy, widest, state_bytes)
+
+
+def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | RowBlocks | ColumnTiles:
+    """The kind of strategy for a shape."""
+    if spec.shape == "all":
+        return BlockStrategy(name="streaming")
+    typical = spec.typical
+    if spec.shape == "rows" and typical is not None:
+        vectors = ceil_div(typical.reduced, widest)
+        few_rows = typical.outer < 8 * MULTIPROCESSORS and vectors > 64
+        return RowBlocks(name="row_blocks") if vectors > LONG_ROW_VECTORS or few_rows else RowLanes(name="row_lanes")
+    narrow = typical is not None and typical.inner < 8 and typical.reduced > typical.inner
+    if spec.shape == "rows" or (spec.shape == "strided" and narrow):
+        return RowLanes(name="row_lanes")
+    return ColumnTiles(name="column_tiles")
+
+
+def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int, element_bytes: int) -> BlockChoice:
+    if strategy.name in SERIES:
+        threads, vector, unroll = strategy.threads or 256, strategy.vector or 1, strategy.unroll or 1
+        number = SERIES.index(strategy.name)
+        items = strategy.items_per_thread or (1 if number < 3 else 2 if number < 6 else max(8, vector * unroll))
+        streams = number >= 6
+        return BlockChoice(
+            strategy.name, threads, vector, unroll, strategy.early_launch, items, strategy.finish or "two_pass",
+            most_blocks=strategy.multiprocessors * (strategy.blocks_per_sm or 8) if streams else None,
+            blocks_per_sm=strategy.blocks_per_sm or 1,
+        )  # fmt: skip
+    size = spec.typical.reduced if spec.typical is not None else 1 << 24
+    vector = strategy.vector or widest
+    threads, unroll, blocks_per_sm = _streaming(ceil_div(size, vector), size * element_bytes)
+    threads, unroll = strategy.threads or threads, strategy.unroll or unroll
+    blocks_per_sm = strategy.blocks_per_sm or min(blocks_per_sm, 2048 // threads)
+    return BlockChoice(
+        strategy.name, threads, vector, unroll, strategy.early_launch,
+        strategy.items_per_thread or vector * unroll, strategy.finish or "first_block",
+        most_blocks=strategy.multiprocessors * blocks_per_sm, blocks_per_sm=blocks_per_sm,
+    )  # fmt: skip
+
+
+def _streaming(vectors: int, size_bytes: int) -> tuple[int, int, int]:
+    """Threads, unroll and blocks per SM for everything to one value.
+
+    Up to 64 KiB one block reads all of it at once, since blocks that meet cost more than that. Up to 16 MiB every thread
+    has all its loads on their way at once, and only as many threads take part as that needs. Beyond, bandwidth counts.
+    """
+    if size_bytes <= 64 << 10:
+        threads = min(1024, max(32, power_of_two(vectors)))
+        return threads, min(4, power_of_two(ceil_div(vectors, threads))), 1
+    if size_bytes <= 512 << 10:
+        return 128, 1, 2
+    if size_bytes <= 2 << 20:
+        return 256, 2, 2
+    if size_bytes <= 8 << 20:
+        return 512, 2, 2
+    return 512, 4, BLOCKS_PER_SM
+
+
+def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockChoice:
+    outer, reduced = (spec.typical.outer, spec.typical.reduced) if spec.typical else (1 << 12, 1 << 14)
+    vector = strategy.vector or widest
+    vectors = ceil_div(reduced, vector)
+    threads = strategy.threads or min(512, max(64, power_of_two(ceil_div(vectors, 8))))
+    unroll = strategy.unroll or min(4, power_of_two(ceil_div(vectors, threads)))
+    share = ceil_div(16 * BLOCKS_PER_SM * MULTIPROCESSORS, outer)
+    blocks = strategy.blocks_per_row or max(1, min(share, vectors // (8 * threads * unroll), 512))
+    finish = strategy.finish or ("first_block" if blocks > 1 else None)
+    return BlockChoice(
+        "row_blocks", threads, vector, unroll, strategy.early_launch, vector * unroll, finish, blocks_per_row=blocks
+    )
+
+
+def _lanes(spec: ReductionSpec, strategy: RowLanes, widest: int) -> LaneChoice:
+    vector = strategy.vector or (1 if spec.shape == "strided" else widest)
+    vectors = ceil_div(spec.typical.reduced, vector) if spec.typical else 64
+    lanes = strategy.lanes or min(32, power_of_two(vectors))
+    unroll = strategy.unroll or min(8, power_of_two(ceil_div(vectors, lanes)))
+    rows = strategy.rows or max(1, 4 // unroll)
+    return LaneChoice(strategy.threads or 256, vector, unroll, strategy.early_launch, lanes, rows)
+
+
+def _columns(spec: ReductionSpec, strategy: ColumnTiles, widest: int, state_bytes: int) -> ColumnChoice:
+    vector = strategy.vector or (1 if spec.shape == "strided" else max(1, min(widest, 64 // state_bytes)))
+    outer, reduced, inner = 1, 1 << 12, 1 << 12
+    if spec.typical is not None:
+        outer, reduced, inner = spec.typical.outer, spec.typical.reduced, spec.typical.inner
+    threads = strategy.threads or (512 if inner <= 32 * vector else 256)
+    lanes = strategy.lanes or min(32, power_of_two(ceil_div(inner, vector)), threads)
+    unroll = strategy.unroll or 4
+    row_threads = max(1, threads // lanes)
+    tiles = outer * ceil_div(inner, lanes * vector)
+    share = ceil_div(MULTIPROCESSORS * 2, tiles)
+    splits = strategy.splits or max(1, min(share, reduced // (row_threads * unroll * 4)))
+    finish = strategy.finish or ("last_block" if splits > 1 else None)
+    return ColumnChoice(threads, vector, unroll, strategy.early_launch, lanes, splits, finish)
