@@ -9,6 +9,7 @@ from gemmgen.families.base import Family, KernelSpec
 
 FAMILIES = {
     "gemm": "gemmgen.families.gemm",
+    "reduction": "gemmgen.families.reduction",
     "conv2d": "gemmgen.families.conv2d",
 }
 """The module of each kind; it has one attribute ``family``."""
