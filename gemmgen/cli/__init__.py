@@ -12,6 +12,7 @@ COMMANDS = {
     "check": "Say whether specs can work, and all reasons why not.",
     "compile": "Compile specs to PTX, cubin or SASS, and show what they use.",
     "verify": "Run specs on every edge case and compare with a reference.",
+    "emulate": "Run any kernel of your own without a GPU, and report what is wrong with it.",
     "bench": "Time specs on a GPU beside the vendor's library.",
     "explain": "Explain the plan of a spec in words, and what bounds it.",
     "schema": "Print the JSON Schema of specs.",
