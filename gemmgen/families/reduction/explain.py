@@ -61,6 +61,8 @@ def semantics(plan: ReductionPlan) -> str:
         parts.append("NaN counts as true" if plan.spec.input.startswith(("f", "b")) else "")
     elif not a.is_float and not a.is_extremum:
         parts.append(f"wraps around in {a.compute_c}")
+    elif a.state == "moments":
+        parts.append("NaN and infinities make both NaN")
     elif a.is_float:
         parts.append("NaN and infinities as in IEEE 754")
     empty = _EMPTY.get(a.combiner)

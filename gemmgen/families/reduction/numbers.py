@@ -88,7 +88,7 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
         else:
             certain = np.zeros(value.shape, np.bool_)
         grown = bound + ulps * (UNIT_ROUNDOFF[kind] * (np.abs(value) + bound) + SMALLEST[kind])
-        bound = np.where(certain | ~np.isfinite(value), bound, grown)
+        bound = np.where(np.isfinite(value), np.where(certain, bound, grown), 0.0)
     return Tracked(value, np.asarray(bound, np.float64), kind)
 
 

@@ -191,6 +191,8 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
     mean = value.mean(axis=1)
     squares = ((value - mean[:, None]) ** 2).sum(axis=1)
     spread = value.max(axis=1) - value.min(axis=1)
+    finite = np.isfinite(value).all(axis=1)
+    mean, squares = np.where(finite, mean, np.nan), np.where(finite, squares, np.nan)
     wide = np.finfo(value.dtype).eps
     mean_error = elements.bound.max(axis=1) + (4 * depth * u + count * wide) * np.abs(value).max(axis=1)
     square_error = 4 * count * mean_error * (spread + mean_error) * (1 + depth) + (depth + 6) * u * squares
