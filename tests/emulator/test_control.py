@@ -96,6 +96,15 @@ def test_scopes_of_inline_assembly():
     np.testing.assert_array_equal(out, np.minimum(np.where(t < 5, t, t + 100), 120))
 
 
+def test_register_declarations_need_no_space():
+    # The CUDA headers write `.reg.b32`.
+    source = r"""extern "C" __global__ void glued(int* out) {
+        asm("{.reg.b32 a,b;mov.b32 a,%1;add.s32 b,a,a;mov.b32 %0,b;}" : "=r"(out[threadIdx.x]) : "r"(threadIdx.x)); }"""
+    out = np.zeros(32, np.int32)
+    run_cuda(source, "glued", 1, 32, [out])
+    np.testing.assert_array_equal(out, 2 * np.arange(32))
+
+
 def test_calls_of_device_functions():
     source = r"""
     struct Triple { double a; float b; int c; };
