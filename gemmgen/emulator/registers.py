@@ -24,6 +24,8 @@ class RegisterFile:
     def __init__(self, program: Program, lanes: int) -> None:
         self.lanes = lanes
         self.arrays: dict[str, np.ndarray] = {}
+        self.carry = np.zeros(lanes, np.bool_)
+        """The carry flag CC.CF of each lane."""
         self._rows: dict[str, tuple[str, int]] = {}
         for name, group in program.registers.items():
             width = 2 if name == "b128" else 1
@@ -36,6 +38,7 @@ class RegisterFile:
         """All registers zero, so that a register nobody wrote reads the same every time."""
         for array in self.arrays.values():
             array.fill(0)
+        self.carry.fill(False)
 
     @staticmethod
     def bytes_per_lane(program: Program) -> int:

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from .helpers import DTYPES, all_pairs, run_instruction
+from gemmgen import emulator
+
+from .helpers import DTYPES, all_pairs, compile_ptx, run_instruction
 
 RANDOM = np.random.default_rng(7)
 EDGES = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 100, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x12345678, 0x7FFFFFFF, 0x80000000,
@@ -335,3 +337,50 @@ def test_vectors_pack_into_registers_and_back():
     np.testing.assert_array_equal(got, b)
     got = run_instruction("mov.b32 {%h0, %h1}, %a; mov.b32 %d, {%h1, %h0};", "u32", ("u32", a))
     np.testing.assert_array_equal(got, a << np.uint32(16) | a >> np.uint32(16))
+
+
+# -- carries -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("opcode", "function"), [
+    ("add", lambda a, b, c: a + b), ("sub", lambda a, b, c: a - b), ("mad", lambda a, b, c: a * b + c),
+])  # fmt: skip
+@pytest.mark.parametrize(("type_name", "bits"), [("u32", 32), ("s32", 32), ("u64", 64), ("s64", 64)])
+def test_carries_make_longer_integers(opcode, function, type_name, bits):
+    rng = np.random.default_rng(bits)
+    ends = [0, 1, 2**bits - 1, 2**bits - 2, 2 ** (bits - 1), 2 ** (bits - 1) - 1]
+    values = [[ends[rng.integers(len(ends))] if rng.random() < 0.5 else int.from_bytes(rng.bytes(bits // 8), "little") for _ in range(400)]
+              for _ in range(4)]  # fmt: skip
+    a, b, c, e = (np.array(v, f"u{bits // 8}") for v in values)
+    word = f"b{bits}"
+    if opcode == "mad":
+        # The whole product of two words plus an addend of two words: low half, then high half with the carry.
+        parts = f"mad.lo.cc.{type_name} %lo, %a, %b, %c; madc.hi.{type_name} %hi, %a, %b, %e;"
+        signed = type_name[0] == "s"
+        both = [x - (1 << bits) * (signed and x >> (bits - 1)) for x in map(int, a)], [
+            x - (1 << bits) * (signed and x >> (bits - 1)) for x in map(int, b)
+        ]
+        wide = [function(x, y, z + (w << bits)) for x, y, z, w in zip(*both, map(int, c), map(int, e), strict=True)]
+    else:
+        # a and b are the low words, c and e the high ones; a third step shows the last carry.
+        parts = f"{opcode}.cc.{type_name} %lo, %a, %b; {opcode}c.cc.{type_name} %hi, %c, %e; {opcode}c.{type_name} %top, 0, 0;"
+        wide = [function(int(x) + (int(z) << bits), int(y) + (int(w) << bits), 0) for x, y, z, w in zip(a, b, c, e, strict=True)]
+    for name, place in (("lo", 0), ("hi", 1), ("top", 2)):
+        if opcode == "mad" and name == "top":
+            continue
+        got = run_instruction(
+            f".reg .{word} %lo, %hi, %top; {parts} mov.{word} %d, %{name};", f"u{bits}",
+            *[(f"u{bits}", x) for x in (a, b, c, e)],
+        )  # fmt: skip
+        assert [int(x) for x in got] == [(x >> (bits * place)) & (2**bits - 1) for x in wide], name
+
+
+def test_a_product_of_128_bits():
+    source = """extern "C" __global__ void kernel(const long long* a, long long* out) {
+        int t = threadIdx.x; __int128 p = (__int128)a[t] * a[63 - t] - a[t ^ 1];
+        out[2 * t] = (long long)p; out[2 * t + 1] = (long long)(p >> 64); }"""
+    a, out = np.random.default_rng(9).integers(-(2**63), 2**63, 64), np.zeros(128, np.int64)
+    emulator.launch(compile_ptx(source, "compute_80", "--device-int128"), grid=1, block=64, args=[a, out])
+    for t in range(64):
+        wide = int(a[t]) * int(a[63 - t]) - int(a[t ^ 1])
+        assert (int(out[2 * t + 1]) << 64) + (int(out[2 * t]) & (2**64 - 1)) == wide

@@ -15,6 +15,8 @@ _ORDER = "weak volatile mmio relaxed acquire release acq_rel sc cta cluster gpu 
 _FORMS = {
     "add sub": f"{_ROUNDINGS} ftz sat cc u16x2 s16x2",
     "mul mad": f"lo hi wide {_ROUNDINGS} ftz sat cc",
+    "addc subc": "cc",
+    "madc": "lo hi cc",
     "fma": f"{_ROUNDINGS} ftz sat relu",
     "mul24 mad24": "lo hi sat",
     "div": f"approx full {_ROUNDINGS} ftz",

@@ -18,6 +18,11 @@ def is_integer(inst: Instruction) -> bool:
     return inst.type in INTEGER_TYPES
 
 
+def is_plain(inst: Instruction) -> bool:
+    """Whether an integer operation neither leaves nor takes a carry."""
+    return is_integer(inst) and not inst.has("cc")
+
+
 def is_packed_integer(inst: Instruction) -> bool:
     """Whether the operation is on two 16-bit integers."""
     return bool(inst.modifiers) and inst.modifiers[-1] in ("u16x2", "s16x2")
@@ -27,13 +32,11 @@ def _sources(inst: Instruction, binder: Binder, *types: str) -> list[Source]:
     return [binder.source(inst, operand, name) for operand, name in zip(inst.operands[1:], types, strict=True)]
 
 
-@instruction("add", "sub", when=is_integer)
+@instruction("add", "sub", when=is_plain)
 def add_sub(inst: Instruction, binder: Binder) -> Operation:
     """Sums and differences modulo 2**width, or saturated."""
     compute = np.add if inst.opcode == "add" else np.subtract
     type_name = inst.type
-    if inst.has("cc"):
-        raise UnknownInstruction("carry arithmetic is not implemented", instruction=inst)
     if inst.has("sat"):
         target = binder.target(inst, inst.operands[0], type_name)
         low, high = np.int64(-(2**31)), np.int64(2**31 - 1)
@@ -93,12 +96,10 @@ def mul(inst: Instruction, binder: Binder) -> Operation:
     return binder.elementwise(target, np.multiply, sources)
 
 
-@instruction("mad", when=is_integer)
+@instruction("mad", when=is_plain)
 def mad(inst: Instruction, binder: Binder) -> Operation:
     """A product, low, high or whole, plus a third operand."""
     type_name = inst.type
-    if inst.has("cc"):
-        raise UnknownInstruction("carry arithmetic is not implemented", instruction=inst)
     if inst.has("wide"):
         wide = _wide_type(type_name)
         dtype = DTYPES[wide]
