@@ -384,3 +384,9 @@ def test_a_product_of_128_bits():
     for t in range(64):
         wide = int(a[t]) * int(a[63 - t]) - int(a[t ^ 1])
         assert (int(out[2 * t + 1]) << 64) + (int(out[2 * t]) & (2**64 - 1)) == wide
+
+
+def test_packed_minimum_cut_at_zero():
+    a, b = (np.random.default_rng(s).integers(-(2**15), 2**15, (64, 2)).astype(np.int16) for s in (1, 2))
+    got = run_instruction("min.s16x2.relu %d, %a, %b;", "u32", ("u32", a.view(np.uint32)[:, 0]), ("u32", b.view(np.uint32)[:, 0]))
+    np.testing.assert_array_equal(got.view(np.int16).reshape(-1, 2), np.maximum(np.minimum(a, b), 0))

@@ -25,7 +25,7 @@ def is_plain(inst: Instruction) -> bool:
 
 def is_packed_integer(inst: Instruction) -> bool:
     """Whether the operation is on two 16-bit integers."""
-    return bool(inst.modifiers) and inst.modifiers[-1] in ("u16x2", "s16x2")
+    return inst.has("u16x2") or inst.has("s16x2")
 
 
 def _sources(inst: Instruction, binder: Binder, *types: str) -> list[Source]:
@@ -189,7 +189,7 @@ def min_max(inst: Instruction, binder: Binder) -> Operation:
 def packed_integer(inst: Instruction, binder: Binder) -> Operation:
     """Two 16-bit integers in one register."""
     compute = {"add": np.add, "min": np.minimum, "max": np.maximum}[inst.opcode]
-    dtype = np.int16 if inst.modifiers[-1] == "s16x2" else np.uint16
+    dtype = np.int16 if inst.has("s16x2") else np.uint16
     relu = inst.has("relu")
 
     def both(a: Source, b: Source) -> Source:
