@@ -102,7 +102,7 @@ class _Multiply:
 
     def _operand(self, registers: list[Source], row_tiles: int, values: Values, lanes: Lanes | None) -> np.ndarray:
         """A fragment as matrices [warps, rows, k]."""
-        words = np.stack(registers if lanes is None else [register[lanes] for register in registers])
+        words = np.concatenate(registers if lanes is None else [register[lanes] for register in registers])
         along_k = len(registers) // row_tiles
         tiles = words.reshape(along_k, row_tiles, -1, _TILE, 4).transpose(2, 1, 3, 0, 4)
         numbers: np.ndarray = values(np.ascontiguousarray(tiles))
@@ -110,12 +110,13 @@ class _Multiply:
 
     def _sums(self, products: np.ndarray, lanes: Lanes | None) -> Source:
         """The accumulators plus the products [elements, lanes], as registers."""
-        words = np.stack(self.c if lanes is None else [register[lanes] for register in self.c])
+        words = np.concatenate(self.c if lanes is None else [register[lanes] for register in self.c]).reshape(len(self.c), -1)
         if self.sum_type == "s32":
             if not self.saturates:
                 return words + products.astype(np.int32).view(np.uint32)
-            exact = words.view(np.int32).astype(np.int64) + products.astype(np.int64)
-            return np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32).view(np.uint32)
+            # Both summands and their sum are integers below 2**53.
+            exact = np.add(words.view(np.int32), products, dtype=np.float64)
+            return np.minimum(np.maximum(exact, -(2.0**31)), 2.0**31 - 1).astype(np.int32).view(np.uint32)
         if self.sum_type == "f16":
             halves = words.reshape(*words.shape, 1).view(np.float16).astype(np.float64)
             total = products + halves.transpose(0, 2, 1).reshape(products.shape)
