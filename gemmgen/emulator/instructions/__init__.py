@@ -1,4 +1,18 @@
-"""One handler an instruction, in files by concern; importing this package fills the table."""
+"""One handler an instruction, in files by concern; importing this package fills the table.
+
+What Hopper adds fits beside this, one new file each:
+
+- `wgmma`: four warps (128 lanes) execute together, so `blocks.py` must stall lanes until their warpgroup is whole (its warp
+  is 32 wide today). The product is that of `multiply.py` on taller tiles; operands in shared memory are read through
+  `spaces.shared`, their descriptor being a 64-bit register. The accumulators are in flight until `wgmma.wait_group`: one
+  more user of commit groups as in `in_flight.py`, with registers in place of shared memory.
+- `mbarrier`: phase and pending counts live in the shared memory that the kernel names; `try_wait` is an instruction that
+  yields a predicate, and blocks that contain it count as polling (`blocks.py` does that already).
+- `cp.async.bulk` and its tensor form: `InFlight.issue` takes the copy (an `index` a piece instead of a lane), and what lands
+  it is the phase of an mbarrier in place of a group. The tensor map is a 128-byte parameter, decoded at binding.
+
+A new opcode also needs its modifiers in `forms.py`, and its name in `blocks.py` if lanes wait for each other at it.
+"""
 
 from importlib import import_module
 
