@@ -8,30 +8,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from math import erfc, pi, sqrt
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AllowInfNan, Field
+from pydantic import AllowInfNan, Field, model_validator
 
+from gemmgen.families.accuracy import LIBRARY_ERROR, SMALLEST, UNIT_ROUNDOFF, rounded
 from gemmgen.families.base import SpecModel
+from gemmgen.families.matrix import Matrix
 from gemmgen.formula import Formula
-from gemmgen.launch import Argument, ArrayArgument, ScalarArgument
+from gemmgen.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Array = npt.NDArray[np.float64]
-
-UNIT_ROUNDOFF = 2.0**-24
-"""Of float32, rounding to nearest."""
-
-SMALLEST = 2.0**-149
-"""The smallest positive float32, and the largest error of a rounding in the subnormal range."""
+    from gemmgen.families.accuracy import Array
 
 Float32 = Annotated[float, AllowInfNan(False), Field(ge=-3.4028234e38, le=3.4028234e38)]
 """A finite number that float32 can hold after rounding."""
+
+INVERSE_LARGEST = 2.0**-128
+"""Where ``expf`` overflows, 1 / (1 + exp(-x)) is below this, the inverse of the largest float32, and becomes 0."""
 
 
 class EpilogueOperation(SpecModel):
@@ -39,8 +37,21 @@ class EpilogueOperation(SpecModel):
 
     op: str
 
-    def arguments(self, index: int) -> tuple[Argument, ...]:
-        """Kernel arguments that the operation adds; ``index`` counts the operations of its kind, from 0."""
+    approximate: ClassVar[bool] = False
+    """Whether it calls a function of the CUDA math library. Those are built on approximate instructions, which the emulator
+    rounds correctly and a GPU nearly so: within the error bound, but not with the same bits."""
+
+    def arguments(self, index: int, output: Matrix) -> tuple[ScalarArgument | ArrayArgument, ...]:
+        """Scalars and vectors that the operation adds; ``index`` counts the operations of its kind, from 0."""
+        return ()
+
+    def matrices(self, index: int, output: Matrix) -> tuple[Matrix, ...]:
+        """Matrices that it reads element by element, beside the ``output``."""
+        return ()
+
+    @property
+    def coordinates(self) -> tuple[Literal["row", "column"], ...]:
+        """Which coordinates of an element the operation looks at."""
         return ()
 
     @abstractmethod
@@ -49,29 +60,15 @@ class EpilogueOperation(SpecModel):
 
     @abstractmethod
     def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        """Value and error bound after the operation, from those before it and the operation's arguments.
+        """Value and error bound after the operation, from those before it and the operation's arguments, matrices last.
 
-        ``arguments`` are float64 and broadcast against ``value``. The bound grows by the operation's condition and by one
-        rounding of its result.
+        ``arguments`` are float64 and broadcast against ``value``. The bound grows by the operation's condition (how much a
+        change of the value changes the result) and by the rounding errors of its evaluation.
         """
 
     @abstractmethod
     def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
         """The operation in place on a torch tensor (m x n): what a user of a vendor library would write after its call."""
-
-
-def rounded(value: Array, bound: Array) -> tuple[Array, Array]:
-    """A computed value and its error bound after one rounding to float32.
-
-    Where the bound is still 0 and float32 holds the value, the rounding is exact and the bound stays 0: such elements are
-    then compared for equality.
-    """
-    import numpy as np
-
-    with np.errstate(over="ignore", invalid="ignore"):
-        inexact = (bound > 0) | (value.astype(np.float32) != value)
-        grown = bound + UNIT_ROUNDOFF * (np.abs(value) + bound) + SMALLEST
-    return value, np.where(inexact & np.isfinite(value), grown, bound)
 
 
 class Scale(EpilogueOperation):
@@ -85,9 +82,7 @@ class Scale(EpilogueOperation):
         return f"scale by {self.factor:g}"
 
     def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        import numpy as np
-
-        factor = float(np.float32(self.factor))
+        factor = _float32(self.factor)
         return rounded(value * factor, bound * abs(factor))
 
     def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
@@ -95,18 +90,23 @@ class Scale(EpilogueOperation):
 
 
 class Bias(EpilogueOperation):
-    """Adds a value for each row, for each column, or one for all."""
+    """Adds a value for each row, for each column, or one for all. Vectors are stored like C."""
 
     op: Literal["bias"]
     per: Literal["row", "column", "all"]
     """``row``: a vector of m values; ``column``: a vector of n values; ``all``: a single number."""
 
-    def arguments(self, index: int) -> tuple[Argument, ...]:
-        name = "bias" if index == 0 else f"bias{index + 1}"
+    def arguments(self, index: int, output: Matrix) -> tuple[ScalarArgument | ArrayArgument, ...]:
+        name = numbered("bias", index)
         if self.per == "all":
             return (ScalarArgument(name, "f32", "added to every element", default=0.0),)
         extent, meaning = ("m", "one value for each row") if self.per == "row" else ("n", "one value for each column")
-        return (ArrayArgument(name, "f32", "input", (Formula(extent),), (Formula("1"),), 4, meaning),)
+        vector = ArrayArgument(name, output.type, "input", (Formula(extent),), (Formula("1"),), output.element_bytes, meaning)
+        return (vector,)
+
+    @property
+    def coordinates(self) -> tuple[Literal["row", "column"], ...]:
+        return () if self.per == "all" else (self.per,)
 
     def describe(self) -> str:
         return "bias, the same for all" if self.per == "all" else f"bias per {self.per}"
@@ -116,6 +116,30 @@ class Bias(EpilogueOperation):
 
     def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
         values.add_(arguments[0][:, None] if self.per == "row" else arguments[0])
+
+
+class Residual(EpilogueOperation):
+    """Adds gamma times a matrix Z of C's shape, stored like C with a leading dimension of its own. Z is always read."""
+
+    op: Literal["residual"]
+
+    def arguments(self, index: int, output: Matrix) -> tuple[ScalarArgument | ArrayArgument, ...]:
+        name, matrix = numbered("gamma", index), numbered("Z", index)
+        return (ScalarArgument(name, "f32", f"factor of {matrix}", default=1.0),)
+
+    def matrices(self, index: int, output: Matrix) -> tuple[Matrix, ...]:
+        return (replace(output, name=numbered("Z", index), leading_dimension=numbered("ldz", index)),)
+
+    def describe(self) -> str:
+        return "residual gamma Z"
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        gamma, residual = arguments
+        scaled, scaled_bound = rounded(gamma * residual, bound * 0)
+        return rounded(value + scaled, bound + scaled_bound)
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        values.add_(arguments[1], alpha=arguments[0])
 
 
 class Relu(EpilogueOperation):
@@ -135,37 +159,250 @@ class Relu(EpilogueOperation):
         values.relu_()
 
 
+class LeakyRelu(EpilogueOperation):
+    """Multiplies what is not positive by a slope."""
+
+    op: Literal["leaky_relu"]
+    slope: Float32 = 0.01
+    """The factor, rounded to float32."""
+
+    def describe(self) -> str:
+        return f"leaky ReLU with slope {self.slope:g}"
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        import numpy as np
+
+        slope = _float32(self.slope)
+        below, below_bound = rounded(value * slope, bound * max(1.0, abs(slope)))
+        # A value within its bound of 0 may have taken either branch.
+        return np.where(value > 0, value, below), np.where(value > bound, bound, np.maximum(bound, below_bound))
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        from torch.nn.functional import leaky_relu_
+
+        leaky_relu_(values, self.slope)
+
+
+class Clamp(EpilogueOperation):
+    """Limits values from below, from above, or both; NaN stays NaN."""
+
+    op: Literal["clamp"]
+    low: Float32 | None = None
+    """The smallest value, rounded to float32."""
+    high: Float32 | None = None
+    """The largest value, rounded to float32."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Clamp:
+        if self.low is None and self.high is None:
+            raise ValueError("needs low, high or both")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, need at most high, {self.high:g}")
+        return self
+
+    def describe(self) -> str:
+        limits = [f"at least {self.low:g}"] if self.low is not None else []
+        limits += [f"at most {self.high:g}"] if self.high is not None else []
+        return " and ".join(limits)
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        import numpy as np
+
+        if self.low is not None:
+            value = np.where(value < _float32(self.low), _float32(self.low), value)
+        if self.high is not None:
+            value = np.where(value > _float32(self.high), _float32(self.high), value)
+        return value, bound
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        values.clamp_(self.low, self.high)
+
+
+class Gelu(EpilogueOperation):
+    """x Phi(x), with the distribution function Phi of the normal distribution or its approximation by tanh."""
+
+    op: Literal["gelu"]
+    form: Literal["erf", "tanh"] = "erf"
+    """``erf``: x (1 + erf(x / sqrt(2))) / 2; ``tanh``: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
+
+    approximate: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return f"GELU ({self.form})"
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        import numpy as np
+
+        if self.form == "erf":
+            tail = np.vectorize(erfc, otypes=[np.float64])(-value / sqrt(2))
+        else:
+            tail = 1 + np.tanh(sqrt(2 / pi) * (value + 0.044715 * value**3))
+        # The slope is at most 1.13. The relative error of the inner argument z (2 roundings for erf, at most 7 for tanh) changes
+        # erf(z) by at most 0.49 and tanh(z) by at most 0.45 of itself; then come the function, at most 1 in size, the sum, at most
+        # 2, the factor |x| / 2, and the rounding of the product.
+        inner = 0.49 * 2 if self.form == "erf" else 0.45 * 7
+        factor = (inner * UNIT_ROUNDOFF + LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) / 2 + UNIT_ROUNDOFF
+        return _evaluated(value, bound, 0.5 * value * tail, 1.13, factor * (np.abs(value) + bound))
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        from torch.nn.functional import gelu
+
+        values.copy_(gelu(values, approximate="tanh" if self.form == "tanh" else "none"))
+
+
+class Silu(EpilogueOperation):
+    """x / (1 + exp(-x)), also called swish."""
+
+    op: Literal["silu"]
+
+    approximate: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return "SiLU"
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        import numpy as np
+
+        result = value / (1 + np.exp(-value))
+        # The slope is at most 1.1. The errors of the exponential, the sum and the quotient are relative to the result. Where the
+        # exponential overflows, beyond x = -88.7, the result is 0; x exp(x) is then less than 2^7 / the largest float32.
+        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (np.abs(result) + 1.1 * bound) + 2**7 * INVERSE_LARGEST
+        return _evaluated(value, bound, result, 1.1, error)
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        from torch.nn.functional import silu
+
+        silu(values, inplace=True)
+
+
+class Sigmoid(EpilogueOperation):
+    """1 / (1 + exp(-x))."""
+
+    op: Literal["sigmoid"]
+
+    approximate: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return "sigmoid"
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        import numpy as np
+
+        result = 1 / (1 + np.exp(-value))
+        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (result + 0.25 * bound) + INVERSE_LARGEST
+        return _evaluated(value, bound, result, 0.25, error)
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        values.sigmoid_()
+
+
+class Tanh(EpilogueOperation):
+    """The hyperbolic tangent."""
+
+    op: Literal["tanh"]
+
+    approximate: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return "tanh"
+
+    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        import numpy as np
+
+        result = np.tanh(value)
+        return _evaluated(value, bound, result, 1.0, LIBRARY_ERROR * (np.abs(result) + bound))
+
+    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+        values.tanh_()
+
+
 if TYPE_CHECKING:
     AnyEpilogueOperation = EpilogueOperation
 else:
     AnyEpilogueOperation = Annotated[reduce(or_, EpilogueOperation.__subclasses__()), Field(discriminator="op")]
 
 
-def epilogue_arguments(operations: Sequence[EpilogueOperation]) -> tuple[tuple[Argument, ...], ...]:
-    """The kernel arguments of each operation, with names that no two share."""
+@dataclass(frozen=True)
+class EpilogueStage:
+    """One operation of a kernel's epilogue, with the names of what it reads."""
+
+    operation: EpilogueOperation
+    arguments: tuple[ScalarArgument | ArrayArgument, ...]
+    """Scalars and vectors."""
+    matrices: tuple[Matrix, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the operation's macro writes for its arguments and for the elements of its matrices."""
+        return (*(argument.name for argument in self.arguments), *(matrix.variable for matrix in self.matrices))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the arguments and of the matrices, for callers that hold values."""
+        return (*(argument.name for argument in self.arguments), *(matrix.name for matrix in self.matrices))
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        return tuple(dimension for matrix in self.matrices for dimension in matrix.dimensions)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(constraint for matrix in self.matrices for constraint in matrix.constraints)
+
+    @property
+    def parameters(self) -> tuple[Argument, ...]:
+        """All that the stage adds to the kernel's parameters."""
+        parameters: list[Argument] = list(self.arguments)
+        for matrix in self.matrices:
+            parameters.append(matrix.argument("input"))
+            parameters += [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in matrix.dimensions]
+        return tuple(parameters)
+
+
+def epilogue_stages(operations: Sequence[EpilogueOperation], output: Matrix) -> tuple[EpilogueStage, ...]:
+    """The operations with their arguments, whose names no two share."""
     seen: dict[str, int] = {}
-    arguments = []
+    stages = []
     for operation in operations:
         index = seen.get(operation.op, 0)
         seen[operation.op] = index + 1
-        arguments.append(operation.arguments(index))
-    return tuple(arguments)
+        stages.append(EpilogueStage(operation, operation.arguments(index, output), operation.matrices(index, output)))
+    return tuple(stages)
 
 
 def apply_reference(
-    operations: Sequence[EpilogueOperation],
-    value: Array,
-    bound: Array,
-    arguments: Mapping[str, Any],
+    stages: Sequence[EpilogueStage], value: Array, bound: Array, arguments: Mapping[str, Any]
 ) -> tuple[Array, Array]:
-    """Value (m x n) and error bound after all operations; ``arguments`` maps names to vectors or numbers."""
+    """Value (m x n) and error bound after all stages; ``arguments`` maps names to matrices, vectors or numbers."""
     import numpy as np
 
-    for operation, declared in zip(operations, epilogue_arguments(operations), strict=True):
-        shaped = []
-        for argument in declared:
-            given = np.asarray(arguments[argument.name], dtype=np.float64)
-            per_row = isinstance(argument, ArrayArgument) and argument.shape[0].text == "m"
-            shaped.append(given[:, None] if per_row else given)
-        value, bound = operation.reference(value, bound, shaped)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        for stage in stages:
+            given = []
+            for name, argument in zip(stage.inputs, (*stage.arguments, *stage.matrices), strict=True):
+                array = np.asarray(arguments[name], dtype=np.float64)
+                per_row = isinstance(argument, ArrayArgument) and argument.shape[0].text == "m"
+                given.append(array[:, None] if per_row else array)
+            value, bound = stage.operation.reference(value, bound, given)
     return value, bound
+
+
+def numbered(name: str, index: int) -> str:
+    """``name`` for the first of its kind, then ``name2``, ``name3`` ..."""
+    return name if index == 0 else f"{name}{index + 1}"
+
+
+def _float32(number: float) -> float:
+    import numpy as np
+
+    return float(np.float32(number))
+
+
+def _evaluated(value: Array, bound: Array, result: Array, slope: float, error: Array) -> tuple[Array, Array]:
+    """A function's ``result``: the incoming bound times its largest slope, and the ``error`` of evaluating it.
+
+    What an infinite or NaN value gives is exact.
+    """
+    import numpy as np
+
+    return result, np.where(np.isfinite(value), slope * bound + error + SMALLEST, bound)

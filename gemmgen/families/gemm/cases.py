@@ -45,9 +45,10 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
             cases.append(_case(plan, name, problem(plan, size), scalars[data], data))
     uneven = problem(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)))
     padded = dict(uneven)
-    for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
+    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
+    for matrix in matrices:
         padded[matrix.leading_dimension] += 3 * matrix.alignment
-    offsets = {matrix.name: matrix.alignment for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c)}
+    offsets = {matrix.name: matrix.alignment for matrix in matrices}
     offsets |= {array.name: 1 for array in plan.sequence.arrays if array.name not in offsets}
     for data in ("integers", "reals"):
         cases.append(_case(plan, "padded leading dimensions", padded, scalars[data], data))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gemmgen.families.base import Section
-from gemmgen.families.gemm.matrices import MatrixLayout
 from gemmgen.families.gemm.operand import Operand
 from gemmgen.families.gemm.plan import GemmPlan, NaiveLoop, TiledLoop
+from gemmgen.families.matrix import Matrix
 
 
 def formula_lines(plan: GemmPlan) -> list[str]:
@@ -14,14 +14,14 @@ def formula_lines(plan: GemmPlan) -> list[str]:
     product = "alpha A B" if spec.alpha == "argument" else "A B"
     if spec.beta == "argument":
         product += " + beta C"
-    operations = ", then ".join(operation.describe() for operation, _ in plan.epilogue)
+    operations = ", then ".join(stage.operation.describe() for stage in plan.epilogue)
     lines = [f"C = {product} in float32" + (f", then {operations}." if operations else ".")]
     for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
         lines.append(f"{matrix.name} is {_layout(matrix)}.")
     return lines
 
 
-def _layout(matrix: MatrixLayout) -> str:
+def _layout(matrix: Matrix) -> str:
     order = "row" if matrix.row_major else "column"
     text = f"{matrix.rows} x {matrix.columns}, {order}-major with leading dimension {matrix.leading_dimension}"
     if matrix.alignment > 1:

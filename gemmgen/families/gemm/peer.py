@@ -21,7 +21,7 @@ def cublas(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, floa
             torch.mm(a, b, out=c)
         else:
             torch.addmm(c, a, b, beta=beta, alpha=alpha, out=c)
-        for operation, declared in plan.epilogue:
-            operation.apply_torch(c, [arrays.get(d.name, scalars.get(d.name)) for d in declared])
+        for stage in plan.epilogue:
+            stage.operation.apply_torch(c, [arrays.get(name, scalars.get(name)) for name in stage.inputs])
 
     return ("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue"), run

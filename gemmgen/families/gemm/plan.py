@@ -8,13 +8,13 @@ from typing import Literal
 
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
-from gemmgen.families.epilogue import EpilogueOperation, epilogue_arguments
-from gemmgen.families.gemm.matrices import FLOAT_BYTES, MatrixLayout, matrix_layouts
+from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
+from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
 from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, TiledMainloop
+from gemmgen.families.matrix import Matrix
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
-from gemmgen.launch import Argument, ArrayArgument
 from gemmgen.target import WARP_THREADS, Architecture
 
 REDUCTION_THREADS = 256
@@ -99,9 +99,9 @@ class Helper:
 class GemmPlan(KernelPlan):
     """A GEMM instance. *Major* names what runs along the slow dimension of stored C, *minor* along its contiguous one."""
 
-    matrix_a: MatrixLayout
-    matrix_b: MatrixLayout
-    matrix_c: MatrixLayout
+    matrix_a: Matrix
+    matrix_b: Matrix
+    matrix_c: Matrix
     threads: int
     tile_m: int
     tile_n: int
@@ -111,15 +111,31 @@ class GemmPlan(KernelPlan):
     """Whether the extent along the slow dimension of C is a multiple of the tile."""
     whole_minor: bool
     """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
-    epilogue: tuple[tuple[EpilogueOperation, tuple[Argument, ...]], ...]
+    epilogue: tuple[EpilogueStage, ...]
     loop: TiledLoop | NaiveLoop
     reduction_groups: int
     """Groups of threads among which a block that sums up slices of k shares them."""
 
     @property
-    def epilogue_reads_arrays(self) -> bool:
-        """Whether the epilogue looks something up for each element, which must then be one that exists."""
-        return any(isinstance(argument, ArrayArgument) for _, arguments in self.epilogue for argument in arguments)
+    def epilogue_coordinates(self) -> tuple[str, ...]:
+        """Which coordinates of an element the epilogue looks at."""
+        used = {coordinate for stage in self.epilogue for coordinate in stage.operation.coordinates}
+        return tuple(coordinate for coordinate in ("row", "column") if coordinate in used)
+
+    @property
+    def looks_up_along_minor(self) -> bool:
+        """Whether the epilogue looks something up along the contiguous dimension, for elements that must then exist."""
+        return ("column" if self.minor == "n" else "row") in self.epilogue_coordinates
+
+    @property
+    def residuals(self) -> tuple[Matrix, ...]:
+        """Matrices of C's shape that the epilogue reads."""
+        return tuple(matrix for stage in self.epilogue for matrix in stage.matrices)
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the epilogue calls functions whose last bits differ between backends."""
+        return any(stage.operation.approximate for stage in self.epilogue)
 
     @property
     def mainloop(self) -> str:
@@ -165,7 +181,7 @@ class GemmPlan(KernelPlan):
             widths.setdefault(f"store_{kind}", set()).add(self.partial_vector)
         else:
             widths.setdefault(f"store_{kind}", set()).add(self.vector_c)
-            if self.spec.beta == "argument":
+            if self.spec.beta == "argument" or self.residuals:
                 widths.setdefault(f"load_{kind}", set()).add(self.vector_c)
         helpers = [Helper(name, (width,)) for name in sorted(widths) for width in sorted(widths[name], reverse=True)]
         return (*helpers, Helper("copy_async_groups")) if self.loop.copies == "cp_async" else tuple(helpers)
@@ -230,8 +246,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
-    extra = epilogue_arguments(spec.epilogue)
-    plan_epilogue = tuple(zip(spec.epilogue, extra, strict=True))
+    epilogue = epilogue_stages(spec.epilogue, matrices[2])
     static = sum(region.bytes for region in regions) <= architecture.static_shared_bytes_per_block
     geometry = Geometry(
         tile_m=tile_m,
@@ -247,7 +262,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
-        sequence=gemm_sequence(name, spec, matrices, geometry, extra),
+        sequence=gemm_sequence(name, spec, matrices, geometry, epilogue),
         template=template,
         shared_memory=regions,
         dynamic_shared_bytes=0 if static else sum(region.bytes for region in regions),
@@ -261,7 +276,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         vector_c=vector_c,
         whole_major=whole[major],
         whole_minor=whole[minor],
-        epilogue=plan_epilogue,
+        epilogue=epilogue,
         loop=loop,
         reduction_groups=_reduction_groups(spec),
     )
@@ -312,7 +327,7 @@ def _tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[R
 def _tiled_loop(
     spec: GemmSpec,
     mainloop: TiledMainloop,
-    matrices: tuple[MatrixLayout, MatrixLayout, MatrixLayout],
+    matrices: tuple[Matrix, Matrix, Matrix],
     threads: int,
     architecture: Architecture,
     reasons: list[Reason],
@@ -325,7 +340,7 @@ def _tiled_loop(
     warps_minor = tile.threadblock.n // tile.warp.n if row_major else tile.threadblock.m // tile.warp.m
     whole_k = spec.multiple_of.k % tile.threadblock.k == 0
 
-    def operand(name: Literal["A", "B"], axis: Literal["m", "n"], matrix: MatrixLayout) -> Operand | None:
+    def operand(name: Literal["A", "B"], axis: Literal["m", "n"], matrix: Matrix) -> Operand | None:
         request = OperandRequest(
             name,
             axis,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.families.base import SharedRegion
-from gemmgen.families.gemm.matrices import FLOAT_BYTES, MatrixLayout
+from gemmgen.families.epilogue import EpilogueStage
+from gemmgen.families.gemm.matrices import FLOAT_BYTES
 from gemmgen.families.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial
+from gemmgen.families.matrix import Matrix
 from gemmgen.formula import Formula
 from gemmgen.launch import (
     Argument,
@@ -43,9 +45,9 @@ class Geometry:
 def gemm_sequence(
     name: str,
     spec: GemmSpec,
-    matrices: tuple[MatrixLayout, MatrixLayout, MatrixLayout],
+    matrices: tuple[Matrix, Matrix, Matrix],
     geometry: Geometry,
-    epilogue: tuple[tuple[Argument, ...], ...],
+    epilogue: tuple[EpilogueStage, ...],
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     slices = getattr(spec.decomposition, "slices", 1)
@@ -58,38 +60,24 @@ def gemm_sequence(
         if multiple > 1:
             text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
             constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
-    arrays = {}
     for matrix in matrices:
-        ld, contiguous = matrix.leading_dimension, matrix.contiguous
-        slow = "row" if matrix.row_major else "column"
-        default = Formula(f"round_up(max({contiguous}, 1), {matrix.alignment})")
-        meaning = f"leading dimension of {matrix.name}: elements from one {slow} to the next"
-        dimensions.append(Dimension(ld, meaning, minimum=1, default=default))
-        text = f"{ld} is at least {contiguous}: the {slow}s of {matrix.name} do not overlap"
-        constraints.append(Constraint(Formula(f"{ld} >= {contiguous}"), text))
-        if matrix.alignment > 1:
-            text = f"{ld} is a multiple of {matrix.alignment}, as the spec's alignment.{matrix.name.lower()} promises"
-            constraints.append(Constraint(Formula(f"{ld} % {matrix.alignment} == 0"), text))
-        strides = (ld, "1") if matrix.row_major else ("1", ld)
-        writes = matrix.name == "C"
-        arrays[matrix.name] = ArrayArgument(
-            name=matrix.name,
-            type="f32",
-            role=("inout" if spec.beta == "argument" else "output") if writes else "input",
-            shape=(Formula(matrix.rows), Formula(matrix.columns)),
-            strides=(Formula(strides[0]), Formula(strides[1])),
-            alignment=matrix.alignment * FLOAT_BYTES,
-            meaning=f"{matrix.rows} x {matrix.columns}, stored {'row' if matrix.row_major else 'column'}-major",
-            needed="beta" if writes and spec.beta == "argument" else None,
-        )
+        dimensions += matrix.dimensions
+        constraints += matrix.constraints
     integer = [ScalarArgument(dim.name, "s32", dim.meaning) for dim in dimensions]
     m, n, k, lda, ldb, ldc = integer
+    for stage in epilogue:
+        dimensions += stage.dimensions
+        constraints += stage.constraints
+    layout_a, layout_b, layout_c = matrices
+    reads_c = spec.beta == "argument"
+    a, b = layout_a.argument("input"), layout_b.argument("input")
+    c = layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output")
     alpha = ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0)
     beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
     alphas = [alpha] if spec.alpha == "argument" else []
-    betas = [beta] if spec.beta == "argument" else []
-    factors: list[Argument] = [m, n, k, *alphas, arrays["A"], lda, arrays["B"], ldb]
-    result: list[Argument] = [*betas, arrays["C"], ldc, *(argument for group in epilogue for argument in group)]
+    betas = [beta] if reads_c else []
+    factors: list[Argument] = [m, n, k, *alphas, a, lda, b, ldb]
+    result: list[Argument] = [*betas, c, ldc, *(parameter for stage in epilogue for parameter in stage.parameters)]
     shared = sum(region.bytes for region in geometry.regions)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 

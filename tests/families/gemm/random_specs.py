@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 EXTENTS = st.sampled_from([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128])
+SMALL_EXTENTS = st.sampled_from([1, 2, 4, 8, 16, 24, 32, 64])
 WIDTHS = st.sampled_from([1, 2, 4])
 
 
@@ -19,7 +20,7 @@ def tiles(draw: st.DrawFn) -> dict[str, Any]:
             "warp": {"m": draw(EXTENTS), "n": draw(EXTENTS)},
             "thread": {"m": draw(EXTENTS), "n": draw(EXTENTS)},
         }
-    thread_m, thread_n = draw(st.sampled_from([1, 2, 3, 4, 5, 8])), draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
+    thread_m, thread_n = draw(st.sampled_from([1, 2, 3, 4, 4, 4, 5, 8, 8])), draw(st.sampled_from([1, 2, 3, 4, 4, 4, 6, 8, 8]))
     lanes_m = draw(st.sampled_from([1, 2, 4, 8, 16, 32]))
     warp_m, warp_n = thread_m * lanes_m, thread_n * (32 // lanes_m)
     warps_m, warps_n = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 1, 2]))
@@ -56,13 +57,16 @@ TILED = st.fixed_dictionaries(
     }
 )
 NAIVE = st.fixed_dictionaries(
-    {"strategy": st.just("naive"), "threadblock": st.fixed_dictionaries({"m": EXTENTS, "n": EXTENTS})}
+    {"strategy": st.just("naive"), "threadblock": st.fixed_dictionaries({"m": SMALL_EXTENTS, "n": SMALL_EXTENTS})}
 )
 EPILOGUES = st.lists(
     st.one_of(
         st.fixed_dictionaries({"op": st.just("scale"), "factor": st.sampled_from([0.5, -2.0, 0.1, 3e-8])}),
         st.fixed_dictionaries({"op": st.just("bias"), "per": st.sampled_from(["row", "column", "all"])}),
-        st.just({"op": "relu"}),
+        st.sampled_from([{"op": op} for op in ("relu", "residual", "silu", "sigmoid", "tanh", "gelu")]),
+        st.fixed_dictionaries({"op": st.just("leaky_relu"), "slope": st.sampled_from([0.01, -0.5, 2.0, 0.0])}),
+        st.sampled_from([{"op": "clamp", "low": -2.5}, {"op": "clamp", "high": 6}, {"op": "clamp", "low": -0.1, "high": 0.1}]),
+        st.just({"op": "gelu", "form": "tanh"}),
     ),
     max_size=4,
 )

@@ -1,0 +1,71 @@
+"""A matrix argument: how it is stored, and what a host must know to pass it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.formula import Formula
+from gemmgen.launch import BYTES, ArrayArgument, Constraint, DataType, Dimension
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How a matrix lies in memory."""
+
+    name: str
+    rows: str
+    columns: str
+    leading_dimension: str
+    row_major: bool
+    alignment: int
+    """Elements that the base pointer and the leading dimension are multiples of."""
+    type: DataType = "f32"
+
+    @property
+    def contiguous(self) -> str:
+        """The dimension along which neighbours are adjacent in memory."""
+        return self.columns if self.row_major else self.rows
+
+    @property
+    def element_bytes(self) -> int:
+        return BYTES[self.type]
+
+    @property
+    def variable(self) -> str:
+        """What a kernel calls elements of it."""
+        return self.name.lower()
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The integers of the problem that say where its elements are."""
+        slow = "row" if self.row_major else "column"
+        default = Formula(f"round_up(max({self.contiguous}, 1), {self.alignment})")
+        meaning = f"leading dimension of {self.name}: elements from one {slow} to the next"
+        return (Dimension(self.leading_dimension, meaning, minimum=1, default=default),)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What must hold for them."""
+        ld, slow = self.leading_dimension, "row" if self.row_major else "column"
+        text = f"{ld} is at least {self.contiguous}: the {slow}s of {self.name} do not overlap"
+        constraints = [Constraint(Formula(f"{ld} >= {self.contiguous}"), text)]
+        if self.alignment > 1:
+            text = f"{ld} is a multiple of {self.alignment}, as the spec's alignment promises for {self.name}"
+            constraints.append(Constraint(Formula(f"{ld} % {self.alignment} == 0"), text))
+        return tuple(constraints)
+
+    def argument(self, role: Literal["input", "output", "inout"], needed: str | None = None) -> ArrayArgument:
+        """The array that a caller passes; ``needed`` as in ``ArrayArgument``."""
+        ld = self.leading_dimension
+        strides = (ld, "1") if self.row_major else ("1", ld)
+        return ArrayArgument(
+            name=self.name,
+            type=self.type,
+            role=role,
+            shape=(Formula(self.rows), Formula(self.columns)),
+            strides=(Formula(strides[0]), Formula(strides[1])),
+            alignment=self.alignment * self.element_bytes,
+            meaning=f"{self.rows} x {self.columns}, stored {'row' if self.row_major else 'column'}-major",
+            needed=needed,
+        )
