@@ -12,7 +12,7 @@ from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, TiledMainloop
+from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, StreamK, TiledMainloop
 from gemmgen.families.matrix import Matrix
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.target import WARP_THREADS, Architecture
@@ -85,6 +85,9 @@ class NaiveLoop:
 
     tile_major: int
     tile_minor: int
+
+
+STORES = {"data_parallel": "finished", "split_k_parallel": "partial", "split_k_serial": "in_turn", "stream_k": "streamed"}
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,13 @@ class GemmPlan(KernelPlan):
 
     @property
     def store(self) -> str:
-        """What becomes of a block's tile: ``finished``, or, with k split, ``partial`` or ``in_turn``."""
-        return {"data_parallel": "finished", "split_k_parallel": "partial", "split_k_serial": "in_turn"}[self.spec.decomposition.scheme]
+        """What becomes of a block's tile: ``finished``, or, with k divided among blocks, ``partial``, ``in_turn`` or ``streamed``."""
+        return STORES[self.spec.decomposition.scheme]
+
+    @property
+    def divides_k(self) -> bool:
+        """Whether a block may have only a part of k."""
+        return self.store != "finished"
 
     @property
     def helpers(self) -> tuple[Helper, ...]:
@@ -237,7 +245,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             f"s{mainloop.stages}",
         ]
         if not isinstance(spec.decomposition, DataParallel):
-            parts.append(f"{spec.decomposition.scheme.replace('_', '')}{spec.decomposition.slices}")
+            count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
+            parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
         template = "gemm/tiled.cu.j2"
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)

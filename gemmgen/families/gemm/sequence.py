@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gemmgen.families.base import SharedRegion
 from gemmgen.families.epilogue import EpilogueStage
 from gemmgen.families.gemm.matrices import FLOAT_BYTES
-from gemmgen.families.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial
+from gemmgen.families.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.families.matrix import Matrix
 from gemmgen.formula import Formula
 from gemmgen.launch import (
@@ -81,10 +81,10 @@ def gemm_sequence(
     shared = sum(region.bytes for region in geometry.regions)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 
-    def main_launch(arguments: list[Argument], depth: int = 1) -> KernelLaunch:
+    def main_launch(arguments: list[Argument], depth: int = 1, blocks: str = tiles) -> KernelLaunch:
         return KernelLaunch(
             entry=name,
-            grid=(Formula(tiles), Formula("1"), Formula(str(depth))),
+            grid=(Formula(blocks), Formula("1"), Formula(str(depth))),
             block=(geometry.threads, 1, 1),
             arguments=tuple(argument.name for argument in arguments),
             dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),
@@ -112,6 +112,16 @@ def gemm_sequence(
         workspace = _workspace("u8", workspace_bytes, 1, "for each tile of C whose turn it is, then the tile's sum so far")
         arguments = [*factors, *result, workspace]
         launches = (main_launch(arguments, slices),)
+    elif isinstance(spec.decomposition, StreamK):
+        blocks = spec.decomposition.blocks
+        flags = str(-(-4 * blocks // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT)
+        workspace_bytes = Formula(f"{flags} + {geometry.tile_m * geometry.tile_n * FLOAT_BYTES * blocks}")
+        zero_bytes = Formula(str(4 * blocks))
+        workspace = _workspace("u8", workspace_bytes, 1, "for each block whether it left a sum, then the sums")
+        arguments = [*factors, *result, workspace]
+        launches = (main_launch(arguments, blocks=f"select({tiles} > 0, {blocks}, 0)"),)
+        steps = f"{tiles} * max(1, ceil_div(k, {geometry.tile_k}))"
+        constraints.append(Constraint(Formula(f"{steps} < {2**31 - 1024}"), "the steps along k of all tiles fit into an int"))
     else:
         arguments = [*factors, *result]
         launches = (main_launch(arguments),)

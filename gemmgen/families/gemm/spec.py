@@ -126,6 +126,15 @@ class SplitKParallel(SpecModel):
     slices: Slices
 
 
+class StreamK(SpecModel):
+    """The steps along k of all tiles are shared out evenly among a fixed number of blocks, wherever that cuts a tile; the block
+    that finishes a tile adds what the others left in a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
+
+    scheme: Literal["stream_k"]
+    blocks: Annotated[int, Field(ge=1, le=65536, strict=True)]
+    """Blocks of the grid; best a multiple of what the device runs at a time, and no more than that."""
+
+
 class Rasterization(SpecModel):
     """The order in which threadblocks take the tiles of C. Blocks that run together then share rows and columns in the L2."""
 
@@ -161,7 +170,9 @@ class GemmSpec(KernelSpec):
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
-    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel, Field(discriminator="scheme")] = DataParallel()
+    decomposition: Annotated[
+        DataParallel | SplitKSerial | SplitKParallel | StreamK, Field(discriminator="scheme")
+    ] = DataParallel()
     """How the work is divided among blocks where m and n alone give too few of them."""
     mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
     epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
