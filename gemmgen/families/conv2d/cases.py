@@ -86,9 +86,8 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
         shapes["2 groups"] = {"n": 1, "c": 64, "h": 5, "w": 5, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 2}
         shapes["3 groups"] = {"n": 1, "c": 192, "h": 4, "w": 4, "k": 96, "r": 1, "s": 1, "groups": 3}
     for index, (layer_c, _, layer_k, r, stride) in enumerate(RESNET50):
-        c, k = min(layer_c, 64 if index % 2 else 96), min(layer_k, 96 if index % 2 else 64)
-        name = f"layer {index + 1} of ResNet-50, reduced"
-        shapes[name] = {"n": 1, "c": c, "h": 6, "w": 6, "k": k, "r": r, "s": r, "stride": stride, "padding": r // 2}
+        name = f"layer {index + 1} of ResNet-50, image reduced"
+        shapes[name] = {"n": 1, "c": layer_c, "h": 6, "w": 6, "k": layer_k, "r": r, "s": r, "stride": stride, "padding": r // 2}
     return shapes
 
 
