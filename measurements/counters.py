@@ -1,0 +1,274 @@
+"""Holds the emulator's counters against Nsight Compute's, for the counted case of every spec.
+
+    python -m measurements.counters                                on a machine with a GPU and ncu
+    python -m measurements.counters --predict-only --arch sm_90a   anywhere: the predictions alone
+    python -m measurements.counters --list-metrics                 the metrics of this GPU that concern memory
+
+Runs in the repository's root. Writes counters.json and counters.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from gemmgen.api import compile_plan, plan
+from gemmgen.cli.selection import SpecFile, find_specs
+from gemmgen.compiler import nvrtc_version
+from gemmgen.counting import count_case
+from gemmgen.emulator.counters import Tally
+from gemmgen.errors import GemmgenError
+from gemmgen.gpu import gpu_available
+from gemmgen.gpu.driver import gpu
+from gemmgen.target import architecture as find_architecture
+from measurements.counters_report import markdown
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 240
+"""How long ncu may take for all specs together."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that both count. Each alternative is a set of metrics whose values are added; the first that exists counts."""
+
+    name: str
+    predict: Callable[[Tally], int]
+    alternatives: tuple[tuple[str, ...], ...]
+    must_agree: bool = True
+
+
+def _shared(field: str, *kinds: str) -> Callable[[Tally], int]:
+    return lambda tally: sum(getattr(tally.shared_memory[kind], field) for kind in kinds if kind in tally.shared_memory)
+
+
+def _global(field: str, *kinds: str) -> Callable[[Tally], int]:
+    return lambda tally: sum(getattr(tally.global_memory[kind], field) for kind in kinds if kind in tally.global_memory)
+
+
+def _instructions(*classes: str) -> Callable[[Tally], int]:
+    return lambda tally: sum(tally.instructions.get(name, 0) for name in classes)
+
+
+_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_"
+_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_"
+_SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_"
+_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
+_REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_"
+
+# The counters of the hardware for loads count ldmatrix as well. A copy (LDGSTS) goes through the cache (.ca) or past it
+# (.cg); what counts the two is separate. The metrics with `sass` come from instrumented code and know nothing of arbitration.
+QUANTITIES = (
+    Quantity("shared load wavefronts", _shared("wavefronts", "load", "ldmatrix"), ((_WAVEFRONTS + "ld",),)),
+    Quantity("shared load conflicts", _shared("conflicts", "load", "ldmatrix"), ((_CONFLICTS + "ld",),)),
+    Quantity("shared store wavefronts", _shared("wavefronts", "store", "stmatrix"), ((_WAVEFRONTS + "st",),)),
+    Quantity("shared store conflicts", _shared("conflicts", "store", "stmatrix"), ((_CONFLICTS + "st",),)),
+    Quantity(
+        "copy wavefronts", _shared("wavefronts", "cp.async"),
+        (
+            ("sm" + _SASS[4:] + "ldgsts_cache_access", "sm" + _SASS[4:] + "ldgsts_cache_bypass"),
+            (_SASS + "ldgsts",), (_WAVEFRONTS + "ldgsts",),
+        ),
+    ),
+    Quantity("global load sectors", _global("sectors", "load"), ((_SECTORS + "ld",),)),
+    Quantity("global load requests", _global("requests", "load"), ((_REQUESTS + "ld",),)),
+    Quantity("global store sectors", _global("sectors", "store"), ((_SECTORS + "st",),)),
+    Quantity("global store requests", _global("requests", "store"), ((_REQUESTS + "st",),)),
+    Quantity(
+        "copy sectors", _global("sectors", "cp.async"),
+        (
+            ("sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access",
+             "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass"),
+            (_SECTORS + "ldgsts_cache_access", _SECTORS + "ldgsts_cache_bypass"),
+            (_SECTORS + "ldgsts",),
+        ),
+    ),
+    Quantity("global atomic sectors", _global("sectors", "atomic"), ((_SECTORS + "atom", _SECTORS + "red"),)),
+    Quantity("shared load wavefronts by sass", _shared("wavefronts", "load"), ((_SASS + "ld",),)),
+    Quantity("ldmatrix wavefronts by sass", _shared("wavefronts", "ldmatrix"), ((_SASS + "ldsm",),)),
+    Quantity("shared store wavefronts by sass", _shared("wavefronts", "store"), ((_SASS + "st",),)),
+    Quantity("shared load instructions", _instructions("load shared"), (("smsp__sass_inst_executed_op_shared_ld",),), False),
+    Quantity("shared store instructions", _instructions("store shared"), (("smsp__sass_inst_executed_op_shared_st",),), False),
+    Quantity("global load instructions", _instructions("load global"), (("smsp__sass_inst_executed_op_global_ld",),), False),
+    Quantity("global store instructions", _instructions("store global"), (("smsp__sass_inst_executed_op_global_st",),), False),
+    Quantity("ldmatrix instructions", _instructions("ldmatrix"), (("smsp__inst_executed_op_ldsm",),), False),
+    Quantity("copy instructions", _instructions("cp.async"), (("smsp__inst_executed_op_ldgsts",),), False),
+    Quantity("local load sectors", lambda tally: 0, (("l1tex__t_sectors_pipe_lsu_mem_local_op_ld",),), False),
+    Quantity("instructions", lambda tally: tally.total_instructions, (("smsp__inst_executed",),), False),
+)  # fmt: skip
+
+
+def predict(job: tuple[SpecFile, str]) -> dict[str, Any]:
+    """What the emulator counts for a spec; the reason, if it cannot be planned, compiled or run."""
+    file, architecture = job
+    started = time.perf_counter()
+    try:
+        planned = plan(file.path, find_architecture(architecture))
+        counted = count_case(planned, compile_plan(planned))
+    except GemmgenError as error:
+        return {"spec": file.label, "error": str(error)}
+    return {
+        "spec": file.label,
+        "kernel": planned.name,
+        "case": counted.case.name,
+        "dimensions": dict(counted.case.dimensions),
+        "predicted": {quantity.name: quantity.predict(counted.counters.total) for quantity in QUANTITIES},
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+def available_metrics(ncu: str) -> set[str]:
+    """The names of all metrics of this GPU, without `.sum`; empty if they cannot be listed."""
+    listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=120)
+    return {line.split()[0] for line in listed.stdout.splitlines() if "__" in line.split(" ")[0]}
+
+
+def choose_metrics(available: set[str]) -> dict[str, tuple[str, ...]]:
+    """The metrics that count each quantity on this GPU."""
+    chosen = {}
+    for quantity in QUANTITIES:
+        for alternative in quantity.alternatives:
+            there = tuple(metric for metric in alternative if not available or metric in available)
+            if there:
+                chosen[quantity.name] = there
+                break
+    return chosen
+
+
+def measure(ncu: str, specs: Sequence[str], metrics: Sequence[str]) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
+    """One profile for each kernel of each spec, and the errors of specs that could not be run.
+
+    One process runs all specs, since starting one under ncu takes longer than its kernels; after a crash another goes on
+    with the specs behind the one that crashed.
+    """
+    profiles: dict[str, list[dict[str, float]]] = {}
+    errors: dict[str, str] = {}
+    left = list(specs)
+    deadline = time.monotonic() + SECONDS
+    while left and time.monotonic() < deadline:
+        with tempfile.TemporaryDirectory() as folder:
+            report, log = Path(folder) / "report", Path(folder) / "log"
+            command = [
+                ncu, "--target-processes", "all", "--clock-control", "none", "--force-overwrite", "--export", str(report),
+                "--metrics", ",".join(f"{metric}.sum" for metric in metrics), sys.executable, "-m", "measurements.run_one_case",
+                *left, "--log", str(log),
+            ]  # fmt: skip
+            try:
+                timeout = max(deadline - time.monotonic(), 1)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=HERE.parent)
+                said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+            except subprocess.TimeoutExpired:
+                said = f"ncu took more than {SECONDS} s in all"
+            entries = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+            rows = read_report(ncu, report.with_suffix(".ncu-rep"), metrics)
+        for entry in entries:
+            left.remove(entry["spec"])
+            if "error" in entry:
+                errors[entry["spec"]] = entry["error"]
+                continue
+            own, rows = rows[: len(entry["kernels"])], rows[len(entry["kernels"]) :]
+            if len(own) < len(entry["kernels"]) or any(name not in row["kernel"] for name, row in zip(entry["kernels"], own, strict=True)):
+                errors[entry["spec"]] = f"the profile does not show its kernels: {said.strip()}"
+                continue
+            profiles[entry["spec"]] = [row["values"] for row in own]
+        if left:
+            errors[left.pop(0)] = f"the process ended before this spec: {said.strip()}"
+    return profiles, errors | dict.fromkeys(left, "not reached in time")
+
+
+def read_report(ncu: str, report: Path, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The profiled kernels of a report, in order: name and values of the metrics."""
+    if not report.exists():
+        return []
+    command = [ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    lines = text.splitlines()
+    first = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        return []
+    rows = []
+    for row in csv.DictReader(io.StringIO("\n".join(lines[first:]))):
+        if not row["ID"]:
+            continue  # the line of units
+        values = {}
+        for metric in metrics:
+            value = (row.get(f"{metric}.sum") or "").replace(",", "")
+            values[metric] = float(value) if value.replace(".", "", 1).isdigit() else float("nan")
+        rows.append({"kernel": row["Kernel Name"], "values": values})
+    return rows
+
+
+def add_measured(row: dict[str, Any], profiles: Sequence[Mapping[str, float]], chosen: Mapping[str, Sequence[str]]) -> None:
+    """Puts what was measured, over all kernels of a spec, beside what was predicted."""
+    row["kernels"] = len(profiles)
+    measured = {name: sum(profile[metric] for profile in profiles for metric in metrics) for name, metrics in chosen.items()}
+    row["measured"] = {name: int(value) if value == value else None for name, value in measured.items()}
+
+
+def main() -> None:
+    """Predicts, measures and writes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("specs", nargs="*", default=["specs"], help="specs; all that come with gemmgen, if none are named")
+    parser.add_argument("--arch", help="architecture for --predict-only; else the GPU's")
+    parser.add_argument("--predict-only", action="store_true")
+    parser.add_argument("--list-metrics", action="store_true")
+    parser.add_argument("--output", type=Path, default=HERE / "counters", help="where to write, without .json and .md")
+    arguments = parser.parse_args()
+    ncu = shutil.which("ncu") or next(iter(sorted(map(str, Path("/opt/nvidia").glob("nsight-compute/*/ncu")), reverse=True)), "")
+    if not ncu and not arguments.predict_only:
+        parser.error("ncu was not found; with --predict-only it is not needed")
+    if arguments.list_metrics:
+        names = sorted(available_metrics(ncu))
+        print("\n".join(name for name in names if any(word in name for word in ("mem_shared", "mem_global", "ldsm", "ldgsts"))))
+        return
+    if not arguments.predict_only and not gpu_available():
+        parser.error("this machine has no GPU; with --predict-only none is needed")
+    found = gpu(0).architecture if not arguments.predict_only else None
+    architecture = arguments.arch or (found.name if found is not None else "sm_90a")
+    files = find_specs(arguments.specs)
+    # Not forked: this process may have touched the driver.
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(predict, [(file, architecture) for file in files]))
+    for row in rows:
+        print(f"{row['spec']}: {row.get('error') or str(row['seconds']) + ' s'}", flush=True)
+    about: dict[str, Any] = {
+        "architecture": architecture,
+        "nvrtc": ".".join(map(str, nvrtc_version())),
+        "date": datetime.date.today().isoformat(),
+    }
+    if not arguments.predict_only:
+        chosen = choose_metrics(available_metrics(ncu))
+        metrics = list(dict.fromkeys(metric for names in chosen.values() for metric in names))
+        started = time.monotonic()
+        profiles, errors = measure(ncu, [row["spec"] for row in rows if "error" not in row], metrics)
+        version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout.strip().splitlines()
+        about |= {"device": str(gpu(0)), "ncu": version[-1] if version else "", "seconds": round(time.monotonic() - started, 1)}
+        about["metrics"] = {name: [f"{metric}.sum" for metric in names] for name, names in chosen.items()}
+        for row in rows:
+            if row["spec"] in profiles:
+                add_measured(row, profiles[row["spec"]], chosen)
+            elif row["spec"] in errors:
+                row["error"] = errors[row["spec"]]
+    must_agree = [quantity.name for quantity in QUANTITIES if quantity.must_agree]
+    arguments.output.with_suffix(".json").write_text(json.dumps({**about, "must_agree": must_agree, "specs": rows}, indent=1) + "\n")
+    text = markdown(about, rows, must_agree)
+    arguments.output.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

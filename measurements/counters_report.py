@@ -1,0 +1,110 @@
+"""The table of predicted and measured counters, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_INTRODUCTION = """# Predicted and measured memory traffic
+
+What `gemmgen verify --counters` predicts from the PTX, beside what Nsight Compute counts on the GPU, for one case of every
+spec: the case that the family names, launched once. A single number is both; where they differ, the table has
+*predicted → measured*. `python -m measurements.counters` makes this file.
+"""
+
+_REASONS = """
+## Where the two can differ
+
+The emulator executes PTX; the GPU executes what ptxas makes of it.
+
+- **Merged and removed accesses.** ptxas may join neighbouring accesses into a wider one, keep in a register what was loaded
+  before, and drop loads whose result nothing uses. Then the instructions differ as well: the number of shared and global
+  instructions is listed below for each difference, so that it shows whether the code or the rule is the cause.
+- **Moved accesses.** ptxas may load early, under a weaker condition than the source's, and may turn a branch into predicated
+  instructions. Requests change only where a warp has no lane that needs the access.
+- **Divergence.** The parts of a diverged warp each make their own request. The emulator lets parts meet again as early as the
+  program's order allows; the GPU lets them meet where ptxas placed the reconvergence.
+- **Spills.** What does not fit into registers goes to local memory, which PTX does not show; local sectors are listed below.
+- **Arbitration.** `l1tex__data_bank_conflicts_…` counts cycles that an access lost at the data banks, whoever was in the way:
+  data of global accesses passes through the same banks as shared memory. With many warps it can exceed the conflicts of the
+  addresses alone. The wavefronts of instrumented code ("by sass") have no such part.
+- **Copies (`cp.async`).** The prediction is the cost of a store to the same shared addresses. The hardware may take source
+  and destination together: if the lines of the source need several passes over the cache's tags, each can make a write of its
+  own, and lanes with one destination need not be merged. Copies past the cache (`.cg`) are counted by metrics of their own.
+- **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.
+- **Sectors.** A request counts each sector that its warp touches once, also for 8 and 16 bytes a lane. Parameters and constants
+  are read through the constant cache and are no global accesses.
+"""
+
+
+def markdown(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], must_agree: Sequence[str]) -> str:
+    """The whole file."""
+    measured = [row for row in rows if "measured" in row]
+    used = [name for name in must_agree if any(row.get("predicted", {}).get(name) or _measured(row, name) for row in rows)]
+    lines = [_INTRODUCTION, _about(about, rows, measured, used), ""]
+    lines += ["| " + " | ".join(["spec", "case", *used]) + " |", "|" + " --- |" * 2 + " ---: |" * len(used)]
+    for row in rows:
+        if "predicted" in row:
+            sizes = " ".join(f"{name}={value}" for name, value in row["dimensions"].items())
+            cells = [row["spec"], f"{row['case']}: {sizes}", *(_cell(row, name) for name in used)]
+            lines.append("| " + " | ".join(cells) + " |")
+    lines += _differences(measured, used)
+    failed = [row for row in rows if "error" in row]
+    if failed:
+        lines += ["", "## Not measured", "", *(f"- {row['spec']}: {' '.join(row['error'].split())[:300]}" for row in failed)]
+    lines.append(_REASONS)
+    if "metrics" in about:
+        lines += ["## Metrics", "", *(f"- {name}: {' + '.join(f'`{m}`' for m in metrics)}" for name, metrics in about["metrics"].items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _about(
+    about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], used: Sequence[str]
+) -> str:
+    device, profiler = about.get("device", "Not measured"), about.get("ncu", "no profiler")
+    where = f"{device}; {profiler}; NVRTC {about['nvrtc']}, {about['architecture']}; {about['date']}."
+    if not measured:
+        return f"{where}\n\nPredictions of {len(rows)} specs, none measured."
+    pairs = [(row, name) for row in measured for name in used if _measured(row, name) is not None]
+    equal = sum(row["predicted"][name] == _measured(row, name) for row, name in pairs)
+    whole = sum(not _unequal(row, used) for row in measured)
+    return f"{where}\n\n{whole} of {len(measured)} specs agree in everything, {equal} of {len(pairs)} numbers are equal."
+
+
+def _measured(row: Mapping[str, Any], name: str) -> int | None:
+    value: int | None = row.get("measured", {}).get(name)
+    return value
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    predicted, measured = row["predicted"][name], _measured(row, name)
+    if measured is None or measured == predicted:
+        return f"{predicted:,}" if predicted else ""
+    return f"{predicted:,} → {measured:,} ({_change(predicted, measured)})"
+
+
+def _change(predicted: int, measured: int) -> str:
+    return f"{measured / predicted - 1:+.1%}" if predicted else "new"
+
+
+def _unequal(row: Mapping[str, Any], used: Sequence[str]) -> list[str]:
+    return [name for name in used if _measured(row, name) not in (None, row["predicted"][name])]
+
+
+def _differences(measured: Sequence[Mapping[str, Any]], used: Sequence[str]) -> list[str]:
+    """Each spec that differs, with what tells a difference of code from a difference of cost."""
+    lines = []
+    for row in measured:
+        unequal = _unequal(row, used)
+        if not unequal:
+            continue
+        clues = [
+            f"{name} {row['predicted'][name]:,} in PTX, {_measured(row, name):,} executed"
+            for name in row["predicted"]
+            if name.endswith(" instructions") and _measured(row, name) not in (None, row["predicted"][name])
+        ]
+        spilled = _measured(row, "local load sectors")
+        clues += [f"{spilled:,} sectors of spilled registers were read"] if spilled else []
+        because = "; ".join(clues) or "the same accesses were executed, at another cost"
+        lines.append(f"- **{row['spec']}** ({', '.join(unequal)}): {because}.")
+    return ["", "## Differences", "", *lines] if lines else []
