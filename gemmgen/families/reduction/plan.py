@@ -10,9 +10,9 @@ from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.families.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.families.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, choose
-from gemmgen.families.reduction.sequence import Workspace, launch_sequence, plan_workspace
+from gemmgen.families.reduction.sequence import ROUND, Workspace, launch_sequence, plan_workspace
 from gemmgen.families.reduction.spec import SERIES, BlockStrategy, ReductionSpec
-from gemmgen.formula import ceil_div
+from gemmgen.formula import Formula, ceil_div
 from gemmgen.launch import BYTES, Argument
 from gemmgen.target import ARCHITECTURES, WARP_THREADS, Architecture
 
@@ -120,9 +120,18 @@ class ReductionPlan(KernelPlan):
         return "blockIdx.x / kBlocksPerRow"
 
     @property
+    def accumulator(self) -> str:
+        """The state that element ``i`` of a vector is combined into, as a C expression."""
+        return "totals[i]" if self.accumulators == self.vector else "totals[i % kAccumulators]"
+
+    @property
     def signs_c(self) -> str:
         """Where the partial results start in the workspace, as a C expression."""
-        return self.workspace.partials_at.to_c()
+        at = self.workspace.partials_at
+        if not at.names:
+            return str(at.evaluate({}))
+        per_group, groups = self.workspace.signs.text.split(" * ", 1)
+        return f"({per_group}ll * {Formula(groups).to_c()} + {ROUND - 1}) / {ROUND} * {ROUND}"
 
     @property
     def blocks_c(self) -> str:
@@ -192,13 +201,20 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
         vector=choice.vector,
         unroll=choice.unroll,
         accumulators=accumulators,
-        min_blocks_per_sm=choice.blocks_per_sm if isinstance(choice, BlockChoice) else 1,
+        min_blocks_per_sm=_resident_blocks(spec, choice),
         early_launch=choice.early_launch,
         finish=finish,
         packed_mail=packed,
         workspace=workspace,
         layout=layout,
     )
+
+
+def _resident_blocks(spec: ReductionSpec, choice: Choice) -> int:
+    """Blocks that have to fit on an SM at once, on the oldest architecture that the source is for."""
+    if not isinstance(choice, BlockChoice):
+        return 1
+    return max(1, min(choice.blocks_per_sm, ARCHITECTURES[spec.architecture].threads_per_sm // choice.threads))
 
 
 def _layout(choice: Choice) -> Layout:
