@@ -406,7 +406,11 @@ def _loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[R
     if mainloop.copies == "registers" and mainloop.stages > 2:
         need, hint = "1 or 2 stages for copies through registers", "they keep one tile in flight; cp_async keeps more"
         reasons.append(Reason("stages", "mainloop.stages", str(mainloop.stages), need, hint))
-    k_group = max(mainloop.shared_a.k_vector, mainloop.shared_b.k_vector)
+    k_vectors = (mainloop.shared_a.k_vector, mainloop.shared_b.k_vector)
+    k_group = max(k_vectors)
+    if k_group > min(k_vectors) > 1:
+        got, need = f"{k_vectors[0]} for A and {k_vectors[1]} for B", "the same for both, or 1 for one of them"
+        reasons.append(Reason("k_vector", "mainloop.shared_b.k_vector", got, need, "the fragments of A and B are for the same k"))
     if mainloop.fragment_buffers == 2 and (mainloop.stages == 1 or tile.threadblock.k % (2 * k_group)):
         need = f"2 stages or more and a tile of a multiple of {2 * k_group} along k to read fragments ahead"
         got = f"{mainloop.stages} stages, {tile.threadblock.k} along k"

@@ -80,6 +80,8 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
             shared["fragment"] = None
         if shared["order"] == "mn_major" or tile["threadblock"]["k"] % shared["k_vector"]:
             shared["k_vector"] = 1
+        if shared["k_vector"] > 1 < k_group:
+            shared["k_vector"] = k_group
         k_group = max(k_group, shared["k_vector"])
         loop[name] = shared
     if loop["stages"] == 1 or tile["threadblock"]["k"] % (2 * k_group):
