@@ -187,3 +187,25 @@ def test_a_copy_with_fewer_bytes_is_still_one_request() -> None:
     empty = count(source, [np.ones(128, np.float32), np.zeros(128, np.float32), 0]).total
     assert "cp.async" not in empty.global_memory
     assert empty.shared_memory["cp.async"].wavefronts == 4
+
+
+LDMATRIX = """
+extern "C" __global__ void load(unsigned* out)
+{
+    __shared__ __align__(16) unsigned char tile[32 * STRIDE];
+    for (int i = threadIdx.x; i < 32 * STRIDE; i += 32) tile[i] = i;
+    __syncwarp();
+    unsigned at = (unsigned)__cvta_generic_to_shared(&tile[threadIdx.x * STRIDE]), a, b, c, d;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(at) : "memory");
+    out[threadIdx.x] = a + b + c + d;
+}
+"""
+
+
+@pytest.mark.parametrize(("stride", "wavefronts"), [(16, 4), (80, 4), (32, 8), (64, 16), (128, 32)])
+def test_each_matrix_of_ldmatrix_is_served_on_its_own(stride: int, wavefronts: int) -> None:
+    counters = count(LDMATRIX.replace("STRIDE", str(stride)), [np.zeros(32, np.uint32)])
+    loads = counters.total.shared_memory["ldmatrix"]
+    assert (loads.requests, loads.wavefronts, loads.conflicts, loads.ideal) == (1, wavefronts, wavefronts - 4, 4)
+    assert counters.total.instructions["ldmatrix"] == 1
