@@ -5,7 +5,7 @@ import pytest
 
 from gemmgen import emulator
 
-from .helpers import run_cuda
+from .helpers import run_cuda, wrap_ptx
 
 PRELUDE = r"""
 template <int BYTES> __device__ void copy_async(void* to, const void* from) {
@@ -105,6 +105,37 @@ def test_lanes_of_one_warp_have_groups_of_their_own():
     np.testing.assert_array_equal(out, np.where(np.arange(64) % 4 == 3, 0, data))
 
 
+# What the lanes do before their wait, and which of them (odd or even) may read their data after `wait<1>`.
+GROUPS_OF_LANES = {
+    "odd lanes close one group more": ("COPY; commit(); if (t & 1) commit();", 1),
+    "odd lanes open their group later": ("if (t & 1) commit(); COPY; commit(); if (!(t & 1)) commit();", 0),
+    "odd lanes never close theirs": ("COPY; if (!(t & 1)) { commit(); commit(); }", 0),
+}
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("case", GROUPS_OF_LANES)
+def test_each_lane_counts_its_own_groups(case, seed):
+    before, ready = GROUPS_OF_LANES[case]
+    body = """const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+        BEFORE wait<1>(); if ((t & 1) == READER) out[t] = tile[t]; }""".replace(
+        "BEFORE", before.replace("COPY", "copy_async<4>(&tile[t], &in[t])")
+    )
+    data, out = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    schedule = {} if seed is None else {"schedule": emulator.RandomWarps(seed)}
+    run(body.replace("READER", str(ready)), data, out, **schedule)
+    np.testing.assert_array_equal(out, np.where(data % 2 == ready, data, 0))
+    with pytest.raises(emulator.InFlightRead):
+        run(body.replace("READER", str(1 - ready)), data, out, **schedule)
+
+
+def test_a_wait_of_some_lanes_lets_their_newest_group_fly():
+    with pytest.raises(emulator.InFlightRead):
+        run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+            copy_async<4>(&tile[t], &in[t]); commit(); if (t < 32) { wait<1>(); out[t] = tile[t]; } }""",
+            np.zeros(64, np.int32), np.zeros(64, np.int32))  # fmt: skip
+
+
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_bytes_beyond_the_source_size_are_zero(size):
     rng = np.random.default_rng(2)
@@ -170,7 +201,7 @@ def test_the_source_is_taken_when_the_copy_is_issued():
     ("copy_async<4>(&tile[t], in + t + 1)", emulator.OutOfBounds), ("copy_async<4>(tile + t + 1, in + t)", emulator.OutOfBounds),
     ("copy_async<8>(tile + (t & 30), in + (t & 31))", emulator.Misaligned),
     ("copy_async<8>(tile + (t & 31), in + (t & 30))", emulator.Misaligned),
-    ("copy_async<16>(tile + (t & ~3), in + (t & ~3) + 1, 12)", emulator.Misaligned),
+    ("copy_async<16>(tile + (t & ~3), in + (t & ~3) + 1, 4)", emulator.Misaligned),
     ("copy_async<16>(tile + 4 * (t / 4), in + 4 * (t / 4) + 4, 5)", emulator.OutOfBounds),
 ])  # fmt: skip
 def test_addresses_are_checked_when_the_copy_is_issued(copy, error):
@@ -233,8 +264,9 @@ def test_memory_beside_a_copy_may_be_used():
 def test_leaving_without_a_wait_is_legal_and_the_next_wave_begins_clean():
     out = np.zeros(256, np.int32)
     run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
-        tile[t] = t; out[64 * blockIdx.x + t] = tile[t]; copy_async<4>(&tile[t], &in[t]); commit(); }""",
-        np.zeros(64, np.int32), out, blocks=4, lanes_per_wave=64)  # fmt: skip
+        tile[t] = t; for (int i = 0; i <= blockIdx.x; ++i) commit(); wait<0>();
+        out[64 * blockIdx.x + t] = tile[t]; copy_async<4>(&tile[t], &in[t]); commit(); }""",
+        np.full(64, -1, np.int32), out, blocks=4, lanes_per_wave=64)  # fmt: skip
     np.testing.assert_array_equal(out, np.tile(np.arange(64), 4))
 
 
@@ -285,13 +317,26 @@ def test_observers_see_issue_and_landing():
     assert log.events[-1] == ("shared", "store", 16, [0, 16], "cp")
 
 
+def test_a_landing_is_told_with_the_addresses_of_the_issue():
+    class Landed(emulator.Observer):
+        addresses = None
+
+        def async_group_landed(self, wait, access, lanes, addresses):
+            self.addresses = addresses.tolist()
+
+    body = """.reg .b32 %r; .reg .b64 %a; ld.param.u64 %a, [p]; mov.u32 %r, %tid.x; shl.b32 %r, %r, 2;
+    cp.async.ca.shared.global [%r], [%a], 4; add.u32 %r, %r, 64; cp.async.wait_all; ret;"""
+    landed = Landed()
+    ptx = wrap_ptx(body, ".param .u64 p", declarations=".shared .b32 x[32];")
+    emulator.launch(ptx.replace("ret;", "mov.u32 %r, x; ret;"), grid=1, block=32, args=[np.zeros(1, np.int32)], observers=[landed])
+    assert landed.addresses == [4 * lane for lane in range(32)]
+
+
 @pytest.mark.parametrize("form", [
     "cp.async.cg.shared.global [%0], [%1], 8;", "cp.async.mbarrier.arrive.shared.b64 [%0];",
     "cp.async.ca.shared::cluster.global [%0], [%1], 8;", "cp.async.bulk.commit_group;",
 ])  # fmt: skip
 def test_other_forms_are_refused(form):
-    from .helpers import wrap_ptx
-
     text = form.replace("%0", "%r").replace("%1", "%a")
     ptx = wrap_ptx(f".reg .b32 %r; .reg .b64 %a; mov.b32 %r, 0; mov.b64 %a, 0; {text} ret;", declarations=".shared .b64 x[4];")
     with pytest.raises(emulator.UnknownInstruction):
