@@ -104,7 +104,7 @@ def test_only_an_unknown_instruction_that_is_reached_is_an_error():
     "add.f99 %r0, %r0, %r0;", "ld.global.b32 %r0, %r1;", "add.s32 %r0, %r0;", "cvt.u32.u32.u32.u32 %r0, %r0;", "mov.b64 %r0, %r1;",
     "shfl.b32 %r0, %r0, 1, 31;", "call unknown_function;", "vprintf %r0;", "mov.u32 %r0, nowhere;", "setp.wrong.s32 %p, %r0, %r1;",
     "ld.global.v4.b32 {%r0, %r1}, [%r2];", "bra nowhere;", "mov.u32 %r0, %tid.w;", "atom.global.frob.b32 %r0, [%r1], %r2;", "selp;",
-    "add.cc.u32 %r0, %r0, %r1;", "mul.wide.s32 %r0, %r0, %r1;", "@%p st.shared::cluster.b32 [%r0], %r1;",
+    "add.cc.u16 %r0, %r0, %r1;", "mul.wide.s32 %r0, %r0, %r1;", "@%p st.shared::cluster.b32 [%r0], %r1;",
 ])  # fmt: skip
 def test_instructions_that_make_no_sense(statement):
     with pytest.raises(emulator.EmulatorError) as caught:
