@@ -47,6 +47,8 @@ class Operand:
     """Values of k that one read of a fragment takes."""
     is_async: bool
     """Whether the tile is copied straight into shared memory, without registers."""
+    l2_prefetch: int
+    """Bytes that the L2 fetches along with an asynchronous copy; 0: as many as it likes."""
     guards_rows: bool
     """Whether rows of the stored matrix may end within a tile."""
     guards_columns: bool
@@ -122,6 +124,7 @@ class OperandRequest:
     """Whether the matrix's extent along ``axis`` is a multiple of the tile."""
     whole_k: bool
     """Whether k is a multiple of the tile's depth."""
+    l2_prefetch: int
 
 
 def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list[Reason]) -> Operand | None:
@@ -165,6 +168,7 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         ),
         k_vector=shared.k_vector,
         is_async=is_async,
+        l2_prefetch=request.l2_prefetch,
         guards_rows=not whole[0 if along_k else 1],
         guards_columns=not whole[1 if along_k else 0],
     )

@@ -12,10 +12,11 @@ from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, StreamK, TiledMainloop
+from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TiledMainloop
 from gemmgen.families.matrix import Matrix
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.target import WARP_THREADS, Architecture
+from gemmgen.target import architecture as find_architecture
 
 REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
@@ -95,7 +96,7 @@ class Helper:
     """A device function from ``templates/common/copy.cu.j2`` that the kernel calls: the macro that writes it, and its arguments."""
 
     name: str
-    arguments: tuple[int, ...] = ()
+    arguments: tuple[int | bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,8 @@ class GemmPlan(KernelPlan):
         assert isinstance(self.loop, TiledLoop)
         widths: dict[str, set[int]] = {}
         for operand in (self.loop.a, self.loop.b):
-            copy = "copy_async" if operand.is_async else "load"
-            widths.setdefault(f"{copy}_{'guarded' if operand.guarded else 'whole'}", set()).add(operand.copy.vector)
+            if not operand.is_async:
+                widths.setdefault(f"load_{'guarded' if operand.guarded else 'whole'}", set()).add(operand.copy.vector)
         kind = "whole" if self.whole_minor else "guarded"
         if self.store == "partial":
             widths.setdefault(f"store_{kind}", set()).add(self.partial_vector)
@@ -191,8 +192,17 @@ class GemmPlan(KernelPlan):
             widths.setdefault(f"store_{kind}", set()).add(self.vector_c)
             if self.spec.beta == "argument" or self.residuals:
                 widths.setdefault(f"load_{kind}", set()).add(self.vector_c)
-        helpers = [Helper(name, (width,)) for name in sorted(widths) for width in sorted(widths[name], reverse=True)]
-        return (*helpers, Helper("copy_async_groups")) if self.loop.copies == "cp_async" else tuple(helpers)
+        helpers = []
+        for name in sorted(widths):
+            for width in sorted(widths[name], reverse=True):
+                streaming = name.startswith("store") and self.store != "partial" and self.spec.cache.streaming_stores
+                helpers.append(Helper(name, (width, True) if streaming else (width,)))
+        if self.loop.copies == "cp_async":
+            kinds = {(o.copy.vector, o.l2_prefetch, o.guarded) for o in (self.loop.a, self.loop.b)}
+            for vector, prefetch, guarded in sorted(kinds, reverse=True):
+                helpers.append(Helper("copy_async_guarded" if guarded else "copy_async_whole", (vector, prefetch)))
+            helpers.append(Helper("copy_async_groups"))
+        return tuple(helpers)
 
     @property
     def major(self) -> Literal["m", "n"]:
@@ -361,10 +371,11 @@ def _tiled_loop(
             is_minor=(name == "B") == row_major,
             whole_extent=getattr(spec.multiple_of, axis) % getattr(tile.threadblock, axis) == 0,
             whole_k=whole_k,
+            l2_prefetch=getattr(spec.cache, f"l2_prefetch_{name.lower()}"),
         )
         return plan_operand(request, mainloop, reasons)
 
-    reasons += _loop_reasons(mainloop, architecture)
+    reasons += _loop_reasons(mainloop, architecture) + _cache_reasons(spec, mainloop)
     a, b = operand("A", "m", matrices[0]), operand("B", "n", matrices[1])
     if a is None or b is None:
         return None
@@ -421,6 +432,21 @@ def _loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[R
     if mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
         need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
         reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
+    return reasons
+
+
+def _cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
+    reasons = []
+    for name in ("a", "b"):
+        prefetch = getattr(spec.cache, f"l2_prefetch_{name}")
+        if prefetch and mainloop.copies != "cp_async":
+            need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
+            reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
+    decomposition = spec.decomposition
+    early = isinstance(decomposition, SplitKParallel) and decomposition.early_launch
+    if early and not find_architecture(spec.architecture).supports("programmatic_launch"):
+        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
+        reasons.append(Reason("early_launch", "decomposition.early_launch", f"true on {spec.architecture}", need, hint))
     return reasons
 
 

@@ -102,6 +102,7 @@ def gemm_sequence(
             grid=(Formula(f"ceil_div({major} * {pitch}, {geometry.reduction_elements})"), Formula("1"), Formula("1")),
             block=(geometry.reduction_threads, 1, 1),
             arguments=tuple(argument.name for argument in [m, n, *alphas, *result, workspace]),
+            programmatic=spec.decomposition.early_launch,
         )
         launches = (main_launch([*factors, workspace], slices), reduction)
         arguments = [*factors, *result, workspace]

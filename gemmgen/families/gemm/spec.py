@@ -101,6 +101,20 @@ class Multiples(SpecModel):
     k: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
 
 
+L2Prefetch = Literal[0, 64, 128, 256]
+
+
+class CacheHints(SpecModel):
+    """What copies and stores tell the caches."""
+
+    l2_prefetch_a: L2Prefetch = 0
+    """Bytes around each asynchronous copy from A that the L2 fetches along with it."""
+    l2_prefetch_b: L2Prefetch = 0
+    """The same for B."""
+    streaming_stores: bool = False
+    """Stores to C are marked as not to be read again soon, so that they leave A and B in the L2."""
+
+
 class DataParallel(SpecModel):
     """One block computes a tile of C, over all of k."""
 
@@ -124,6 +138,9 @@ class SplitKParallel(SpecModel):
 
     scheme: Literal["split_k_parallel"]
     slices: Slices
+    early_launch: bool = False
+    """Whether the second kernel may start while the first one still runs and wait for it on the device, which hides its launch
+    (programmatic dependent launch). Needs sm_90."""
 
 
 class StreamK(SpecModel):
@@ -170,6 +187,7 @@ class GemmSpec(KernelSpec):
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
+    cache: CacheHints = CacheHints()
     decomposition: Annotated[
         DataParallel | SplitKSerial | SplitKParallel | StreamK, Field(discriminator="scheme")
     ] = DataParallel()
