@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,11 @@ def test_rendered_source_is_clean(path: Path) -> None:
     assert "\n\n\n" not in text and "\t" not in text and "{{" not in text and "{%" not in text
     assert text.endswith("}\n")
     assert text.count("{") == text.count("}") and text.count("(") == text.count(")")
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    assert all(len(line) % 4 == len(line.lstrip()) % 4 for line in code.splitlines() if not line.lstrip().startswith("*")), "odd indent"
+    code = [line for line in text.splitlines() if line and not line.lstrip().startswith(("//", "*", "#"))]
+    starts = [line for before, line in pairwise(code) if before.endswith((";", "{", "}"))]  # the others continue a statement
+    assert all((len(line) - len(line.lstrip())) % 4 == 0 for line in starts), "odd indent"
     assert max(map(len, text.splitlines())) <= 160
-    assert source.name in code and "extern \"C\" __global__" in text
+    assert source.name in "\n".join(code) and "extern \"C\" __global__" in text
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
