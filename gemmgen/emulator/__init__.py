@@ -17,12 +17,14 @@ from gemmgen.emulator.errors import (
     Trapped,
     UnknownInstruction,
 )
+from gemmgen.emulator.hazards import GlobalRace, HazardError, SharedRace, UndefinedRegister, UnwrittenRead
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomWarps, Schedule
 
 __all__ = [
-    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "InFlightRead",
-    "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "Observer", "OutOfBounds", "ParseError",
-    "RandomWarps", "ReadOnly", "Schedule", "Trapped", "UnknownInstruction", "launch",
+    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace",
+    "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "Observer",
+    "OutOfBounds", "ParseError", "RandomWarps", "ReadOnly", "Schedule", "SharedRace", "Trapped", "UndefinedRegister",
+    "UnknownInstruction", "UnwrittenRead", "launch",
 ]  # fmt: skip

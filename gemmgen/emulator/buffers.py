@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class Buffer:
 
     The kernel sees the array's first byte at an address that is `offset_bytes` modulo `alignment` (a power of two, at
     least 16); by default, at the array's own offset from the start of the array that owns its memory. `name` appears in
-    messages; `writable=False` makes stores to it an error.
+    messages; `writable=False` makes stores to it an error. `written` has one flag a byte, False where nothing has been
+    written yet; a launch that looks for hazards adds what it writes. None: all of the array holds data.
     """
 
     array: np.ndarray
@@ -33,6 +34,7 @@ class Buffer:
     name: str | None = None
     writable: bool = True
     alignment: int = PAGE
+    written: np.ndarray | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +117,25 @@ class DeviceMemory:
                 content = scalar_bytes(parameter, arg)
             data[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
 
+    def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Where a buffer begins, and for each byte from there whether nothing has written it; fully written ones left out."""
+        for mapped in self._mapped:
+            flags = np.ones(mapped.stop - mapped.start, np.bool_)
+            for buffer in self.buffers:
+                if buffer is not None and buffer.name in mapped.names and buffer.array.nbytes:
+                    begin = _extent(buffer.array)[0] - mapped.start
+                    if 0 <= begin < len(flags):
+                        flags[begin : begin + buffer.array.nbytes] &= np.False_ if buffer.written is None else ~buffer.written
+            if flags.any():
+                yield mapped.base, flags
+
+    def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
+        """Adds to the buffers' flags what `written(start, stop)` says of the bytes in between."""
+        for buffer in self.buffers:
+            if buffer is not None and buffer.written is not None and buffer.array.nbytes:
+                start = self.address(buffer) - GLOBAL_BASE
+                np.logical_or(buffer.written, written(start, start + buffer.array.nbytes), out=buffer.written)
+
     def copy_back(self) -> None:
         """Writes what the kernel wrote into the arrays."""
         for buffer in self.buffers:
@@ -150,7 +171,9 @@ def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
             owner = owner.base
         offset = int(array.__array_interface__["data"][0] - owner.__array_interface__["data"][0])
     writable = arg.writable and bool(array.flags.writeable)
-    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment)
+    if arg.written is not None and (arg.written.dtype != np.bool_ or arg.written.shape != (array.nbytes,)):
+        raise BadLaunch(f"{label}: `written` needs one bool for each of the array's {array.nbytes} bytes")
+    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written)
 
 
 def _extent(array: np.ndarray) -> tuple[int, int]:

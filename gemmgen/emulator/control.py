@@ -188,6 +188,8 @@ class Control:
                     here = (geometry.block_of_lane[who] == block) & (numbers == barrier)
                     state.arrived[block, barrier] = state.arrived.get((block, barrier), 0) + int(here.sum())
                 state.key[who] = following
+                for observer in binder.spaces.shared.observers:
+                    observer.barrier_arrived(inst, who, numbers)
             else:
                 state.key[who] = WAITING
                 state.resume[who] = following

@@ -41,8 +41,12 @@ class Geometry:
 
     def describe_lane(self, lane: int) -> str:
         """`thread (3,0,0) of block (1,0,0)`."""
+        return self.describe_thread(int(lane) + self.first_block * self.stride)
+
+    def describe_thread(self, number: int) -> str:
+        """`describe_lane` for a thread of the grid; blocks follow each other, padded to whole warps."""
         x, y, _ = self.block_dim
-        thread, block = int(lane) % self.stride, int(lane) // self.stride + self.first_block
+        thread, block = number % self.stride, number // self.stride
         gx, gy, _ = self.grid_dim
         return (
             f"thread ({thread % x},{thread // x % y},{thread // (x * y)}) "

@@ -13,6 +13,7 @@ import numpy as np
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError
 from gemmgen.emulator.geometry import WARP, Dim3
+from gemmgen.emulator.hazards import HazardDetector, HazardError, UndefinedRegisters, find_undefined
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.program import Program, link
@@ -61,20 +62,22 @@ def launch(
     shared_limit: int = SHARED_LIMIT,
     step_limit: int = STEP_LIMIT,
     lanes_per_wave: int = LANES_PER_WAVE,
+    hazards: bool = False,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
     `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to
     the parameter's type; `bytes` are structs by value; None is a null pointer. `shared_bytes` is dynamic shared memory.
     `source` is the CUDA text, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
-    `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one).
+    `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an error, a
+    HazardError, to race, to read what nothing has written and to use a register without a value.
 
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """
     try:
         return _launch(
             ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
-            shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave,
+            shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards,
         )  # fmt: skip
     except EmulatorError as error:
         if error.source is None:
@@ -94,6 +97,7 @@ def _launch(
     shared_limit: int,
     step_limit: int,
     lanes_per_wave: int,
+    hazards: bool,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
@@ -111,15 +115,20 @@ def _launch(
         raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
     total_blocks = grid[0] * grid[1] * grid[2]
     per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave)
+    detector = HazardDetector(program, memory) if hazards else None
+    if detector is not None:
+        observers = [*observers, detector]
     counts: Counter[str] = Counter()
     steps = waves = 0
     first = 0
     try:
         while first < total_blocks:
             count = min(per_wave, total_blocks - first)
-            machine = _machine(program, block, count, needed)
+            machine = _machine(program, block, count, needed, hazards)
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
             machine.spaces.global_.map(memory.data, memory.regions)
+            if detector is not None:
+                detector.attach(machine)
             machine.start_wave(first, grid, observers)
             try:
                 with np.errstate(all="ignore", under="call", call=machine.flags):
@@ -129,6 +138,16 @@ def _launch(
             counts += machine.take_counts()
             first += count
             waves += 1
+        if detector is not None:
+            memory.note_written(detector.written)
+            if detector.findings:
+                raise detector.findings.error()
+    except HazardError:
+        raise
+    except EmulatorError as error:
+        if detector is not None and detector.findings:
+            raise detector.findings.error(error) from error
+        raise
     finally:
         memory.copy_back()
     return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves)
@@ -180,21 +199,25 @@ class _Machines(threading.local):
     """The machines of one thread, most recently used last."""
 
     def __init__(self) -> None:
-        self.by_shape: OrderedDict[tuple[int, Dim3, int, int], tuple[Program, Machine, int]] = OrderedDict()
+        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool], tuple[Program, Machine, int]] = OrderedDict()
 
 
 _machines = _Machines()
 
 
-def _machine(program: Program, block: Dim3, blocks: int, shared: int) -> Machine:
+def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool) -> Machine:
     """A machine for so many blocks: a used one if there is one, since binding costs more than running a small launch."""
-    key = (id(program), block, blocks, shared)
+    undefined = find_undefined(program) if hazards else frozenset()
+    key = (id(program), block, blocks, shared, bool(undefined))
     known = _machines.by_shape
     found = known.pop(key, None)
     if found is None:
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
-        found = (program, Machine(program, block, blocks, shared), size)
+        machine = Machine(program, block, blocks, shared)
+        if undefined:
+            machine.tracker = UndefinedRegisters(undefined, machine.registers, lanes)
+        found = (program, machine, size)
     known[key] = found
     while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
         known.popitem(last=False)

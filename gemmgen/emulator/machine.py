@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +23,19 @@ from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.specials import SpecialRegisters
+
+
+class RegisterTracker(Protocol):
+    """Follows what registers hold beside their values; bound to instructions as they are."""
+
+    def clear(self) -> None:
+        """Fresh lanes begin."""
+
+    def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
+        """The operation of these instructions, with a look at their registers before it."""
+
+    def follow_terminator(self, inst: Instruction | None, finish: Terminator) -> Terminator:
+        """The end of a basic block, with a look at its registers before it."""
 
 
 class BoundBlock:
@@ -68,6 +82,7 @@ class Machine:
         self.bound: list[BoundBlock | None] = [None] * len(program.blocks)
         self.executions = [0] * len(program.blocks)
         self.fuse = True
+        self.tracker: RegisterTracker | None = None
 
     # -- binding -----------------------------------------------------------------------------------------------
 
@@ -79,13 +94,19 @@ class Machine:
         )
         for piece in pieces:
             if isinstance(piece, list):
-                operations.append(fusion.bind_group(piece, self.binder, self.scratch, self.flags))
+                operation = fusion.bind_group(piece, self.binder, self.scratch, self.flags)
             else:
-                operations.append(self.binder.guarded(piece, bind(piece, self.binder)))
+                operation = self.binder.guarded(piece, bind(piece, self.binder))
+            if self.tracker is not None:
+                operation = self.tracker.follow(piece if isinstance(piece, list) else [piece], operation)
+            operations.append(operation)
         masks = mask_source(block.body[0], self.binder) if block.synchronizing else None
         at = [piece[0] if isinstance(piece, list) else piece for piece in pieces]
         at.append(block.terminator or block.body[-1])
-        bound = BoundBlock(block, operations, at, self.control.terminator(block), masks)
+        finish = self.control.terminator(block)
+        if self.tracker is not None:
+            finish = self.tracker.follow_terminator(block.terminator, finish)
+        bound = BoundBlock(block, operations, at, finish, masks)
         self.bound[number] = bound
         return bound
 
@@ -101,6 +122,8 @@ class Machine:
         self.spaces.local.clear()
         self.specials.refresh()
         self.state.reset(self.geometry.padding)
+        if self.tracker is not None:
+            self.tracker.clear()
         for observer in observers:
             observer.wave_started(self.geometry, self.spaces)
 

@@ -59,6 +59,9 @@ class Observer:
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """These lanes (whole blocks' worth, None: all) were released together from a barrier."""
 
+    def barrier_arrived(self, instruction: Instruction, lanes: Lanes, numbers: np.ndarray) -> None:
+        """Lanes arrived, without waiting, at the barriers of these numbers."""
+
     def warp_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """These lanes met at a warp-synchronous instruction."""
 

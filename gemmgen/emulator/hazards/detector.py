@@ -1,0 +1,244 @@
+"""Watches one launch for hazards: reads of unwritten memory and races."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gemmgen.emulator.control import EXITED
+from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.hazards.order import Order
+from gemmgen.emulator.hazards.report import (
+    Findings,
+    GlobalRace,
+    SharedRace,
+    UndefinedRegister,
+    UnwrittenRead,
+    global_place,
+    shared_place,
+)
+from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED, Records, Shadow
+from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, site_of
+from gemmgen.emulator.hazards.undefined import UndefinedRegisters
+from gemmgen.emulator.instructions.warp import member_mask_operand, value_at
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces, verb
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.buffers import DeviceMemory
+    from gemmgen.emulator.machine import Machine
+    from gemmgen.emulator.program import Program
+
+
+class HazardDetector(Observer):
+    """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
+
+    def __init__(self, program: Program, memory: DeviceMemory) -> None:
+        self.program = program
+        self.memory = memory
+        self.findings = Findings()
+        self.order = Order(has_parts_of_blocks(program))
+        self.records = Records()
+        self.granules = granules(program)
+        self._sites: dict[int, Site] = {}
+        unwritten = list(memory.unwritten())
+        self.granules["global"] = min(self.granules["global"], *(_alignment(start, flags) for start, flags in unwritten), 16)
+        self._global = Shadow(len(memory.data), self.granules["global"], self.order, self.records, self._global_race)
+        self._global.unwritten = self._unwritten_global
+        for region in memory.regions:
+            if region.writable:
+                self._global.state[self._granules_of("global", region.start, region.stop)] |= WATCHED
+        for start, flags in unwritten:
+            self._mark_unwritten(start, flags)
+        self._shared: Shadow | None = None
+        self._local: Shadow | None = None
+
+    def _granules_of(self, space: str, start: int, stop: int) -> slice:
+        granule = self.granules[space]
+        return slice(start // granule, -(-stop // granule))
+
+    def _mark_unwritten(self, start: int, unwritten: np.ndarray) -> None:
+        """`unwritten`: one flag a byte from `start` on."""
+        granule = self.granules["global"]
+        first = start // granule
+        flags = np.zeros((-(-(start + len(unwritten)) // granule) - first) * granule, np.bool_)
+        flags[start - first * granule :][: len(unwritten)] = unwritten
+        self._global.state[first : first + len(flags) // granule] |= flags[::granule].view(np.uint8) * np.uint8(UNWRITTEN)
+
+    # -- the course of a launch --------------------------------------------------------------------------------
+
+    def attach(self, machine: Machine) -> None:
+        """The machine that runs the next wave."""
+        self.machine = machine
+        if isinstance(machine.tracker, UndefinedRegisters):
+            machine.tracker.report = self._undefined
+
+    def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
+        self._global.settle()
+        self.geometry = geometry
+        self.order.start_wave(geometry)
+        self._shared = self._banked(self._shared, spaces.shared, private=False)
+        self._local = self._banked(self._local, spaces.local, private=True)
+        self._stride = spaces.shared.stride
+        self._base = {
+            "shared": geometry.block_of_lane * spaces.shared.stride,
+            "local": np.arange(geometry.lanes) * spaces.local.stride,
+        }
+
+    def _banked(self, old: Shadow | None, space: Space, private: bool) -> Shadow:
+        size = len(space.data)
+        if old is None or old.count * old.granule != size:
+            old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private)
+            old.unwritten = self._unwritten_local if private else self._unwritten_shared
+        old.forget()
+        old.state.fill(UNWRITTEN if private else UNWRITTEN | WATCHED)
+        return old
+
+    def written(self, start: int, stop: int) -> np.ndarray:
+        """For each byte of global memory in between, whether something has written it, in this launch or before."""
+        part = self._granules_of("global", start, stop)
+        granule = self._global.granule
+        flags: np.ndarray = ((self._global.state[part] & UNWRITTEN) == 0).repeat(granule)
+        return flags[start - part.start * granule :][: stop - start]
+
+    # -- accesses ----------------------------------------------------------------------------------------------
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        site = self._sites.get(id(access)) or self._site(access)
+        if space.name == "global":
+            offsets = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64)
+            self._global.access(site, lanes, offsets)
+            places = offsets
+        else:
+            offsets = self._offsets(space, lanes, addresses)
+            shadow = self._shared if space.name == "shared" else self._local
+            assert shadow is not None
+            shadow.access(site, lanes, offsets)
+            places = -1 - offsets
+        if site.strong and space.name != "local":
+            self.order.strong_access(
+                np.arange(len(places)) if lanes is None else lanes, places, site.reads and site.observes, site.writes,
+                site.reads and site.writes, site.acquires, site.releases, site.device,
+            )  # fmt: skip
+
+    def _site(self, access: Access) -> Site:
+        # The site holds on to the access, so that its id stays its own.
+        site = self._sites[id(access)] = site_of(access)
+        return site
+
+    def _offsets(self, space: Space, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        base = self._base[space.name]
+        offsets: np.ndarray = (base if lanes is None else base[lanes]) + addresses.astype(np.int64)
+        return offsets
+
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """From here on the destination is written: what others still read or write there is a race."""
+        assert self._shared is not None
+        site = self._sites.get(id(access)) or self._site(access)
+        self._shared.access(site, lanes, self._offsets(self.machine.spaces.shared, lanes, addresses), writes=False)
+
+    # -- synchronization -----------------------------------------------------------------------------------------
+
+    def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        assert self._shared is not None
+        if lanes is None:
+            self.order.whole_blocks_met(None)
+            self._shared.forget()
+            return
+        stride = self.geometry.stride
+        block = int(lanes[0]) // stride
+        members = np.arange(block * stride, block * stride + stride)
+        met = np.zeros(stride, np.bool_)
+        met[lanes - block * stride] = True
+        if (met | (self.machine.state.key[members] == EXITED)).all():
+            self.order.whole_blocks_met(lanes)
+            self._shared.forget(self._granules_of("shared", block * self._stride, (block + 1) * self._stride))
+        else:
+            self.order.part_of_block_met(lanes, int(self.machine.state.barrier[lanes[0]]))
+
+    def barrier_arrived(self, instruction: Instruction, lanes: Lanes, numbers: np.ndarray) -> None:
+        self.order.arrived(lanes, numbers)
+
+    def warp_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        if instruction.opcode != "bar":
+            return
+        who = np.flatnonzero(~self.geometry.padding) if lanes is None else lanes
+        operand = member_mask_operand(instruction)
+        if isinstance(operand, Register):
+            masks = value_at(self.machine.registers.row(operand, "u32"), who)
+        else:
+            masks = np.full(len(who), operand.value & 0xFFFFFFFF if isinstance(operand, Integer) else 0xFFFFFFFF)
+        self.order.warps_met(who, masks)
+
+    def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        if instruction.opcode in ("membar", "fence") and not instruction.has("proxy"):
+            who = np.arange(self.geometry.lanes) if lanes is None else lanes
+            self.order.fence(who, device=not instruction.has("cta"))
+
+    # -- reports -----------------------------------------------------------------------------------------------
+
+    def _global_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
+        offset = int(granules[0]) * self._global.granule
+        names = [(region.start, region.stop, region.name) for region in self.memory.regions]
+        place = global_place(names, offset, site.access.element_bytes)
+        self._race(GlobalRace, place, site, lanes, records, others)
+
+    def _shared_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
+        assert self._shared is not None
+        place = shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride)
+        self._race(SharedRace, place, site, lanes, records, others)
+
+    def _race(
+        self, kind: type[SharedRace] | type[GlobalRace], place: str, site: Site, lanes: Lanes, records: Records,
+        others: np.ndarray,
+    ) -> None:  # fmt: skip
+        other = records.sites[int(others[0]) >> 32]
+        thread = int(others[0]) & 0xFFFFFFFF
+        assert other is not None
+        same = other.instruction is site.instruction
+        message = f"{verb(site.access)} of {place}, which {'another thread of the same instruction' if same else 'an unordered'} "
+        message += f"{verb(other.access)} by another thread touches" if not same else "touches too"
+        self.findings.add(
+            kind(
+                message, instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
+                other=other.instruction, other_threads=self.geometry.describe_thread(thread),
+            )
+        )  # fmt: skip
+
+    def _unwritten_global(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        names = [(region.start, region.stop, region.name) for region in self.memory.regions]
+        place = global_place(names, int(granules[0]) * self._global.granule, site.access.element_bytes)
+        self._unwritten(site, lanes, place)
+
+    def _unwritten_shared(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        assert self._shared is not None
+        self._unwritten(site, lanes, shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride))
+
+    def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        assert self._local is not None
+        address = int(granules[0]) * self._local.granule - int(self._base["local"][lanes[0]])
+        self._unwritten(site, lanes, f"local memory (an array of one thread), byte {address}")
+
+    def _unwritten(self, site: Site, lanes: Lanes, place: str) -> None:
+        self.findings.add(
+            UnwrittenRead(
+                f"{verb(site.access)} of {place}, which nothing has written",
+                instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
+            )
+        )  # fmt: skip
+
+    def _undefined(self, instruction: Instruction, lanes: Lanes, register: str, use: str, defined: Instruction | None) -> None:
+        self.findings.add(
+            UndefinedRegister(
+                f"{use} is made of {register}, which holds no value yet", instruction=instruction,
+                threads=self.geometry.describe(lanes), other=defined,
+            )
+        )  # fmt: skip
+
+
+def _alignment(start: int, flags: np.ndarray) -> int:
+    """The largest power of two, up to 16, that all places are multiples of where written and unwritten bytes meet."""
+    edges = np.concatenate([[0], np.flatnonzero(flags[1:] != flags[:-1]) + 1, [len(flags)]]) + start
+    common = int(np.bitwise_or.reduce(edges)) | 16
+    return common & -common

@@ -1,0 +1,281 @@
+"""What happens before what: the causality order of PTX, as far as it decides whether two accesses race.
+
+Time is one counter for the whole launch; it advances at every synchronization. An access of thread u at time s is ordered
+before what thread t does now if t knows u up to s. What a thread knows comes from (PTX ISA, "Memory Consistency Model"):
+
+- program order: itself;
+- barriers of the whole block (`bar.sync` synchronizes with itself): everything its block did before. One time a block;
+- `bar.warp.sync` and barriers of a part of the block: what the participants knew. A matrix of times, lane by lane, for each
+  warp (or for each block, in programs that have barriers of a part of it). `shfl`, `vote`, `match`, `redux`, `ldmatrix`
+  and `mma` bring lanes together, but the CUDA programming guide says that they guarantee no memory ordering;
+- release and acquire patterns: a fence (or a release) before a strong write to M, a strong read of M that observes it, and a
+  fence (or an acquire) after that. Knowledge travels with the location M, through read-modify-write operations too. `red`
+  acquires nothing.
+
+All of it is cumulative: a barrier hands on what was acquired before it. It also hands on fences: a `fence.sc` (which is
+what `membar`, hence `__threadfence()`, means) by one thread, a barrier, and an atomic operation by another one release as if
+that one had executed the fence: otherwise the two fence.sc of writer and reader, which are ordered one way or the other,
+would contradict what was read. Fences of other strengths are treated alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.hazards.clocks import NOTHING, Clock, Clocks
+
+
+class Level:
+    """Fences of one scope: what each lane has fenced, what it read and has not fenced yet, and what locations carry."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self.clocks = clocks
+        self.carried: dict[Any, int] = {}
+        """The knowledge that a location's present value carries, as the number of a clock."""
+
+    def start(self, lanes: int) -> None:
+        """Fresh lanes; locations keep what they carry."""
+        self.fence_time = np.zeros(lanes, np.int32)
+        self.fence_base = np.zeros(lanes, np.int32)
+        self.fence_known = np.zeros(lanes, np.int32)
+        self.released = np.zeros(lanes, np.int32)
+        self.pending = np.zeros(lanes, np.int32)
+        self.fenced = False
+        self.observed = False
+
+    def join(self, lanes: Lanes, block: int, whole_block: bool, threads: np.ndarray) -> None:
+        """Lanes met at a barrier: what one has fenced or observed, all have. `threads` are the lanes' thread numbers."""
+        clocks = self.clocks
+        if self.observed:
+            distinct = np.unique(self.pending[lanes]).tolist()
+            if len(distinct) > 1:
+                self.pending[lanes] = clocks.join_all(distinct)
+        if not self.fenced:
+            return
+        times = self.fence_time[lanes]
+        distinct = np.unique(self.released[lanes]).tolist()
+        own = np.flatnonzero(times)
+        if len(own):
+            blocks = {block: int(self.fence_base[lanes].max())}
+            if whole_block and len(own) == len(lanes):
+                blocks[block] = max(blocks[block], int(times.min()))
+            fenced = dict(zip(threads[own].tolist(), times[own].tolist(), strict=True))
+            distinct += [clocks.add(Clock(blocks, fenced)), *np.unique(self.fence_known[lanes]).tolist()]
+        elif len(distinct) == 1:
+            return
+        self.released[lanes] = clocks.join_all(distinct)
+        self.fence_time[lanes] = self.fence_base[lanes] = self.fence_known[lanes] = 0
+
+    def release_of(self, lane: int, block: int, thread: int) -> int:
+        """The clock that a strong write of this lane carries."""
+        time = int(self.fence_time[lane])
+        if not time:
+            return int(self.released[lane])
+        own = self.clocks.add(Clock({block: int(self.fence_base[lane])}, {thread: time}))
+        return self.clocks.join_all([own, int(self.fence_known[lane]), int(self.released[lane])])
+
+
+class Order:
+    """The order of one launch. Threads of the grid are numbered block by block, a block's padding included."""
+
+    def __init__(self, parts_of_blocks: bool) -> None:
+        self.parts_of_blocks = parts_of_blocks
+        """Whether the program has barriers that only a part of a block takes part in."""
+        self.time = 1
+        self.clocks = Clocks()
+        self.device, self.block = Level(self.clocks), Level(self.clocks)
+
+    def start_wave(self, geometry: Geometry) -> None:
+        """Fresh lanes, in blocks that nothing has ordered yet."""
+        self.geometry = geometry
+        lanes = geometry.lanes
+        self.first_thread = geometry.first_block * geometry.stride
+        self.threads = np.arange(lanes) + self.first_thread
+        self.base = np.full(lanes, self.time - 1, np.int32)
+        self.known = np.zeros(lanes, np.int32)
+        self.knows = False
+        self.group = geometry.stride if self.parts_of_blocks else WARP
+        self.matrix: np.ndarray | None = None
+        self.arrivals: dict[tuple[int, int], list[tuple[Lanes, np.ndarray]]] = {}
+        self.device.start(lanes)
+        self.block.start(lanes)
+        self.time += 1
+
+    # -- the question ------------------------------------------------------------------------------------------
+
+    def ordered(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Whether what `threads` did at `times` happened before what `lanes` do now, pair by pair."""
+        mine = self.threads[lanes]
+        stride = self.geometry.stride
+        same_block = threads // stride == mine // stride
+        fine: np.ndarray = (threads == mine) | (same_block & (times <= self.base[lanes]))
+        if self.matrix is not None and not fine.all():
+            group = self.group
+            near = np.flatnonzero(~fine & (threads // group == mine // group))
+            known = self.matrix[lanes[near] // group, lanes[near] % group, threads[near] % group]
+            fine[near] = known >= times[near]
+        if self.knows and not fine.all():
+            for clock in np.unique(self.known[lanes[~fine]]).tolist():
+                if clock != NOTHING:
+                    here = np.flatnonzero(~fine & (self.known[lanes] == clock))
+                    fine[here] = self.clocks[clock].covers(threads[here], times[here], stride)
+        return fine
+
+    # -- barriers ----------------------------------------------------------------------------------------------
+
+    def whole_blocks_met(self, lanes: Lanes | None) -> None:
+        """All living threads of these lanes' blocks (None: of all) were released from a barrier."""
+        if self.knows or self.device.observed or self.device.fenced or self.block.observed or self.block.fenced:
+            stride = self.geometry.stride
+            who = np.flatnonzero(~self.geometry.padding) if lanes is None else lanes
+            for block in np.unique(who // stride).tolist():
+                self._join(who[who // stride == block], whole_block=True)
+        self.base[... if lanes is None else self._with_whole_blocks(lanes)] = self.time
+        self.time += 1
+
+    def _with_whole_blocks(self, lanes: Lanes) -> np.ndarray:
+        stride = self.geometry.stride
+        return (np.unique(lanes // stride)[:, None] * stride + np.arange(stride)).ravel()
+
+    def arrived(self, lanes: Lanes, numbers: np.ndarray) -> None:
+        """Lanes arrived at barriers (by number) without waiting: those that wait will know what they know now."""
+        rows = self._rows()
+        for lane, number in zip(lanes.tolist(), numbers.tolist(), strict=True):
+            block = lane // self.geometry.stride
+            row = rows[lane // self.group, lane % self.group].copy()
+            row[lane % self.group] = self.time
+            self.arrivals.setdefault((block, number), []).append((np.array([lane]), row))
+        self.time += 1
+
+    def part_of_block_met(self, lanes: Lanes, number: int) -> None:
+        """Some threads of one block were released from barrier `number`."""
+        arrivals = self.arrivals.pop((int(lanes[0]) // self.geometry.stride, number), [])
+        everyone = np.concatenate([lanes, *(who for who, _ in arrivals)])
+        self._join(everyone, whole_block=False, only=lanes)
+        self._meet(lanes, [row for _, row in arrivals])
+        self.time += 1
+
+    def warps_met(self, lanes: Lanes, masks: np.ndarray) -> None:
+        """Lanes met at `bar.warp.sync`: those of one warp with one mask."""
+        keys = (lanes // WARP) << 32 | masks.astype(np.int64)
+        order = np.argsort(keys, kind="stable")
+        cuts = np.flatnonzero(np.diff(keys[order])) + 1
+        groups = np.split(lanes[order], cuts)
+        if self.knows or self.device.observed or self.device.fenced or self.block.observed or self.block.fenced:
+            for members in groups:
+                self._join(members, whole_block=False)
+        if self.group == WARP and len(groups) == len(np.unique(lanes // WARP)):
+            self._warps_meet(lanes)
+        else:
+            for members in groups:
+                self._meet(members, [])
+        self.time += 1
+
+    def _rows(self) -> np.ndarray:
+        if self.matrix is None:
+            self.matrix = np.zeros((self.geometry.lanes // self.group, self.group, self.group), np.int32)
+        return self.matrix
+
+    def _warps_meet(self, lanes: Lanes) -> None:
+        """`_meet` for many warps at once, one group of lanes in each."""
+        matrix = self._rows()
+        present = np.zeros((self.geometry.lanes // WARP, WARP), np.bool_)
+        present.reshape(-1)[lanes] = True
+        rows = np.where(present[:, :, None], matrix, 0).max(axis=1)
+        rows[present] = self.time
+        self.matrix = np.where(present[:, :, None], rows[:, None, :], matrix)
+
+    def _meet(self, lanes: Lanes, more: list[np.ndarray]) -> None:
+        """Lanes of one group learn what all of them know, and `more`."""
+        matrix = self._rows()
+        group, inside = int(lanes[0]) // self.group, lanes % self.group
+        row = matrix[group, inside].max(axis=0)
+        for other in more:
+            np.maximum(row, other, out=row)
+        row[inside] = self.time
+        matrix[group, inside] = row
+
+    def _join(self, lanes: Lanes, whole_block: bool, only: Lanes | None = None) -> None:
+        """What these lanes have acquired, fenced and observed becomes common to them (to `only`, if given)."""
+        targets = lanes if only is None else only
+        if self.knows:
+            distinct = np.unique(self.known[lanes]).tolist()
+            if len(distinct) > 1:
+                self.known[targets] = self.clocks.join_all(distinct)
+        block = int(self.threads[lanes[0]]) // self.geometry.stride
+        for level in (self.device, self.block):
+            level.join(lanes, block, whole_block, self.threads[lanes])
+
+    # -- fences, releases, acquires ------------------------------------------------------------------------------
+
+    def fence(self, lanes: Lanes, device: bool) -> None:
+        """Lanes execute a fence of device scope or wider, or of block scope."""
+        for level in (self.device, self.block) if device else (self.block,):
+            if level.observed:
+                for lane in lanes[level.pending[lanes] != NOTHING].tolist():
+                    self._learn(lane, int(level.pending[lane]))
+            level.fence_time[lanes] = self.time
+            level.fence_base[lanes] = self.base[lanes]
+            level.fence_known[lanes] = self.known[lanes]
+            level.fenced = True
+            if self.matrix is not None:
+                for lane in lanes.tolist():
+                    level.released[lane] = self.clocks.join_all([int(level.released[lane]), self._now(lane)])
+        self.time += 1
+
+    def _learn(self, lane: int, clock: int) -> None:
+        self.known[lane] = self.clocks.join_all([int(self.known[lane]), clock])
+        self.knows = True
+
+    def _now(self, lane: int) -> int:
+        """All that a lane knows, as a clock."""
+        thread, stride = int(self.threads[lane]), self.geometry.stride
+        threads = {thread: self.time}
+        base = int(self.base[lane])
+        if self.matrix is not None:
+            row = self.matrix[lane // self.group, lane % self.group]
+            first = thread // self.group * self.group
+            threads |= {first + other: int(row[other]) for other in np.flatnonzero(row > base).tolist()}
+            threads[thread] = self.time
+        return self.clocks.join_all([int(self.known[lane]), self.clocks.add(Clock({thread // stride: base}, threads))])
+
+    def strong_access(
+        self, lanes: Lanes, places: np.ndarray, reads: bool, writes: bool, updates: bool, acquire: bool, release: bool,
+        device: bool,
+    ) -> None:  # fmt: skip
+        """Lanes, one after another, access locations with morally strong operations. `updates`: read-modify-write."""
+        for lane, place in self._concerned(lanes, places, acquire or release):
+            thread = int(self.threads[lane])
+            block = thread // self.geometry.stride
+            for level, key in ((self.device, place), (self.block, (place, block))):
+                if level is self.device and not device:
+                    continue
+                carried = level.carried.get(key, NOTHING)
+                if reads and carried != NOTHING:
+                    if acquire:
+                        self._learn(lane, carried)
+                    else:
+                        level.pending[lane] = self.clocks.join_all([int(level.pending[lane]), carried])
+                        level.observed = True
+                if writes:
+                    released = self._now(lane) if release else level.release_of(lane, block, thread)
+                    level.carried[key] = self.clocks.join_all([carried, released]) if updates else released
+        if release:
+            self.time += 1
+
+    def _concerned(self, lanes: Lanes, places: np.ndarray, synchronizing: bool) -> Iterator[tuple[int, int]]:
+        """The lanes for which a strong access can matter: those that release, or meet a location that carries something."""
+        device, block = self.device, self.block
+        if not (synchronizing or device.fenced or block.fenced or device.carried or block.carried):
+            return
+        chosen = (device.fence_time[lanes] | device.released[lanes] | block.fence_time[lanes] | block.released[lanes]) != 0
+        if synchronizing:
+            chosen[:] = True
+        else:
+            carrying = {*device.carried, *(place for place, _ in block.carried), *places[chosen].tolist()}
+            chosen |= np.array([place in carrying for place in places.tolist()])
+        yield from zip(lanes[chosen].tolist(), places[chosen].tolist(), strict=True)

@@ -1,0 +1,280 @@
+"""Shadow memory: what happened to each granule of a space, and whether the next access may touch it.
+
+A byte of state a granule answers the common case with one gather: no bit that matters is set. Otherwise the records behind
+the bits are asked: the last plain write, all plain reads, all strong reads and all strong writes since the bits were cleared.
+That suffices: a plain write that raced with nothing is ordered after everything before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.hazards.order import Order
+from gemmgen.emulator.hazards.sites import Site
+
+UNWRITTEN, WRITTEN, READ, STRONG_WRITE, STRONG_READ, WATCHED = 1, 2, 4, 8, 16, 32
+"""Bits of a granule's state. WATCHED: somebody may write it, so that reads must be remembered."""
+
+_RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
+_PIECE = 8
+_MOST_PENDING = 4096
+
+Race = Callable[[Site, Lanes, np.ndarray, "Records", np.ndarray], None]
+"""`race(site, lanes, granules, records, others)`: lanes touched granules after the accesses `others` (packed)."""
+
+
+class Records:
+    """Accesses by number: who (site), when (time). An access of one lane is packed as record << 32 | thread."""
+
+    def __init__(self) -> None:
+        self.sites: list[Site | None] = [None]
+        self._times = np.zeros(1024, np.int32)
+
+    def add(self, site: Site, time: int) -> int:
+        """A number for an access."""
+        number = len(self.sites)
+        self.sites.append(site)
+        if number >= len(self._times):
+            self._times = np.concatenate([self._times, np.zeros_like(self._times)])
+        self._times[number] = time
+        return number
+
+    def unpack(self, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Threads and times."""
+        return packed & 0xFFFFFFFF, self._times[packed >> 32]
+
+
+class AccessSet:
+    """All accesses of a kind: the latest of the first thread that came to a granule, and a log of those by others."""
+
+    def __init__(self, granules: int) -> None:
+        self.first = np.zeros(granules, np.int64)
+        self._shared = np.zeros(granules, np.bool_)
+        self._log: list[tuple[np.ndarray, np.ndarray]] = []
+        self._logged = 0
+        self._limit = 1 << 20
+        self._mark: np.ndarray | None = None
+
+    def add(self, granules: np.ndarray, packed: np.ndarray) -> None:
+        """Notes accesses (granules may repeat)."""
+        known = self.first[granules]
+        fresh = known == 0
+        if fresh.any():
+            self.first[granules[fresh]] = packed[fresh]
+            known = self.first[granules]
+        same = (known ^ packed) & 0xFFFFFFFF == 0
+        if same.all():
+            self.first[granules] = packed
+            return
+        self.first[granules[same]] = packed[same]
+        others, theirs = granules[~same], packed[~same]
+        self._shared[others] = True
+        self._log.append((others, theirs))
+        self._logged += len(others)
+        if self._logged > self._limit:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Keeps the latest access of each thread to each granule."""
+        granules = np.concatenate([chunk for chunk, _ in self._log])
+        packed = np.concatenate([chunk for _, chunk in self._log])
+        order = np.lexsort((packed, packed & 0xFFFFFFFF, granules))
+        granules, packed = granules[order], packed[order]
+        last = np.ones(len(granules), np.bool_)
+        last[:-1] = (granules[1:] != granules[:-1]) | ((packed[1:] ^ packed[:-1]) & 0xFFFFFFFF != 0)
+        self._log = [(granules[last], packed[last])]
+        self._logged = int(last.sum())
+        self._limit = max(1 << 20, 2 * self._logged)
+
+    def clear(self, part: slice) -> None:
+        """Forgets granules."""
+        self.first[part] = 0
+        self._shared[part] = False
+        if part.start is None:
+            self._log.clear()
+            self._logged = 0
+        elif self._logged:
+            self._log = [(g[keep], p[keep]) for g, p in self._log if (keep := (g < part.start) | (g >= part.stop)).any()]
+            self._logged = sum(len(g) for g, _ in self._log)
+
+    def unordered(
+        self, granules: np.ndarray, lanes: Lanes, records: Records, order: Order
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Positions in `granules` that meet an access not ordered before `lanes`, and one such access each (packed)."""
+        found, others = _not_ordered(np.arange(len(granules)), self.first[granules], lanes, records, order)
+        many = np.flatnonzero(self._shared[granules])
+        if len(many) and not len(found):
+            mark = np.zeros(len(self.first), np.int32) if self._mark is None else self._mark
+            self._mark = mark
+            mark[granules[many]] = many + 1
+            for chunk, packed in self._log:
+                hits = np.flatnonzero(mark[chunk])
+                if len(hits):
+                    found, others = _not_ordered(mark[chunk[hits]] - 1, packed[hits], lanes, records, order)
+                    if len(found):
+                        break
+            mark[granules[many]] = 0
+        return found, others
+
+
+def _not_ordered(
+    positions: np.ndarray, packed: np.ndarray, lanes: Lanes, records: Records, order: Order
+) -> tuple[np.ndarray, np.ndarray]:
+    there = packed != 0
+    if not there.all():
+        positions, packed = positions[there], packed[there]
+    if not len(positions):
+        return positions, packed
+    bad = ~order.ordered(lanes[positions], *records.unpack(packed))
+    return positions[bad], packed[bad]
+
+
+class Shadow:
+    """The shadow of one space."""
+
+    def __init__(
+        self, size: int, granule: int, order: Order, records: Records, race: Race, private: bool = False
+    ) -> None:
+        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races."""
+        self.granule = granule
+        self.private = private
+        self.order, self.records, self.race = order, records, race
+        self.count = size // granule
+        self.state = np.zeros(-(-self.count // _PIECE) * _PIECE, np.uint8)
+        self._views = {width: self.state.view(f"u{width}") for width in (1, 2, 4, 8)}
+        self._writers: np.ndarray | None = None
+        self._sets: dict[int, AccessSet] = {}
+        self._pending: list[tuple[int, np.ndarray, Lanes | None, int]] = []
+        self.unwritten: Callable[[Site, Lanes, np.ndarray], None] | None = None
+
+    def forget(self, part: slice | None = None) -> None:
+        """A barrier has ordered all that happened to some granules (None: all)."""
+        if part is None:
+            self._pending.clear()
+        else:
+            self.settle()
+        chosen = slice(None) if part is None else part
+        self.state[chosen] &= UNWRITTEN | WATCHED
+        for accesses in self._sets.values():
+            accesses.clear(chosen)
+
+    def access(self, site: Site, lanes: Lanes | None, offsets: np.ndarray, writes: bool | None = None) -> None:
+        """Lanes access `width` bytes at byte offsets of the space. `writes` False: only ask, remember nothing."""
+        width = site.access.width
+        total = width // self.granule
+        per_piece = min(total, _PIECE)
+        shift = (per_piece * self.granule).bit_length() - 1
+        first = offsets >> shift
+        for piece in range(total // per_piece):
+            self._piece(site, lanes, first + piece if piece else first, per_piece, writes is False)
+
+    def _piece(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, only_ask: bool) -> None:
+        view = self._views[per]
+        state = view[index]
+        matters = UNWRITTEN * site.reads if self.private else _matters(site)
+        everywhere = _SPREAD[per]
+        combined = int(np.bitwise_or.reduce(state))
+        if combined & (matters * everywhere):
+            self._examine(site, lanes, index, per, state, matters)
+        if only_ask:
+            return
+        if self.private:
+            if site.writes:
+                view[index] = 0
+            return
+        if site.writes:
+            mark = STRONG_WRITE if site.strong else WRITTEN
+            if combined & (UNWRITTEN * everywhere):
+                state &= state.dtype.type(~(UNWRITTEN * everywhere) & ((1 << 8 * per) - 1))
+            view[index] = state | state.dtype.type(mark * everywhere)
+        elif combined & (WATCHED * everywhere):
+            view[index] = state | state.dtype.type((STRONG_READ if site.strong else READ) * everywhere)
+        else:
+            return
+        record = self.records.add(site, self.order.time)
+        if not site.strong and not site.writes:
+            self._pending.append((record, index, lanes, per))
+            if len(self._pending) >= _MOST_PENDING:
+                self.settle()
+            return
+        granules, threads = self._spread(index, lanes, per)
+        packed = threads | record << 32
+        if site.strong:
+            self._set(STRONG_WRITE if site.writes else STRONG_READ).add(granules, packed)
+            return
+        if self._writers is None:
+            self._writers = np.zeros(self.count, np.int64)
+        self._writers[granules] = packed
+        found = self._writers[granules]
+        lost = np.flatnonzero(found != packed)
+        if len(lost):
+            who = np.arange(len(index)) if lanes is None else lanes
+            self.race(site, who.repeat(per)[lost], granules[lost], self.records, found[lost])
+
+    def _spread(self, index: np.ndarray, lanes: Lanes | None, per: int) -> tuple[np.ndarray, np.ndarray]:
+        """Granules and threads, one a granule touched."""
+        threads = self.order.threads if lanes is None else self.order.threads[lanes]
+        if per == 1:
+            return index, threads
+        return ((index * per)[:, None] + np.arange(per)).ravel(), threads.repeat(per)
+
+    def _set(self, kind: int) -> AccessSet:
+        if kind not in self._sets:
+            self._sets[kind] = AccessSet(self.count)
+        return self._sets[kind]
+
+    def settle(self) -> None:
+        """Moves remembered plain reads to their set; necessary before lanes become other threads."""
+        for record, index, lanes, per in self._pending:
+            granules, threads = self._spread(index, lanes, per)
+            self._set(READ).add(granules, threads | record << 32)
+        self._pending.clear()
+
+    def _examine(
+        self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, state: np.ndarray, matters: int
+    ) -> None:
+        """Looks at each granule with a bit that matters."""
+        bits = np.ascontiguousarray(state).view(np.uint8)
+        who = np.arange(len(index)) if lanes is None else lanes
+        chosen = np.flatnonzero(bits & matters)
+        bits = bits[chosen]
+        who = who[chosen // per]
+        granules = index[chosen // per].astype(np.int64) * per + chosen % per
+        if matters & UNWRITTEN and self.unwritten is not None:
+            bad = np.flatnonzero(bits & UNWRITTEN)
+            if len(bad):
+                self.unwritten(site, who[bad], granules[bad])
+        if matters & WRITTEN and self._writers is not None:
+            here = np.flatnonzero(bits & WRITTEN)
+            if len(here):
+                found, others = _not_ordered(here, self._writers[granules[here]], who, self.records, self.order)
+                if len(found):
+                    self.race(site, who[found], granules[found], self.records, others)
+                    return
+        if self._pending and matters & READ and (bits & READ).any():
+            self.settle()
+        for kind in (READ, STRONG_WRITE, STRONG_READ):
+            here = np.flatnonzero(bits & (kind & matters))
+            if len(here):
+                found, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
+                if len(found):
+                    self.race(site, who[here][found], granules[here][found], self.records, others)
+                    return
+
+
+_SPREAD = {1: 0x1, 2: 0x101, 4: 0x1010101, 8: 0x101010101010101}
+
+
+def _matters(site: Site) -> int:
+    """The state bits that an access has to look at. Strong accesses do not race with each other."""
+    if site.strong:
+        return (UNWRITTEN if site.reads else 0) | WRITTEN | (READ if site.writes else 0)
+    if site.writes:
+        return _RACES
+    return UNWRITTEN | WRITTEN | STRONG_WRITE
+
+
+__all__ = ["UNWRITTEN", "WATCHED", "AccessSet", "Records", "Shadow"]

@@ -1,0 +1,252 @@
+"""Registers that are read before anything wrote them.
+
+A definite-assignment analysis of the PTX clears nearly all kernels without a cost at run time. What it cannot clear is
+followed lane by lane: each such register, and each that is computed from one, has a bit that says "no value yet". A value
+without one may be moved about; it is an error where it decides something: in an address, in a store, in a branch or a guard,
+or in what another lane receives.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from gemmgen.emulator.binding import Operation
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.control import Terminator
+from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Negated, Operand, Register, registers_of
+from gemmgen.emulator.registers import RegisterFile
+
+_NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
+              "prefetchu", "griddepcontrol", "setmaxnreg", "pmevent", "mbarrier"}  # fmt: skip
+_EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma"}
+
+Report = Callable[[Instruction, Lanes, str, str, Instruction | None], None]
+"""`report(instruction, lanes, register, use, None)`: lanes use a register that holds no value."""
+
+
+def results_of(inst: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction writes."""
+    if not inst.operands or inst.opcode in _NO_RESULT or isinstance(inst.operands[0], Address):
+        return ()
+    if inst.opcode in ("bar", "barrier") and not inst.has("red"):
+        return ()
+    return tuple(register.name for register in registers_of(inst.operands[0]))
+
+
+def sources_of(inst: Instruction) -> tuple[Operand, ...]:
+    """The operands that an instruction reads."""
+    return inst.operands[1:] if results_of(inst) else inst.operands
+
+
+def _instructions(block: BasicBlock) -> Iterator[Instruction]:
+    yield from block.body
+    if block.terminator is not None:
+        yield block.terminator
+
+
+def _read_registers(inst: Instruction) -> Iterator[str]:
+    for operand in sources_of(inst):
+        for register in registers_of(operand):
+            yield register.name
+    if inst.guard is not None:
+        yield inst.guard.name
+
+
+_known: OrderedDict[int, tuple[Program, frozenset[str]]] = OrderedDict()
+_MOST_KNOWN = 64
+
+
+def find_undefined(program: Program) -> frozenset[str]:
+    """The registers that some path reads before it writes them, and all registers computed from those. Cached."""
+    known = _known.get(id(program))
+    if known is None:
+        known = _known[id(program)] = (program, _find_undefined(program))
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+    return known[1]
+
+
+def _find_undefined(program: Program) -> frozenset[str]:
+    suspects = _not_definitely_assigned(program)
+    if not suspects:
+        return frozenset()
+    tainted = set(suspects)
+    grew = True
+    while grew:
+        grew = False
+        for block in program.blocks:
+            for inst in block.body:
+                if any(name in tainted for name in _read_registers(inst)) and not tainted.issuperset(results_of(inst)):
+                    tainted.update(results_of(inst))
+                    grew = True
+    return frozenset(tainted)
+
+
+def _not_definitely_assigned(program: Program) -> set[str]:
+    """Forward data flow: a register is assigned at a place if every path to it writes it."""
+    numbers = {register.name: 1 << bit for bit, register in enumerate(r for group in program.registers.values() for r in group)}
+    blocks = program.blocks
+    everything = (1 << len(numbers)) - 1
+    writes = [0] * len(blocks)
+    for block in blocks:
+        for inst in _instructions(block):
+            if inst.guard is None:
+                for name in results_of(inst):
+                    writes[block.index] |= numbers[name]
+    at_entry = [everything] * len(blocks)
+    if blocks:
+        at_entry[0] = 0
+    work = [0] if blocks else []
+    reached = set(work)
+    while work:
+        index = work.pop()
+        after = at_entry[index] | writes[index]
+        for successor in _successors(blocks[index], len(blocks)):
+            known = at_entry[successor] & after
+            if known != at_entry[successor] or successor not in reached:
+                reached.add(successor)
+                at_entry[successor] = known
+                work.append(successor)
+    suspects: set[str] = set()
+    for index in reached:
+        assigned = at_entry[index]
+        for inst in _instructions(blocks[index]):
+            suspects.update(name for name in _read_registers(inst) if not assigned & numbers[name])
+            if inst.guard is None:
+                for name in results_of(inst):
+                    assigned |= numbers[name]
+    return suspects
+
+
+def _successors(block: BasicBlock, count: int) -> list[int]:
+    inst = block.terminator
+    ends = inst is not None and inst.guard is None and inst.opcode in ("bra", "brx", "ret", "exit", "trap")
+    return [*block.targets, *([] if ends or block.index + 1 >= count else [block.index + 1])]
+
+
+class UndefinedRegisters:
+    """Follows the registers of `find_undefined` on one machine."""
+
+    def __init__(self, names: frozenset[str], registers: RegisterFile, lanes: int) -> None:
+        self.registers = registers
+        self.everyone = np.arange(lanes)
+        self.bits = {name: np.ones(lanes, np.bool_) for name in names}
+        self.report: Report = lambda instruction, lanes, register, use, other: None
+
+    def clear(self) -> None:
+        """Fresh lanes: no register holds a value."""
+        for bits in self.bits.values():
+            bits.fill(True)
+
+    def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
+        """The operation of these instructions, with the bits kept up."""
+        steps = [step for inst in instructions if (step := self._step(inst)) is not None]
+        if not steps:
+            return operation
+        full, some = operation
+
+        def follow_full() -> None:
+            for step in steps:
+                step(self.everyone)
+            full()
+
+        def follow_some(lanes: Lanes) -> None:
+            for step in steps:
+                step(lanes)
+            some(lanes)
+
+        return Operation(follow_full, follow_some)
+
+    def follow_terminator(self, inst: Instruction | None, finish: Terminator) -> Terminator:
+        """The end of a basic block, with a look at what it decides by."""
+        step = None if inst is None else self._step(inst)
+        if step is None:
+            return finish
+        look = step
+
+        def follow(lanes: Lanes | None) -> int:
+            look(self.everyone if lanes is None else lanes)
+            return finish(lanes)
+
+        return follow
+
+    def _step(self, inst: Instruction) -> Callable[[Lanes], None] | None:
+        """What an instruction does to the bits; None if it meets no followed register."""
+        results = [self.bits[name] for name in results_of(inst) if name in self.bits]
+        sources = [name for name in dict.fromkeys(self._value_sources(inst)) if name in self.bits]
+        decisive = [(name, use) for name, use in self._decisive(inst) if name in self.bits]
+        if not (results or decisive or (inst.guard is not None and inst.guard.name in self.bits)):
+            return None
+        guard, negated = inst.guard, inst.guard_negated
+        guard_row = None if guard is None else self.registers.row(guard, "pred")
+        guard_bits = None if guard is None else self.bits.get(guard.name)
+        condition = "the condition of this branch" if inst.opcode == "bra" else "the condition of this instruction"
+        choice = self._choice(inst)
+
+        def step(lanes: Lanes) -> None:
+            if guard_row is not None and guard is not None:
+                if guard_bits is not None and guard_bits[lanes].any():
+                    self.report(inst, lanes[guard_bits[lanes]], guard.name, condition, None)
+                lanes = lanes[guard_row[lanes] != negated]
+                if not len(lanes):
+                    return
+            for name, use in decisive:
+                bad = self.bits[name][lanes]
+                if bad.any():
+                    self.report(inst, lanes[bad], name, use, None)
+            if results:
+                if choice is not None:
+                    undefined = choice(lanes)
+                else:
+                    undefined = np.zeros(len(lanes), np.bool_)
+                    for name in sources:
+                        undefined |= self.bits[name][lanes]
+                for bits in results:
+                    bits[lanes] = undefined
+
+        return step
+
+    def _value_sources(self, inst: Instruction) -> Iterator[str]:
+        if inst.opcode in ("ld", "ldu", "atom") or inst.opcode in _EXCHANGES:
+            return
+        for operand in sources_of(inst):
+            for register in registers_of(operand):
+                yield register.name
+
+    def _choice(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
+        """selp takes one source: the other one may be undefined."""
+        if inst.opcode != "selp" or not isinstance(inst.operands[3], Register):
+            return None
+        condition = self.registers.row(inst.operands[3], "pred")
+        first, second, decider = (self._bits_of(operand) for operand in inst.operands[1:4])
+        return lambda lanes: np.where(condition[lanes], first(lanes), second(lanes)) | decider(lanes)
+
+    def _bits_of(self, operand: Operand) -> Callable[[Lanes], np.ndarray]:
+        bits = self.bits.get(operand.name) if isinstance(operand, Register) else None
+        if bits is None:
+            return lambda lanes: np.zeros(len(lanes), np.bool_)
+        followed = bits
+        return lambda lanes: followed[lanes]
+
+    def _decisive(self, inst: Instruction) -> Iterator[tuple[str, str]]:
+        """Registers that must hold a value here, and what they are used for."""
+        for operand in sources_of(inst):
+            if isinstance(operand, Address):
+                for register in registers_of(operand):
+                    yield register.name, "this address"
+            elif inst.opcode in ("st", "atom", "red", "stmatrix", "cp"):
+                for register in registers_of(operand):
+                    yield register.name, "the value that is stored"
+            elif inst.opcode in _EXCHANGES:
+                for register in registers_of(operand):
+                    yield register.name, "a value that other lanes receive"
+            elif inst.opcode in ("brx", "bar", "barrier", "nanosleep"):
+                for register in registers_of(operand):
+                    yield register.name, "what this waits for or goes to"
+            elif isinstance(operand, Negated):
+                continue

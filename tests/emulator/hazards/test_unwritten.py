@@ -1,0 +1,117 @@
+"""Reads of memory that nothing has written, and registers without a value."""
+
+import numpy as np
+import pytest
+
+from gemmgen import emulator
+
+from ..helpers import wrap_ptx
+from .twins import check, ints, twins, unwritten
+
+
+def test_shared_memory_that_a_part_of_the_lanes_wrote():
+    source = """int* out) {
+        __shared__ int tile[64]; int t = threadIdx.x;
+        if (t < 64) tile[t] = t;
+        __syncthreads(); out[t] = tile[63 - t]; }"""
+    text = twins(source, "t < 64", emulator.UnwrittenRead, ints(64), instead="t < 63")
+    assert "read of shared tile + 252, which nothing has written" in text
+    assert "by    thread (0,0,0) of block (0,0,0)\n" in text and "out[t] = tile[63 - t];" in text
+
+
+def test_a_vector_that_reaches_one_unwritten_byte():
+    source = """int4* out) {
+        __shared__ __align__(16) unsigned char tile[16]; int t = threadIdx.x;
+        if (t < 16) tile[t] = t;
+        __syncthreads(); out[t] = *(int4*)tile; }"""
+    twins(source, "t < 16", emulator.UnwrittenRead, ints(4 * 64), instead="t < 15")
+
+
+def test_shared_memory_of_an_earlier_block():
+    source = """int* out) { __shared__ int s; if (threadIdx.x == 0 && blockIdx.x == 0) s = out[0]; __syncthreads();
+        if (threadIdx.x == 1) out[blockIdx.x] = s; }"""
+    check(source.replace("blockIdx.x == 0", "true"), ints(9))
+    with pytest.raises(emulator.UnwrittenRead, match=r"of block \(1,0,0\)"):
+        check(source, ints(9), grid=9, lanes_per_wave=1)
+
+
+def test_local_memory():
+    source = """int* out, int n) {
+        int own[16];
+        #pragma unroll 1
+        for (int i = 0; i < 16; ++i) own[(i * n) & 15] = i;
+        out[threadIdx.x] = own[threadIdx.x & 15]; }"""
+    check(source, ints(64), 1)
+    with pytest.raises(emulator.UnwrittenRead, match="local memory"):
+        check(source, ints(64), 2)
+
+
+GLOBAL = "int* data, int* out, int n) { int t = threadIdx.x; if (t < n) out[t] = data[t]; }"
+
+
+def test_a_buffer_that_starts_unwritten():
+    with pytest.raises(emulator.UnwrittenRead, match=r"read of data\[0\], which nothing has written"):
+        check(GLOBAL, unwritten(64), ints(64), 64)
+
+
+def test_the_gaps_of_a_buffer():
+    check(GLOBAL, unwritten(64, slice(0, 40)), ints(64), 40)
+    with pytest.raises(emulator.UnwrittenRead, match=r"data\[40\]"):
+        check(GLOBAL, unwritten(64, slice(0, 40)), ints(64), 41)
+
+
+def test_gaps_of_less_than_an_access():
+    flags = np.ones(64, np.bool_)
+    flags[62:] = False
+    buffer = emulator.Buffer(np.zeros(32, np.int16), name="half", written=flags)
+    with pytest.raises(emulator.UnwrittenRead, match=r"half\[15\] \(its byte 2\)"):
+        check("int* data, int* out) { out[threadIdx.x] = data[threadIdx.x & 15]; }", buffer, ints(64))
+
+
+def test_what_a_launch_writes_counts_as_written_in_the_next():
+    buffer = unwritten(64)
+    check("int* data) { if (threadIdx.x & 1) data[threadIdx.x] = 1; }", buffer)
+    assert buffer.written is not None and buffer.written.reshape(-1, 4).all(axis=1).tolist() == [False, True] * 32
+    check("int* data, int* out) { if (threadIdx.x & 1) out[threadIdx.x] = data[threadIdx.x]; }", buffer, ints(64))
+
+
+REGISTER = "int* out, const int* in, int n) { int v; if (n > 3) v = in[threadIdx.x]; USE }"
+
+
+@pytest.mark.parametrize(("use", "what"), [
+    ("out[threadIdx.x] = v + 1;", "the value that is stored"),
+    ("if (v > 7) out[v] = 1;", "the condition of this branch|this address"),
+    ("out[threadIdx.x] = __shfl_xor_sync(~0u, v, 1);", "a value that other lanes receive"),
+])  # fmt: skip
+def test_a_variable_that_some_path_does_not_assign(use, what):
+    source = REGISTER.replace("USE", use)
+    check(source, ints(64), np.arange(64, dtype=np.int32), 4)
+    with pytest.raises(emulator.UndefinedRegister, match=what):
+        check(source, ints(64), np.arange(64, dtype=np.int32), 3)
+
+
+PREDICATED = """.reg .pred %p, %q; .reg .b32 %t, %v, %w; .reg .b64 %o, %a;
+    ld.param.u64 %o, [p]; mov.u32 %t, %tid.x; setp.lt.u32 %p, %t, 16;
+    @%p mov.u32 %v, 5;
+    mad.wide.u32 %a, %t, 4, %o;
+    USE
+    ret;"""
+
+
+@pytest.mark.parametrize(("use", "fine"), [
+    ("@%p st.global.u32 [%a], %v;", True),
+    ("st.global.u32 [%a], %v;", False),
+    ("selp.b32 %w, %v, 9, %p; st.global.u32 [%a], %w;", True),
+    ("selp.b32 %w, 9, %v, %p; st.global.u32 [%a], %w;", False),
+    ("setp.eq.u32 %q, %v, 5; @%q st.global.u32 [%a], %t;", False),
+    ("setp.eq.u32 %q, %v, 5; @%q bra END; st.global.u32 [%a], %t; END:", False),
+    ("mad.wide.u32 %a, %v, 4, %o; st.global.u32 [%a], %t;", False),
+    ("@!%p mov.u32 %v, 6; st.global.u32 [%a], %v;", True),
+])  # fmt: skip
+def test_lanes_are_followed_one_by_one(use, fine):
+    ptx = wrap_ptx(PREDICATED.replace("USE", use), ".param .u64 p")
+    if fine:
+        emulator.launch(ptx, grid=1, block=32, args=[np.zeros(32, np.uint32)], hazards=True)
+    else:
+        with pytest.raises(emulator.UndefinedRegister, match=r"16,0,0.* and 15 others" if "%w, 9" not in use else r"thread \(16,0,0"):
+            emulator.launch(ptx, grid=1, block=32, args=[np.zeros(32, np.uint32)], hazards=True)
