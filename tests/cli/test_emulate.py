@@ -41,6 +41,32 @@ def test_an_access_out_of_bounds_is_told_with_its_place_and_exits_with_1(run: Ru
     assert "thread (232,0,0) of block (3,0,0)" in shown
 
 
+def test_reading_what_nothing_has_written_is_a_hazard(run: Run, saxpy: Path) -> None:
+    unwritten = [text.replace("=ones", "") for text in ARGUMENTS]
+    shown = run("emulate", saxpy, *LAUNCH, *unwritten, code=1).out
+    assert "read of unwritten memory" in shown
+    assert "saxpy.cu:4" in shown
+
+
+RACE = """\
+__global__ void reverse(float* y)
+{
+    __shared__ float s[64];
+    s[threadIdx.x] = y[threadIdx.x];
+    BARRIER
+    y[threadIdx.x] = s[63 - threadIdx.x];
+}
+"""
+
+
+def test_a_missing_barrier_is_a_hazard(run: Run) -> None:
+    launch = ["emulate", "reverse.cu", "--grid", "1", "--block", "64", "--arg", "f32[64]=range"]
+    Path("reverse.cu").write_text(RACE.replace("BARRIER", ""))
+    assert "shared memory race" in run(*launch, code=1).out
+    Path("reverse.cu").write_text(RACE.replace("BARRIER", "__syncthreads();"))
+    assert run(*launch).out.startswith("clean")
+
+
 def test_the_report_as_json(run: Run, saxpy: Path) -> None:
     clean = run("emulate", saxpy, *LAUNCH, *ARGUMENTS, "--print", "3:2", "--counters", "--json").json
     assert clean["clean"] is True

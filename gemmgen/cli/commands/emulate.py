@@ -151,6 +151,7 @@ def _launch(
             observers=[observer] if observer is not None else [],
             schedule=schedule,
             shared_limit=known.shared_bytes_per_block if known is not None else SHARED_LIMIT,
+            hazards=True,
         )
     except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction):
         raise
@@ -160,9 +161,14 @@ def _launch(
 
 
 def _value(argument: KernelArgument, name: str) -> Any:
+    import numpy as np
+
     from gemmgen.emulator import Buffer
 
-    return Buffer(argument.value, offset_bytes=0, name=name) if argument.is_array else argument.value
+    if not argument.is_array:
+        return argument.value
+    written = None if argument.initialised else np.zeros(argument.value.nbytes, np.bool_)
+    return Buffer(argument.value, offset_bytes=0, name=name, written=written)
 
 
 def _compare(first: _Run, other: _Run, entry: Entry, seed: int) -> str:
