@@ -25,6 +25,8 @@ def convolution(x: Integers, filter: Integers, problem: Mapping[str, int]) -> In
     """
     n, k, p, q, r, s, groups = (problem[name] for name in ("n", "k", "p", "q", "r", "s", "groups"))
     pad_h, pad_w = problem["padding_h"], problem["padding_w"]
+    if 0 in (n, p, q):
+        return np.zeros((n, k, p, q), np.int64)
     depth = x.shape[1] // groups
     assert depth * r * s <= EXACT_DEPTH
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad_h, pad_h), (pad_w, pad_w)))

@@ -11,8 +11,8 @@ from gemmgen.families.conv2d.activation import AnyActivation, NoActivation
 
 Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 """A tile's extent in elements."""
-Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=65535, strict=True)]
-Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=65535, strict=True)]
+Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=2**20, strict=True)]
+Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Factor = Literal["argument", "one"]
 
 LARGEST_DEPTH = 131071
