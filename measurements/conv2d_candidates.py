@@ -1,0 +1,123 @@
+"""The sweep over convolution instances: tiles and pipelines, each specialised for one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemmgen import api
+from gemmgen.compiler import Binary, CompileJob, compile_many
+from gemmgen.errors import PlanError
+from gemmgen.families.conv2d.plan import Conv2dPlan
+from gemmgen.rendering import render
+
+Layer = tuple[int, int, int, int, int]
+"""c, h = w, k, r = s, stride; the padding is r // 2."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One point of the sweep: what a spec says beside the layer."""
+
+    m: int
+    n: int
+    k: int
+    warp_m: int
+    warp_n: int
+    stages: int
+    blocks: int = 1
+    split_k: int = 1
+    gemm_m: str = "pixels"
+    store: str = "direct"
+    rasterization: str = "channels_first"
+    batches: tuple[int, ...] = (16, 128)
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        parts = [f"{self.m}x{self.n}x{self.k}", f"w{self.warp_m}x{self.warp_n}", f"s{self.stages}", f"b{self.blocks}"]
+        parts += [f"split{self.split_k}"] if self.split_k > 1 else []
+        parts += ["channels"] if self.gemm_m != "pixels" else []
+        parts += ["shared"] if self.store != "direct" else []
+        parts += ["pixels_first"] if self.rasterization != "channels_first" else []
+        return "_".join(parts)
+
+    def spec(self, layer: Layer) -> dict[str, Any]:
+        """The instance for one layer, all of whose parameters it is specialised for."""
+        c, _, k, r, stride = layer
+        return {
+            "kind": "conv2d",
+            "architecture": "sm_80",
+            "gemm_m": self.gemm_m,
+            "tile": {
+                "threadblock": {"m": self.m, "n": self.n, "k": self.k},
+                "warp": {"m": self.warp_m, "n": self.warp_n},
+                "instruction": "m16n8k32",
+            },
+            "stages": self.stages,
+            "convolution": {
+                "c": c, "k": k, "r": r, "s": r, "stride_h": stride, "stride_w": stride, "padding_h": r // 2,
+                "padding_w": r // 2, "dilation_h": 1, "dilation_w": 1,
+            },
+            "bias": "f32",
+            "activation": {"op": "relu"},
+            "store": self.store,
+            "split_k": self.split_k,
+            "rasterization": self.rasterization,
+            "min_blocks_per_sm": self.blocks,
+        }  # fmt: skip
+
+
+CANDIDATES = (
+    Candidate(256, 128, 64, 64, 64, 3, batches=(128,)),
+    Candidate(256, 128, 64, 64, 64, 4),
+    Candidate(128, 256, 64, 64, 64, 3),
+    Candidate(128, 128, 64, 64, 64, 3, 2),
+    Candidate(128, 128, 64, 64, 64, 4, 2),
+    Candidate(128, 128, 64, 64, 32, 4, 1),
+    Candidate(128, 128, 128, 64, 64, 3, 2),
+    Candidate(256, 64, 64, 64, 64, 4, 2),
+    Candidate(256, 64, 64, 64, 32, 3, 1),
+    Candidate(128, 64, 64, 64, 32, 3, 3),
+    Candidate(128, 64, 64, 64, 32, 6, 2),
+    Candidate(128, 64, 64, 32, 64, 3, 3),
+    Candidate(64, 128, 64, 32, 64, 3, 3),
+    Candidate(64, 256, 64, 32, 64, 2, 1),
+    Candidate(64, 64, 64, 32, 32, 2, 5),
+    Candidate(64, 64, 64, 32, 32, 4, 4),
+    Candidate(64, 64, 128, 32, 32, 4, 3),
+    Candidate(64, 64, 64, 32, 32, 4, 4, rasterization="pixels_first", batches=(16,)),
+    Candidate(64, 64, 128, 32, 32, 3, 4, split_k=2, batches=(16,)),
+    Candidate(64, 64, 128, 32, 32, 3, 4, split_k=4, batches=(16,)),
+    Candidate(128, 128, 64, 64, 64, 4, 2, gemm_m="output_channels", store="shared", batches=(128,)),
+)
+"""The sweep. A candidate whose tile has more channels than the layer is left out."""
+
+
+def compile_candidates(layers: Sequence[Layer], architecture: str) -> dict[tuple[Layer, Candidate], tuple[Conv2dPlan, Binary]]:
+    """Every candidate that can work, for every layer; those that share a spec share a binary."""
+    plans: dict[tuple[Layer, Candidate], Conv2dPlan] = {}
+    for layer in layers:
+        for candidate in CANDIDATES:
+            channels = candidate.n if candidate.gemm_m == "pixels" else candidate.m
+            if channels > layer[2] or candidate.k > layer[0] * layer[3] ** 2:
+                continue
+            try:
+                plan = api.plan(candidate.spec(layer), architecture)
+            except PlanError as error:
+                print(f"{candidate.name}: {'; '.join(map(str, error.reasons))}")
+                continue
+            assert isinstance(plan, Conv2dPlan)
+            plans[layer, candidate] = plan
+    unique = {plan.name: plan for plan in plans.values()}
+    jobs = [CompileJob(render(plan).text, architecture, api.COMPILE_OPTIONS, f"{plan.name}.cu") for plan in unique.values()]
+    binaries: dict[str, Binary] = {}
+    for name, binary in zip(unique, compile_many(jobs), strict=True):
+        if not isinstance(binary, Binary):
+            raise binary
+        spilled = [entry for entry, used in binary.resources.items() if used.spill_loads or used.spill_stores]
+        if spilled:
+            print(f"{name} spills registers")
+        binaries[name] = binary
+    return {key: (plan, binaries[plan.name]) for key, plan in plans.items()}

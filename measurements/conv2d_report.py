@@ -1,0 +1,79 @@
+"""What was measured, for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from conv2d_candidates import CANDIDATES
+from conv2d_contest import LayerResult, Timing
+
+
+def _ratio(one: Timing | None, other: Timing) -> float | None:
+    return None if one is None else one.median_us / other.median_us
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def summary_lines(results: Sequence[LayerResult]) -> list[str]:
+    """One line a layer and batch, then the means."""
+    lines = [
+        f"{'n':>3} {'c,h,k,r,stride':<18} {'best candidate':<30} {'us':>8} {'TOP/s':>6} {'of floor':>8} "
+        f"{'NHWC us':>8} {'ratio':>5} {'NCHW32':>7}"
+    ]
+    for result in results:
+        best = result.best
+        nhwc, old = _ratio(result.cudnn_nhwc, best), _ratio(result.cudnn_nchw32, best)
+        nhwc_us = result.cudnn_nhwc.median_us if result.cudnn_nhwc else math.nan
+        lines.append(
+            f"{result.n:>3} {','.join(map(str, result.layer)):<18} {best.name:<30} {best.median_us:8.1f} {best.tops:6.0f} "
+            f"{result.floor_us / best.median_us:7.0%} {result.bound[0]} {nhwc_us:7.1f} "
+            f"{nhwc or math.nan:5.2f} {old or math.nan:6.1f}x"
+        )
+    for n in sorted({result.n for result in results}):
+        ratios = [r for result in results if result.n == n and (r := _ratio(result.cudnn_nhwc, result.best))]
+        old = [r for result in results if result.n == n and (r := _ratio(result.cudnn_nchw32, result.best))]
+        wrong = [t.name for result in results if result.n == n for t in result.candidates if not t.agrees]
+        lines.append(
+            f"batch {n}: {_geometric_mean(ratios):.3f} of cuDNN NHWC (worst {min(ratios, default=math.nan):.2f}), "
+            f"{_geometric_mean(old):.1f} x cuDNN NCHW32 (worst {min(old, default=math.nan):.1f}); wrong results: {wrong or 'none'}"
+        )
+    return lines
+
+
+def markdown(report: Mapping[str, Any], results: Sequence[LayerResult]) -> str:
+    """The report for people."""
+    failures = sum(len(spec["failures"]) for spec in report["verification"]["specs"])
+    cases = sum(spec["cases"] for spec in report["verification"]["specs"])
+    lines = [
+        "# int8 convolution beside cuDNN",
+        "",
+        f"{report['device']}, driver {report['driver']}, cuDNN {report['cudnn']}, {report['date']}. "
+        f"SM clock {report['clocks']['sm_median']} MHz (median; {report['clocks']['sm_lowest']} to {report['clocks']['sm_highest']}).",
+        f"Verified: {len(report['verification']['specs'])} specs, {cases} cases, {failures} failures.",
+        "",
+        "Device time of one launch from CUDA graphs, copies rotated beyond the L2, random data, contestants in turns. "
+        "The floor is the larger of operations / 1287 TOP/s and bytes / 4.30 TB/s. Ratios above 1: faster than cuDNN.",
+        "",
+        "| n | c, h, k, r, stride | best | µs (p10-p90) | TOP/s | TB/s | of floor | cuDNN NHWC µs | ratio | cuDNN NCHW32 µs | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        best, nhwc, old = result.best, result.cudnn_nhwc, result.cudnn_nchw32
+        lines.append(
+            f"| {result.n} | {', '.join(map(str, result.layer))} | {best.name} "
+            f"| {best.median_us:.1f} ({best.p10_us:.1f}-{best.p90_us:.1f}) | {best.tops:.0f} | {best.tbps:.2f} "
+            f"| {result.floor_us / best.median_us:.0%} ({result.bound}) "
+            f"| {f'{nhwc.median_us:.1f}' if nhwc else 'none'} | {f'{_ratio(nhwc, best):.2f}' if nhwc else ''} "
+            f"| {f'{old.median_us:.0f}' if old else 'none'} | {f'{_ratio(old, best):.1f}' if old else ''} |"
+        )
+    lines += ["", *(f"- {line}" for line in summary_lines(results) if line.startswith("batch")), ""]
+    names = [candidate.name for candidate in CANDIDATES]
+    lines += ["## All candidates, µs", "", f"| n | layer | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    for result in results:
+        times = {timing.name: f"{timing.median_us:.1f}" for timing in result.candidates}
+        lines.append(f"| {result.n} | {', '.join(map(str, result.layer))} | {' | '.join(times.get(name, '') for name in names)} |")
+    return "\n".join(lines) + "\n"
