@@ -27,7 +27,8 @@ PADDING_CANDIDATES = tuple(range(33))
 class Operand:
     """The numbers of A or B in a tiled mainloop."""
 
-    name: Literal["A", "B"]
+    name: Literal["A", "B", "AB"]
+    """``AB`` for what copies either of them."""
     axis: Literal["m", "n"]
     leading_dimension: str
     contiguous_along_k: bool
@@ -205,6 +206,15 @@ def _aligned_elements(operand: Operand) -> int:
     if operand.is_async and not operand.transposes:
         width = max(width, operand.copy.vector)
     return width
+
+
+def shared_loader(a: Operand, b: Operand) -> Operand | None:
+    """What copies A in one half of the threads and B in the other, or None if their tiles are not laid out alike."""
+    alike = a.copy == b.copy and a.pitch == b.pitch and a.mn_major and b.mn_major and not a.transposes and not b.transposes
+    if not alike or a.is_async or b.is_async:
+        return None
+    guards_columns = a.guards_columns or b.guards_columns
+    return replace(a, name="AB", leading_dimension="ld_ab", guards_columns=guards_columns)
 
 
 def shared_accesses(operand: Operand) -> tuple[SharedAccess, ...]:

@@ -10,7 +10,7 @@ from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
-from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses
+from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
 from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TiledMainloop
 from gemmgen.families.matrix import Matrix
@@ -44,6 +44,8 @@ class TiledLoop:
 
     a: Operand
     b: Operand
+    copied: tuple[Operand, ...]
+    """What a thread copies: A and B, or one thing that is A for some threads and B for the others."""
     tile_k: int
     stages: int
     row_major: bool
@@ -182,7 +184,7 @@ class GemmPlan(KernelPlan):
         """The copy functions that the kernel needs, each once, those for wide vectors first."""
         assert isinstance(self.loop, TiledLoop)
         widths: dict[str, set[int]] = {}
-        for operand in (self.loop.a, self.loop.b):
+        for operand in self.loop.copied:
             if not operand.is_async:
                 widths.setdefault(f"load_{'guarded' if operand.guarded else 'whole'}", set()).add(operand.copy.vector)
         kind = "whole" if self.whole_minor else "guarded"
@@ -366,7 +368,7 @@ def _tiled_loop(
             contiguous_along_k=matrix.contiguous == "k",
             leading_dimension=matrix.leading_dimension,
             widest=matrix.alignment,
-            threads=threads,
+            threads=threads if mainloop.loaders == "all" else threads // 2,
             lane_grid=(lanes_major, lanes_minor),
             is_minor=(name == "B") == row_major,
             whole_extent=getattr(spec.multiple_of, axis) % getattr(tile.threadblock, axis) == 0,
@@ -379,13 +381,23 @@ def _tiled_loop(
     a, b = operand("A", "m", matrices[0]), operand("B", "n", matrices[1])
     if a is None or b is None:
         return None
+    copied: tuple[Operand, ...] = (a, b)
+    if mainloop.loaders == "halves":
+        loader = shared_loader(a, b)
+        if loader is None:
+            need = "tiles of A and B of one shape, contiguous along m and n, copied through registers into mn_major tiles of one padding"
+            got = f"{a.extent} x {a.tile_k} and {b.extent} x {b.tile_k}, transpose: {spec.transpose}"
+            reasons.append(Reason("loaders", "mainloop.loaders", got, need))
+            return None
+        copied = (loader,)
     k_group = max(a.k_vector, b.k_vector)
     accumulators = tile.thread.m * tile.thread.n
-    staged = sum(o.copy.passes * o.copy.vector for o in (a, b) if not o.is_async)
+    staged = sum(o.copy.passes * o.copy.vector for o in copied if not o.is_async)
     fragments = (tile.thread.m + tile.thread.n) * k_group * mainloop.fragment_buffers
     return TiledLoop(
         a=a,
         b=b,
+        copied=copied,
         tile_k=tile.threadblock.k,
         stages=mainloop.stages,
         row_major=row_major,

@@ -87,6 +87,8 @@ class TiledMainloop(SpecModel):
     """Order in which the products of two fragments are listed: it decides which registers the assembler can reuse."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
     """How far the loop over the k of one tile is unrolled."""
+    loaders: Literal["all", "halves"] = "all"
+    """Which threads copy tiles: all of them both, or one half that of A and the other that of B, so that each tracks one pointer."""
     shared_a: SharedOperand = SharedOperand()
     shared_b: SharedOperand = SharedOperand()
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1

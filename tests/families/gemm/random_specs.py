@@ -51,6 +51,7 @@ TILED = st.fixed_dictionaries(
         "fragment_buffers": st.sampled_from([1, 1, 2]),
         "order": st.sampled_from(["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"]),
         "unroll": st.sampled_from(["full", "full", 1, 2]),
+        "loaders": st.sampled_from(["all", "all", "all", "halves"]),
         "shared_a": SHARED,
         "shared_b": SHARED,
         "min_blocks_per_sm": st.sampled_from([1, 1, 1, 2, 4]),
@@ -65,6 +66,14 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "decomposition": {"scheme": "data_parallel"}}
     loop = {**loop, "min_blocks_per_sm": 1}
     tile = loop["tile"]
+    if loop["loaders"] == "halves":
+        loop["copies"] = "registers"
+        fields = {**fields, "transpose": "tn" if fields["order"] == "row_major" else "nt"}
+        loop["shared_a"] = loop["shared_b"] = {**loop["shared_a"], "order": "mn_major"}
+        tile = loop["tile"] = {**tile, "threadblock": {**tile["threadblock"], "m": 64, "n": 64}}
+        tile |= {"warp": {"m": 64, "n": 32}, "thread": {"m": 8, "n": 8}}
+    if loop["copies"] == "registers":
+        fields = {**fields, "cache": {}}
     if loop["copies"] == "cp_async":
         fields = {**fields, "architecture": "sm_80"}
         loop["stages"] = max(2, loop["stages"])
@@ -120,6 +129,7 @@ ANY = st.fixed_dictionaries(
             + [{"scheme": scheme, "slices": slices} for scheme in ("split_k_serial", "split_k_parallel") for slices in (2, 3, 17)]
             + [{"scheme": "stream_k", "blocks": blocks} for blocks in (1, 3, 8, 100)]
         ),
+        "cache": st.sampled_from([{}, {"streaming_stores": True}, {"l2_prefetch_a": 128}]),
         "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),
         "alignment": st.fixed_dictionaries({"a": WIDTHS, "b": WIDTHS, "c": WIDTHS}),
         "mainloop": st.one_of(TILED, TILED, TILED, NAIVE),
