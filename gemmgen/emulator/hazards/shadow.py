@@ -7,7 +7,7 @@ That suffices: a plain write that raced with nothing is ordered after everything
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -104,20 +104,34 @@ class AccessSet:
         self, granules: np.ndarray, lanes: Lanes, records: Records, order: Order
     ) -> tuple[np.ndarray, np.ndarray]:
         """Positions in `granules` that meet an access not ordered before `lanes`, and one such access each (packed)."""
-        found, others = _not_ordered(np.arange(len(granules)), self.first[granules], lanes, records, order)
+        found, others = zip(
+            *(_not_ordered(positions, packed, lanes, records, order) for positions, packed in self._entries(granules)),
+            strict=True,
+        )
+        return np.concatenate(found), np.concatenate(others)
+
+    def _entries(self, granules: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All accesses to these granules: positions in `granules`, and accesses (packed)."""
+        yield np.arange(len(granules)), self.first[granules]
         many = np.flatnonzero(self._shared[granules])
-        if len(many) and not len(found):
+        # Several lanes may ask for one granule; the marks hold one of them at a time.
+        while len(many):
             mark = np.zeros(len(self.first), np.int32) if self._mark is None else self._mark
             self._mark = mark
             mark[granules[many]] = many + 1
+            here = mark[granules[many]] == many + 1
             for chunk, packed in self._log:
                 hits = np.flatnonzero(mark[chunk])
                 if len(hits):
-                    found, others = _not_ordered(mark[chunk[hits]] - 1, packed[hits], lanes, records, order)
-                    if len(found):
-                        break
+                    yield mark[chunk[hits]] - 1, packed[hits]
             mark[granules[many]] = 0
-        return found, others
+            many = many[~here]
+
+    def accesses_to(self, granule: int) -> np.ndarray:
+        """All accesses to one granule (packed)."""
+        found: np.ndarray = np.concatenate([packed for _, packed in self._entries(np.array([granule]))])
+        here: np.ndarray = found[found != 0]
+        return here
 
 
 def _not_ordered(
@@ -260,9 +274,28 @@ class Shadow:
             here = np.flatnonzero(bits & (kind & matters))
             if len(here):
                 found, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
+                if kind == STRONG_WRITE and len(found):
+                    found, others = self._not_observed(found, others, granules[here], who[here])
                 if len(found):
                     self.race(site, who[here][found], granules[here][found], self.records, others)
                     return
+
+    def _not_observed(
+        self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Leaves out the strong writes that a strong read, itself ordered before the present access, has seen: a write
+        precedes what follows a read that observes it (PTX ISA, "Causality order")."""
+        keep = []
+        for index, (position, other) in enumerate(zip(found.tolist(), others.tolist(), strict=True)):
+            readers = np.concatenate([s.accesses_to(int(granules[position])) for s in self._strong_sets()])
+            readers = readers[readers >> 32 > other >> 32]
+            lanes = np.full(len(readers), who[position])
+            if not (len(readers) and self.order.ordered(lanes, *self.records.unpack(readers)).any()):
+                keep.append(index)
+        return found[keep], others[keep]
+
+    def _strong_sets(self) -> list[AccessSet]:
+        return [self._set(kind) for kind in (STRONG_READ, STRONG_WRITE)]
 
 
 _SPREAD = {1: 0x1, 2: 0x101, 4: 0x1010101, 8: 0x101010101010101}

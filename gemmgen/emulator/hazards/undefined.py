@@ -3,7 +3,7 @@
 A definite-assignment analysis of the PTX clears nearly all kernels without a cost at run time. What it cannot clear is
 followed lane by lane: each such register, and each that is computed from one, has a bit that says "no value yet". A value
 without one may be moved about; it is an error where it decides something: in an address, in a store, in a branch or a guard,
-or in what another lane receives.
+or in what another lane receives. Bytes are the exception, and may be stored: the padding of a struct has no value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Instruction, Negated, Operand, Register, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Negated, Operand, Register, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
 _NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
@@ -239,6 +239,9 @@ class UndefinedRegisters:
             if isinstance(operand, Address):
                 for register in registers_of(operand):
                     yield register.name, "this address"
+            elif inst.opcode == "st" and TYPE_BYTES[inst.type] == 1:
+                # Compilers copy the padding of structs byte by byte.
+                continue
             elif inst.opcode in ("st", "atom", "red", "stmatrix", "cp"):
                 for register in registers_of(operand):
                     yield register.name, "the value that is stored"

@@ -172,3 +172,16 @@ def test_reductions_acquire_nothing():
 
 def test_histograms_need_no_fences():
     check("int* bins) { for (int i = 0; i < 9; ++i) atomicAdd(&bins[(threadIdx.x * i) & 7], 1); __threadfence(); }", ints(8), grid=9)
+
+
+def test_whoever_saw_a_message_may_take_it_out():
+    # The plain write follows a strong read that has seen the other block's strong write.
+    source = """unsigned long long* mail, int* out) {
+        if (threadIdx.x == 0 && blockIdx.x == 1) __nv_atomic_store_n(mail, 7ull, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+        if (threadIdx.x == 0 && blockIdx.x == 0) {
+            unsigned long long letter = 0;
+            while (letter == 0) letter = __nv_atomic_load_n(mail, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+            *out = letter; }
+        __syncthreads();
+        if (threadIdx.x == 9 && blockIdx.x == 0) *mail = 0; }"""
+    twins(source, "__syncthreads();", emulator.GlobalRace, np.zeros(1, np.uint64), ints(1), grid=2)
