@@ -18,13 +18,14 @@ from gemmgen.emulator.errors import (
     UnknownInstruction,
 )
 from gemmgen.emulator.hazards import GlobalRace, HazardError, SharedRace, UndefinedRegister, UnwrittenRead
+from gemmgen.emulator.interleavings import ScheduleDependent, launch_interleaved
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
-from gemmgen.emulator.schedule import MinimumBlock, RandomWarps, Schedule
+from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
 
 __all__ = [
     "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace",
     "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "Observer",
-    "OutOfBounds", "ParseError", "RandomWarps", "ReadOnly", "Schedule", "SharedRace", "Trapped", "UndefinedRegister",
-    "UnknownInstruction", "UnwrittenRead", "launch",
+    "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "Schedule", "ScheduleDependent", "SharedRace",
+    "Trapped", "UndefinedRegister", "UnknownInstruction", "UnwrittenRead", "launch", "launch_interleaved",
 ]  # fmt: skip

@@ -106,6 +106,37 @@ class RandomWarps:
         return bool(self.random.random() < self.stay)
 
 
+class RandomCrowds:
+    """A random part of the warps that stand at one place, for a random number of blocks: fast enough for whole kernels."""
+
+    def __init__(self, seed: int, stay: float = 0.7) -> None:
+        self.random = np.random.default_rng(seed)
+        self.stay = stay
+
+    def start(self, lanes: int) -> None:
+        pass
+
+    def pick(self, key: np.ndarray) -> Turn | None:
+        by_warp = key.reshape(-1, WARP)
+        places = by_warp.min(axis=1)
+        runnable = np.flatnonzero(places < BLOCKED)
+        if not len(runnable):
+            return None
+        leader = int(runnable[self.random.integers(len(runnable))])
+        block = int(places[leader])
+        chosen = (places == block) & (self.random.random(len(places)) < self.random.random())
+        chosen[leader] = True
+        if len(places) > 1 and chosen.all():
+            chosen[leader - 1] = False
+        there = (by_warp == block) & chosen[:, None]
+        elsewhere = by_warp[chosen][~there[chosen]]
+        until = int(elsewhere.min()) if len(elsewhere) else BLOCKED
+        return Turn(block, there.ravel().nonzero()[0], until)
+
+    def keep(self, polling: bool) -> bool:
+        return bool(self.random.random() < self.stay)
+
+
 def _lowest(key: np.ndarray) -> Turn | None:
     block = int(key.min())
     if block >= BLOCKED:
