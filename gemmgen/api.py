@@ -98,8 +98,11 @@ def verify(
     return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress, counters=counters)
 
 
-def find_backend(name: BackendName = "auto") -> Backend:
-    """The backend of that name; ``auto``: the GPU if there is one, else the emulator."""
+def find_backend(name: BackendName = "auto", schedules: int = 1) -> Backend:
+    """The backend of that name; ``auto``: the GPU if there is one, else the emulator.
+
+    ``schedules``: the emulator runs every launch under so many interleavings of warps and blocks, which must agree.
+    """
     from gemmgen.emulation import EmulatorBackend
 
     if name != "emulator":
@@ -107,7 +110,7 @@ def find_backend(name: BackendName = "auto") -> Backend:
 
         if name == "gpu" or gpu_available():
             return GpuBackend()
-    return EmulatorBackend()
+    return EmulatorBackend(schedules=schedules)
 
 
 def _architecture(architecture: str | Architecture) -> Architecture:

@@ -32,6 +32,8 @@ class HostBuffer:
     offset_bytes: int = 0
     initialised: bool = True
     """False for memory that the kernel must not read before it has written it."""
+    initialised_bytes: npt.NDArray[Any] | None = None
+    """One flag for each byte of ``storage``, where only a part is initialised: gaps between elements hold nothing."""
 
 
 class Backend(Protocol):

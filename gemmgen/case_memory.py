@@ -38,7 +38,9 @@ class CaseMemory:
         view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
         offset = case.offsets.get(array.name, 0) * BYTES[array.type]
         unread = array.needed is not None and case.scalars.get(array.needed) == 0
-        return cls(array, HostBuffer(storage, offset, initialised=array.reads and not unread), view)
+        initialised = array.reads and not unread
+        flags = _element_bytes(view, storage.nbytes) if initialised and view.size < size else None
+        return cls(array, HostBuffer(storage, offset, initialised, flags), view)
 
     def fill(self, values: npt.NDArray[Any]) -> None:
         """Puts ``values`` into the array, rounded to its type."""
@@ -48,14 +50,20 @@ class CaseMemory:
         """What was changed that must not be: all of an input, and of an output what lies between its elements."""
         changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
         if written:
-            width = self.buffer.storage.itemsize
-            strides = [stride for stride in self.view.strides]
-            np.lib.stride_tricks.as_strided(changed, (*self.view.shape, width), (*strides, 1))[...] = False
+            changed &= ~_element_bytes(self.view, changed.size)
         if not changed.any():
             return ""
         first = int(np.flatnonzero(changed)[0])
         what = "between its elements" if written else "although it is an input"
         return f"{self.array.name} was written {what}, {first} bytes from its start"
+
+
+def _element_bytes(view: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
+    """Which of the ``size`` bytes from the view's first one on belong to its elements."""
+    flags = np.zeros(size, np.bool_)
+    if view.size:
+        np.lib.stride_tricks.as_strided(flags, (*view.shape, view.itemsize), (*view.strides, 1))[...] = True
+    return flags
 
 
 def prepare_case(plan: KernelPlan, case: Case) -> dict[str, CaseMemory]:

@@ -28,9 +28,15 @@ class EmulatorBackend:
     description = "PTX emulator on the CPU"
     architecture = None
 
-    def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        """``observers`` see every access of every launch."""
+    def __init__(self, observers: Sequence[Observer] = (), *, hazards: bool = True, schedules: int = 1) -> None:
+        """``observers`` see every access of every launch.
+
+        ``hazards`` makes races and reads of what nothing has written errors. With ``schedules`` above 1, each launch runs
+        under so many interleavings of warps and blocks, and all must leave the same bytes.
+        """
         self._observers = tuple(observers)
+        self._hazards = hazards
+        self._schedules = schedules
 
     def run(
         self,
@@ -54,14 +60,15 @@ class EmulatorBackend:
         from gemmgen.emulator.launch import SHARED_LIMIT
 
         workspace = _workspace(sequence, dimensions)
-        pointers = _pointers(sequence, buffers, workspace)
+        zeroed = np.arange(workspace.size) < sequence.workspace_zero_bytes.evaluate(dimensions)
+        pointers = _pointers(sequence, buffers, workspace, zeroed)
         numbers = {**dimensions, **sequence.default_scalars, **scalars}
         known = ARCHITECTURES.get(binary.architecture)
         shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
         for launch in launches:
             given = pointers | dict(launch.structs)
             try:
-                emulator.launch(
+                emulator.launch_interleaved(
                     binary.ptx,
                     launch.entry,
                     grid=launch.grid,
@@ -73,6 +80,8 @@ class EmulatorBackend:
                     ],
                     observers=self._observers,
                     shared_limit=shared_limit,
+                    hazards=self._hazards,
+                    schedules=self._schedules,
                 )
             except emulator.EmulatorError as error:
                 raise LaunchError(
@@ -101,7 +110,10 @@ def _number(name: str, kind: str, numbers: Mapping[str, float]) -> Any:
 
 
 def _pointers(
-    sequence: LaunchSequence, buffers: Mapping[str, HostBuffer], workspace: npt.NDArray[np.uint8]
+    sequence: LaunchSequence,
+    buffers: Mapping[str, HostBuffer],
+    workspace: npt.NDArray[np.uint8],
+    zeroed: npt.NDArray[np.bool_],
 ) -> dict[str, Any]:
     """What the emulator is given for each array; their memory is shared, not copied. Missing ones are null pointers."""
     from gemmgen.emulator import Buffer
@@ -110,12 +122,22 @@ def _pointers(
     for argument in sequence.arrays:
         buffer = buffers.get(argument.name)
         if buffer is None and argument.role == "workspace":
-            buffer = HostBuffer(workspace, initialised=False)
+            buffer = HostBuffer(workspace, initialised_bytes=zeroed)
         if buffer is not None:
             pointers[argument.name] = Buffer(
                 buffer.storage,
                 offset_bytes=buffer.offset_bytes % BASE_ALIGNMENT,
                 name=argument.name,
                 writable=argument.writes,
+                written=_written(buffer),
             )
     return pointers
+
+
+def _written(buffer: HostBuffer) -> npt.NDArray[np.bool_] | None:
+    """Which bytes of a buffer hold something, one flag each; None: all."""
+    import numpy as np
+
+    if not buffer.initialised:
+        return np.zeros(buffer.storage.nbytes, np.bool_)
+    return None if buffer.initialised_bytes is None else np.array(buffer.initialised_bytes, np.bool_)

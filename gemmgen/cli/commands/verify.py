@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 )
 @architecture_option("Architecture to compile for; else the GPU's, or the spec's own on the emulator.")
 @set_option
+@click.option(
+    "--schedules", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N",
+    help="On the emulator: run every launch under N interleavings of warps and blocks, which must give the same bits.",
+)
 @click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
 @json_option
 @click.pass_context
 def command(
     context: click.Context, specs: Sequence[str], backend_name: str, architecture: str | None,
-    overrides: Sequence[str], counters: bool, as_json: bool,
+    overrides: Sequence[str], schedules: int, counters: bool, as_json: bool,
 ) -> None:
     """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
 
@@ -46,7 +50,9 @@ def command(
 
     target = find_architecture(architecture) if architecture else None
     files = find_specs(specs)
-    backend = find_backend(backend_name)  # type: ignore[arg-type]  # click.Choice allows these names only
+    backend = find_backend(backend_name, schedules)  # type: ignore[arg-type]  # click.Choice allows these names only
+    if schedules > 1 and backend.name != "emulator":
+        raise click.UsageError("--schedules needs the emulator: add --backend emulator")
     planned = plan_specs(files, overrides, target or backend.architecture)
     binaries = compile_plans([item.plan for item in planned])
     reports = {}

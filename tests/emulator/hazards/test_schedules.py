@@ -1,0 +1,60 @@
+"""The same launch under several interleavings."""
+
+import numpy as np
+import pytest
+
+import gemmgen
+from gemmgen import emulator
+from gemmgen.emulation import EmulatorBackend
+from gemmgen.verification import verify_binary
+
+from ..helpers import compile_ptx
+from .twins import ints
+
+TICKETS = """extern "C" __global__ void kernel(int* out, int* next) {
+    int t = blockIdx.x * blockDim.x + threadIdx.x;
+    if (threadIdx.x % 32 == 0) { int ticket = atomicAdd(next, 1); out[VALUE] = ticket; } }"""
+
+
+def interleaved(source: str, *args, schedules: int = 4, **kwargs) -> emulator.LaunchResult:
+    return emulator.launch_interleaved(
+        compile_ptx(source), "kernel", schedules=schedules, grid=6, block=96, args=list(args), source=source, hazards=True, **kwargs
+    )
+
+
+def test_an_order_that_shows_in_the_result():
+    with pytest.raises(emulator.ScheduleDependent, match=r"argument 0\[\d+\] is \d+ in one order of warps and \d+ in another"):
+        interleaved(TICKETS.replace("VALUE", "t / 32"), ints(18), ints(1))
+
+
+def test_an_order_that_does_not_show():
+    out, following = ints(18), ints(1)
+    interleaved(TICKETS.replace("VALUE", "ticket"), out, following)
+    assert out.tolist() == list(range(18)) and following[0] == 18
+
+
+def test_floating_point_atomics_are_named_as_the_cause():
+    source = """extern "C" __global__ void kernel(float* sum) { atomicAdd(sum, 1.0f / (1 + threadIdx.x + 96 * blockIdx.x)); }"""
+    with pytest.raises(emulator.ScheduleDependent, match="floating-point atomic additions round differently") as raised:
+        interleaved(source, np.zeros(1, np.float32))
+    assert "atom" in str(raised.value) or "red" in str(raised.value)
+
+
+def test_integer_atomics_agree():
+    total = ints(1)
+    interleaved('extern "C" __global__ void kernel(int* sum) { atomicAdd(sum, threadIdx.x); }', total)
+    assert total[0] == 6 * 95 * 96 // 2
+
+
+def test_flags_of_what_is_written_are_those_of_one_run():
+    flags = np.zeros(4 * 18, np.bool_)
+    out = emulator.Buffer(ints(18), written=flags)
+    interleaved(TICKETS.replace("VALUE", "ticket"), out, ints(1))
+    assert flags.all()
+
+
+def test_verification_under_schedules():
+    plan = gemmgen.plan("specs/gemm/v3_double_buffer.yaml")
+    cases = [case for case in gemmgen.families.family_of(plan.spec).cases(plan) if case.name in ("one element", "primes")]
+    report = verify_binary(plan, gemmgen.api.compile_plan(plan), EmulatorBackend(schedules=3), cases=cases)
+    assert report.passed and report.results
