@@ -114,7 +114,7 @@ class TileCopy:
 
 def tile_copy(rows: int, columns: int, threads: int, widest: int) -> TileCopy | None:
     """The copy with the widest vectors, no wider than ``widest`` elements, that shares the tile out evenly; None if none does."""
-    for width in (4, 2, 1):
+    for width in (8, 4, 2, 1):
         if width > widest or columns % width:
             continue
         copy = TileCopy(rows, columns, width, threads)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.formula import Formula
-from gemmgen.launch import BYTES, ArrayArgument, Constraint, DataType, Dimension
+from gemmgen.launch import BYTES, C_TYPES, ArrayArgument, Constraint, DataType, Dimension
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,16 @@ class Matrix:
     @property
     def element_bytes(self) -> int:
         return BYTES[self.type]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether elements are 16-bit floats, which are converted to float32 for arithmetic."""
+        return self.type in ("f16", "bf16")
+
+    @property
+    def c_type(self) -> str:
+        """The type of an element in CUDA."""
+        return C_TYPES[self.type]
 
     @property
     def variable(self) -> str:

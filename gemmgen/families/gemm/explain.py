@@ -7,6 +7,9 @@ from gemmgen.families.gemm.operand import Operand
 from gemmgen.families.gemm.plan import GemmPlan, NaiveLoop, TiledLoop
 from gemmgen.families.matrix import Matrix
 
+STORAGE = {"f32": "", "f16": " in float16", "bf16": " in bfloat16"}
+"""How a matrix of each type is described."""
+
 
 def formula_lines(plan: GemmPlan) -> list[str]:
     """What the kernel computes and how the matrices are stored."""
@@ -23,7 +26,7 @@ def formula_lines(plan: GemmPlan) -> list[str]:
 
 def _layout(matrix: Matrix) -> str:
     order = "row" if matrix.row_major else "column"
-    text = f"{matrix.rows} x {matrix.columns}, {order}-major with leading dimension {matrix.leading_dimension}"
+    text = f"{matrix.rows} x {matrix.columns}{STORAGE[matrix.type]}, {order}-major with leading dimension {matrix.leading_dimension}"
     if matrix.alignment > 1:
         text += f"; pointer and {matrix.leading_dimension} are multiples of {matrix.alignment} elements"
     return text
@@ -88,8 +91,9 @@ def _copy(operand: Operand) -> str:
     along = "k" if operand.contiguous_along_k else operand.axis
     into = f"[k][{operand.axis}]" if operand.mn_major else f"[{operand.axis}][k]"
     padding = f", {operand.padding} padding" if operand.padding else ""
+    read, written = operand.element_bytes * copy.vector, operand.shared_bytes * operand.store_width
     return (
-        f"every thread reads {copy.passes} x {4 * copy.vector} bytes along {along} and writes {4 * operand.store_width} bytes at a time"
+        f"every thread reads {copy.passes} x {read} bytes along {along} and writes {written} bytes at a time"
         f" into {into}{', transposed' if operand.transposes else ''}{padding}"
     )
 

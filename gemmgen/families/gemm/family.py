@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gemmgen.families.accuracy import UNIT_ROUNDOFF, rounded
+from gemmgen.backend import to_numbers
+from gemmgen.families.accuracy import UNIT_ROUNDOFF, rounded, stored
 from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
 from gemmgen.families.epilogue import apply_reference
 from gemmgen.families.gemm.plan import GemmPlan, plan_gemm
@@ -54,8 +55,8 @@ class GemmFamily(Family):
         if unread:
             return np.full(shape, np.nan)
         if case.data == "reals":
-            # Sums around 1 where an operation bends there and is flat further out.
-            low, high = (-2.0, 0.3) if plan.approximate else (-3.0, 3.0)
+            # Sums around 1 where an operation bends there and is flat further out, or where C would overflow.
+            low, high = (-2.0, 0.3) if plan.approximate or plan.matrix_c.type == "f16" else (-3.0, 3.0)
             return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
         values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
         if case.data == "nonfinite":
@@ -71,6 +72,7 @@ class GemmFamily(Family):
         m, n, k = (case.dimensions[name] for name in self.size_names)
         alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
         value, bound = np.zeros((m, n)), np.zeros((m, n))
+        arrays = {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
         with np.errstate(invalid="ignore", over="ignore"):
             if alpha != 0:
                 a, b = arrays["A"].astype(np.float64), arrays["B"].astype(np.float64)
@@ -86,13 +88,14 @@ class GemmFamily(Family):
                 value, bound = rounded(value + scaled, bound + scaled_bound)
             given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
             value, bound = apply_reference(plan.epilogue, value, bound, given)
-        return {"C": Expected(value, bound)}
+        return {"C": Expected(*stored(plan.matrix_c.type, value, bound))}
 
     def cost(self, plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
         m, n, k = (problem[name] for name in self.size_names)
         reads_c = plan.spec.beta == "argument"
-        residuals = sum(len(stage.matrices) for stage in plan.epilogue)
-        return Cost(2.0 * m * n * k, 4.0 * (m * k + k * n + m * n * (1 + reads_c + residuals)), "fp32")
+        factors = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes
+        results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
+        return Cost(2.0 * m * n * k, float(factors + results), "fp32")
 
     def summary(self, plan: GemmPlan) -> list[str]:
         from gemmgen.families.gemm.explain import formula_lines

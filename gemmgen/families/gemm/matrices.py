@@ -12,7 +12,7 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
     """The layouts of A, B and C."""
     row_major = spec.order == "row_major"
     return (
-        Matrix("A", "m", "k", "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a),
-        Matrix("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b),
-        Matrix("C", "m", "n", "ldc", row_major, spec.alignment.c),
+        Matrix("A", "m", "k", "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a, spec.storage.a),
+        Matrix("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b),
+        Matrix("C", "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c),
     )

@@ -16,9 +16,9 @@ from gemmgen.indexing import (
     split_fragment,
     tile_copy,
 )
+from gemmgen.launch import BYTES, C_TYPES, DataType
 from gemmgen.shared_memory import WARP, shared_access_cost
 
-FLOAT_BYTES = 4
 QUAD = 4
 PADDING_CANDIDATES = tuple(range(33))
 
@@ -31,6 +31,8 @@ class Operand:
     """``AB`` for what copies either of them."""
     axis: Literal["m", "n"]
     leading_dimension: str
+    type: DataType
+    """Of its elements in global memory."""
     contiguous_along_k: bool
     """Whether neighbours in global memory differ in k."""
     extent: int
@@ -60,6 +62,38 @@ class Operand:
         return self.name.lower()
 
     @property
+    def is_half(self) -> bool:
+        return self.type != "f32"
+
+    @property
+    def c_type(self) -> str:
+        """The type of an element in CUDA."""
+        return C_TYPES[self.type]
+
+    @property
+    def element_bytes(self) -> int:
+        return BYTES[self.type]
+
+    @property
+    def converts_fragments(self) -> bool:
+        """Whether halves lie in shared memory as such: an asynchronous copy does not convert, so fragments are converted."""
+        return self.is_async and self.is_half
+
+    @property
+    def shared_type(self) -> DataType:
+        """Type of an element in shared memory."""
+        return self.type if self.is_async else "f32"
+
+    @property
+    def shared_c_type(self) -> str:
+        return C_TYPES[self.shared_type]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of an element in shared memory."""
+        return BYTES[self.shared_type]
+
+    @property
     def pitch(self) -> int:
         """Elements from one row of the shared tile to the next."""
         return (self.extent if self.mn_major else self.tile_k) + self.padding
@@ -77,7 +111,8 @@ class Operand:
     @property
     def store_width(self) -> int:
         """Elements that one store into shared memory writes."""
-        return 1 if self.transposes or self.pitch % self.copy.vector else self.copy.vector
+        width = self.copy.vector if self.is_async else min(QUAD, self.copy.vector)
+        return 1 if self.transposes or self.pitch % width else width
 
     @property
     def guarded(self) -> bool:
@@ -114,6 +149,7 @@ class OperandRequest:
     axis: Literal["m", "n"]
     contiguous_along_k: bool
     leading_dimension: str
+    type: DataType
     widest: int
     """Elements of one global access."""
     threads: int
@@ -147,6 +183,13 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         got = f"{rows} x {columns} elements for {request.threads} threads"
         reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{request.axis}", got, need, hint))
         return None
+    if is_async and request.type != "f32" and copy.vector == 1:
+        need = "vectors of at least two halves for cp.async, which copies 4, 8 or 16 bytes and cannot transpose"
+        suffix = request.name.lower()
+        hint = f"alignment.{suffix} of 2 or more and shared_{suffix}.order as it is stored, or copies: registers"
+        got = "halves one by one"
+        reasons.append(Reason("cp_async_width", f"storage.{suffix}", got, need, hint))
+        return None
     if shared.k_vector > 1 and (mn_major or tile_k % shared.k_vector):
         need = "order: k_major and a depth of the tile along k that it divides"
         reasons.append(Reason("k_vector", f"{field}.k_vector", str(shared.k_vector), need))
@@ -157,6 +200,7 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         name=request.name,
         axis=request.axis,
         leading_dimension=request.leading_dimension,
+        type=request.type,
         contiguous_along_k=along_k,
         extent=block,
         tile_k=tile_k,
@@ -210,7 +254,7 @@ def _aligned_elements(operand: Operand) -> int:
 
 def shared_loader(a: Operand, b: Operand) -> Operand | None:
     """What copies A in one half of the threads and B in the other, or None if their tiles are not laid out alike."""
-    alike = a.copy == b.copy and a.pitch == b.pitch and a.mn_major and b.mn_major and not a.transposes and not b.transposes
+    alike = a.type == b.type and a.copy == b.copy and a.pitch == b.pitch and a.mn_major and b.mn_major and not a.transposes and not b.transposes
     if not alike or a.is_async or b.is_async:
         return None
     guards_columns = a.guards_columns or b.guards_columns
@@ -229,7 +273,7 @@ def _cost(operand: Operand) -> tuple[int, int]:
 
 def _shared_offset(operand: Operand, along_axis: int, along_k: int) -> int:
     row, column = (along_k, along_axis) if operand.mn_major else (along_axis, along_k)
-    return (row * operand.pitch + column) * FLOAT_BYTES
+    return (row * operand.pitch + column) * operand.shared_bytes
 
 
 def _store_access(operand: Operand) -> SharedAccess:
@@ -240,21 +284,20 @@ def _store_access(operand: Operand) -> SharedAccess:
         along_axis, along_k = (row, column) if operand.contiguous_along_k else (column, row)
         offsets.append(_shared_offset(operand, along_axis, along_k))
     count = copy.passes * (copy.vector // width)
-    return _repeated(f"store tile of {operand.name}", offsets, width, count, store=True)
+    return _repeated(f"store tile of {operand.name}", offsets, width * operand.shared_bytes, count, store=True)
 
 
 def _load_access(operand: Operand) -> SharedAccess:
     fragment, width = operand.fragment, operand.load_width
     offsets = [_shared_offset(operand, fragment.position(0, position, 0), 0) for position in operand.lane_positions]
     count = fragment.extent * operand.tile_k // width
-    return _repeated(f"load fragment of {operand.name}", offsets, width, count, store=False)
+    return _repeated(f"load fragment of {operand.name}", offsets, width * operand.shared_bytes, count, store=False)
 
 
-def _repeated(what: str, offsets: list[int], width: int, count: int, *, store: bool) -> SharedAccess:
-    """``count`` accesses of ``width`` elements a lane, of which ``offsets`` is the first.
+def _repeated(what: str, offsets: list[int], width_bytes: int, count: int, *, store: bool) -> SharedAccess:
+    """``count`` accesses of ``width_bytes`` a lane, of which ``offsets`` is the first.
 
     The others differ from it by the same number of elements in every lane, which turns the banks but changes no cost.
     """
-    width_bytes = width * FLOAT_BYTES
     cost = shared_access_cost(offsets, width_bytes, store=store)
     return SharedAccess(what, store, width_bytes, count, count * cost.wavefronts, count * cost.conflicts)

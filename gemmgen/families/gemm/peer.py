@@ -8,8 +8,10 @@ from typing import Any
 from gemmgen.families.gemm.plan import GemmPlan
 
 
-def cublas(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]]:
-    """cuBLAS through torch, TF32 off: ``addmm`` into C, then the epilogue as separate torch operations."""
+def cublas(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
+    """cuBLAS through torch, TF32 off: ``addmm`` into C, then the epilogue as separate torch operations; None for mixed types."""
+    if len({matrix.type for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c)}) > 1:
+        return None
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -9,6 +9,7 @@ from typing import Literal
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
+from gemmgen.families.gemm.helpers import Helper, conversion_helpers, copy_helpers
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
@@ -22,6 +23,7 @@ REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
 """Elements of C that a thread of the kernel that sums up slices works on."""
 MAXIMUM_REDUCTION_GROUPS = 16
+WIDEST_ACCESS_BYTES = 16
 OTHER_REGISTERS = 24
 """Registers for addresses, counters and predicates that an instance needs beside its fragments; an estimate."""
 
@@ -91,14 +93,6 @@ class NaiveLoop:
 
 
 STORES = {"data_parallel": "finished", "split_k_parallel": "partial", "split_k_serial": "in_turn", "stream_k": "streamed"}
-
-
-@dataclass(frozen=True)
-class Helper:
-    """A device function from ``templates/common/copy.cu.j2`` that the kernel calls: the macro that writes it, and its arguments."""
-
-    name: str
-    arguments: tuple[int | bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,30 +175,9 @@ class GemmPlan(KernelPlan):
 
     @property
     def helpers(self) -> tuple[Helper, ...]:
-        """The copy functions that the kernel needs, each once, those for wide vectors first."""
-        assert isinstance(self.loop, TiledLoop)
-        widths: dict[str, set[int]] = {}
-        for operand in self.loop.copied:
-            if not operand.is_async:
-                widths.setdefault(f"load_{'guarded' if operand.guarded else 'whole'}", set()).add(operand.copy.vector)
-        kind = "whole" if self.whole_minor else "guarded"
-        if self.store == "partial":
-            widths.setdefault(f"store_{kind}", set()).add(self.partial_vector)
-        else:
-            widths.setdefault(f"store_{kind}", set()).add(self.vector_c)
-            if self.spec.beta == "argument" or self.residuals:
-                widths.setdefault(f"load_{kind}", set()).add(self.vector_c)
-        helpers = []
-        for name in sorted(widths):
-            for width in sorted(widths[name], reverse=True):
-                streaming = name.startswith("store") and self.store != "partial" and self.spec.cache.streaming_stores
-                helpers.append(Helper(name, (width, True) if streaming else (width,)))
-        if self.loop.copies == "cp_async":
-            kinds = {(o.copy.vector, o.l2_prefetch, o.guarded) for o in (self.loop.a, self.loop.b)}
-            for vector, prefetch, guarded in sorted(kinds, reverse=True):
-                helpers.append(Helper("copy_async_guarded" if guarded else "copy_async_whole", (vector, prefetch)))
-            helpers.append(Helper("copy_async_groups"))
-        return tuple(helpers)
+        """The small device functions that the kernel needs."""
+        conversions = conversion_helpers(self)
+        return conversions if isinstance(self.loop, NaiveLoop) else conversions + copy_helpers(self, self.loop)
 
     @property
     def major(self) -> Literal["m", "n"]:
@@ -221,6 +194,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
     matrices = matrix_layouts(spec)
+    reasons += _alignment_reasons(matrices)
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | None
     regions: tuple[SharedRegion, ...] = ()
@@ -265,6 +239,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     assert loop is not None
     whole = {"m": spec.multiple_of.m % tile_m == 0, "n": spec.multiple_of.n % tile_n == 0}
     major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
+    types = [matrix.type for matrix in matrices]
+    parts += ["_".join(types)] if set(types) != {"f32"} else []
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
     epilogue = epilogue_stages(spec.epilogue, matrices[2])
@@ -307,6 +283,16 @@ def _reduction_groups(spec: GemmSpec) -> int:
     """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups."""
     slices = getattr(spec.decomposition, "slices", 1)
     return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
+
+
+def _alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
+    reasons = []
+    for matrix in matrices:
+        if matrix.alignment * matrix.element_bytes > WIDEST_ACCESS_BYTES:
+            got = f"{matrix.alignment} elements of {matrix.element_bytes} bytes"
+            need = f"at most {WIDEST_ACCESS_BYTES // matrix.element_bytes}: no access is wider than {WIDEST_ACCESS_BYTES} bytes"
+            reasons.append(Reason("alignment", f"alignment.{matrix.name.lower()}", got, need))
+    return reasons
 
 
 def _thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:
@@ -367,6 +353,7 @@ def _tiled_loop(
             axis,
             contiguous_along_k=matrix.contiguous == "k",
             leading_dimension=matrix.leading_dimension,
+            type=matrix.type,
             widest=matrix.alignment,
             threads=threads if mainloop.loaders == "all" else threads // 2,
             lane_grid=(lanes_major, lanes_minor),
@@ -385,14 +372,14 @@ def _tiled_loop(
     if mainloop.loaders == "halves":
         loader = shared_loader(a, b)
         if loader is None:
-            need = "tiles of A and B of one shape, contiguous along m and n, copied through registers into mn_major tiles of one padding"
+            need = "tiles of A and B of one type and shape, contiguous along m and n, copied through registers into mn_major tiles of one padding"
             got = f"{a.extent} x {a.tile_k} and {b.extent} x {b.tile_k}, transpose: {spec.transpose}"
             reasons.append(Reason("loaders", "mainloop.loaders", got, need))
             return None
         copied = (loader,)
     k_group = max(a.k_vector, b.k_vector)
     accumulators = tile.thread.m * tile.thread.n
-    staged = sum(o.copy.passes * o.copy.vector for o in copied if not o.is_async)
+    staged = sum(-(-o.copy.passes * o.copy.vector * o.element_bytes // FLOAT_BYTES) for o in copied if not o.is_async)
     fragments = (tile.thread.m + tile.thread.n) * k_group * mainloop.fragment_buffers
     return TiledLoop(
         a=a,
@@ -482,10 +469,10 @@ def _shared_regions(loop: TiledLoop) -> tuple[SharedRegion, ...]:
     offset = 0
     for operand in (loop.a, loop.b):
         shape = (loop.stages, *operand.shared_shape)
-        size = shape[0] * shape[1] * shape[2] * FLOAT_BYTES
+        size = shape[0] * shape[1] * shape[2] * operand.shared_bytes
         order = f"[stage][k][{operand.axis}]" if operand.mn_major else f"[stage][{operand.axis}][k]"
         meaning = f"tiles of {operand.name}, {order}"
-        regions.append(SharedRegion(f"shared_{operand.suffix}", "float", shape, offset, size, meaning))
+        regions.append(SharedRegion(f"shared_{operand.suffix}", operand.shared_c_type, shape, offset, size, meaning))
         offset += -(-size // 16) * 16
     return tuple(regions)
 

@@ -11,7 +11,8 @@ from gemmgen.families.epilogue import AnyEpilogueOperation
 
 Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 """A tile's extent in elements."""
-AccessWidth = Literal[1, 2, 4]
+AccessWidth = Literal[1, 2, 4, 8]
+Element = Literal["f32", "f16", "bf16"]
 
 
 class Extents2(SpecModel):
@@ -166,7 +167,7 @@ class Rasterization(SpecModel):
 class Alignment(SpecModel):
     """Promises about addresses, in elements: base pointers and leading dimensions are multiples of these.
 
-    They allow accesses of that many elements at a time; extents need not be multiples of anything.
+    They allow accesses of that many elements, up to 16 bytes, at a time; extents need not be multiples of anything.
     """
 
     a: AccessWidth = 1
@@ -174,8 +175,17 @@ class Alignment(SpecModel):
     c: AccessWidth = 1
 
 
+class Storage(SpecModel):
+    """Types of the elements in memory. Halves are converted to float32 on the way in, and rounded to nearest on the way out."""
+
+    a: Element = "f32"
+    b: Element = "f32"
+    c: Element = "f32"
+    """Of C, and of vectors and matrices that the epilogue reads."""
+
+
 class GemmSpec(KernelSpec):
-    """C = epilogue(alpha * op(A) * op(B) + beta * C) in float32."""
+    """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32."""
 
     kind: Literal["gemm"]
     order: Literal["row_major", "column_major"] = "row_major"
@@ -186,6 +196,7 @@ class GemmSpec(KernelSpec):
     """``one`` leaves the factor out of the kernel."""
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads C."""
+    storage: Storage = Storage()
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()

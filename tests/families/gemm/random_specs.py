@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 EXTENTS = st.sampled_from([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128])
 SMALL_EXTENTS = st.sampled_from([1, 2, 4, 8, 16, 24, 32, 64])
-WIDTHS = st.sampled_from([1, 2, 4])
+WIDTHS = st.sampled_from([1, 2, 4, 4, 8])
+TYPES = st.sampled_from(["f32", "f32", "f16", "bf16"])
 
 
 @st.composite
 def tiles(draw: st.DrawFn) -> dict[str, Any]:
     """Mostly a hierarchy that divides evenly, sometimes any numbers at all."""
-    if draw(st.integers(0, 9)) == 0:
+    if draw(st.integers(0, 9)) == 7:
         return {
             "threadblock": {"m": draw(EXTENTS), "n": draw(EXTENTS), "k": draw(EXTENTS)},
             "warp": {"m": draw(EXTENTS), "n": draw(EXTENTS)},
@@ -23,9 +24,9 @@ def tiles(draw: st.DrawFn) -> dict[str, Any]:
     thread_m, thread_n = draw(st.sampled_from([1, 2, 3, 4, 4, 4, 5, 8, 8])), draw(st.sampled_from([1, 2, 3, 4, 4, 4, 6, 8, 8]))
     lanes_m = draw(st.sampled_from([1, 2, 4, 8, 16, 32]))
     warp_m, warp_n = thread_m * lanes_m, thread_n * (32 // lanes_m)
-    warps_m, warps_n = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 1, 2]))
+    warps_m, warps_n = draw(st.sampled_from([1, 2, 2, 4, 3])), draw(st.sampled_from([1, 1, 2]))
     return {
-        "threadblock": {"m": warp_m * warps_m, "n": warp_n * warps_n, "k": draw(st.sampled_from([1, 2, 4, 8, 16, 32]))},
+        "threadblock": {"m": warp_m * warps_m, "n": warp_n * warps_n, "k": draw(st.sampled_from([8, 16, 32, 4, 2, 1]))},
         "warp": {"m": warp_m, "n": warp_n},
         "thread": {"m": thread_m, "n": thread_n},
     }
@@ -62,6 +63,9 @@ TILED = st.fixed_dictionaries(
 def mend(fields: dict[str, Any]) -> dict[str, Any]:
     """The same spec without most of the combinations that are known not to work."""
     loop = fields["mainloop"]
+    halves = [name for name, element in fields["storage"].items() if element != "f32"]
+    narrow = {name: width if name in halves else min(4, width) for name, width in fields["alignment"].items()}
+    fields = {**fields, "alignment": narrow}
     if loop["strategy"] == "naive":
         return {**fields, "decomposition": {"scheme": "data_parallel"}}
     loop = {**loop, "min_blocks_per_sm": 1}
@@ -74,6 +78,10 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
         tile |= {"warp": {"m": 64, "n": 32}, "thread": {"m": 8, "n": 8}}
     if loop["copies"] == "registers":
         fields = {**fields, "cache": {}}
+    block, warp = tile["threadblock"], tile["warp"]
+    threads = 32 * (block["m"] // warp["m"]) * (block["n"] // warp["n"])
+    depth = max(block["k"], threads // min(block["m"], block["n"]))
+    tile = loop["tile"] = {**tile, "threadblock": {**block, "k": depth}}
     if loop["copies"] == "cp_async":
         fields = {**fields, "architecture": "sm_80"}
         loop["stages"] = max(2, loop["stages"])
@@ -131,6 +139,7 @@ ANY = st.fixed_dictionaries(
         ),
         "cache": st.sampled_from([{}, {"streaming_stores": True}, {"l2_prefetch_a": 128}]),
         "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),
+        "storage": st.one_of(st.just({}), st.fixed_dictionaries({"a": TYPES, "b": TYPES, "c": TYPES})),
         "alignment": st.fixed_dictionaries({"a": WIDTHS, "b": WIDTHS, "c": WIDTHS}),
         "mainloop": st.one_of(TILED, TILED, TILED, NAIVE),
         "epilogue": EPILOGUES,

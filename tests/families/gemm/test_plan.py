@@ -123,3 +123,38 @@ def test_a_column_major_c_swaps_the_roles_of_the_operands() -> None:
 def test_every_shipped_spec_has_a_plan(path: Any) -> None:
     plan = gemmgen.plan(path)
     assert plan.sequence.launches and plan.name.isidentifier()
+
+
+HALVES = {"storage": {"a": "f16", "b": "bf16", "c": "f16"}, "alignment": {"a": 8, "b": 8, "c": 4}}
+
+
+def test_halves_through_registers_are_floats_in_shared_memory_and_those_copied_asynchronously_stay_halves() -> None:
+    deep = tile(threadblock={"k": 16})
+    loop = planned(**HALVES, mainloop=deep).loop
+    assert isinstance(loop, TiledLoop)
+    assert (loop.b.copy.vector, loop.b.store_width, loop.b.shared_bytes) == (8, 4, 4)
+    kept = planned(**HALVES, transpose="tn", architecture="sm_80", mainloop={**deep, "copies": "cp_async"})
+    assert isinstance(kept.loop, TiledLoop)
+    assert (kept.loop.b.copy.vector, kept.loop.b.store_width, kept.loop.b.shared_bytes) == (8, 8, 2)
+    assert kept.shared_bytes == 2 * 16 * (128 + 128) * 2
+    assert all(access.conflicts == 0 for access in kept.loop.accesses)
+
+
+def test_arrays_of_halves_have_their_type_and_half_the_alignment_in_bytes() -> None:
+    arrays = {array.name: array for array in planned(**HALVES, epilogue=[{"op": "residual"}]).sequence.arrays}
+    assert {name: array.type for name, array in arrays.items()} == {"A": "f16", "B": "bf16", "C": "f16", "Z": "f16"}
+    assert (arrays["A"].alignment, arrays["Z"].alignment) == (16, 8)
+
+
+def test_halves_that_an_asynchronous_copy_would_have_to_take_one_by_one_are_rejected() -> None:
+    assert codes(**HALVES, architecture="sm_80", mainloop={"copies": "cp_async"}) == {"cp_async_width"}
+
+
+def test_no_access_is_wider_than_16_bytes() -> None:
+    assert codes(alignment={"a": 8}) == {"alignment"}
+
+
+def test_bfloat16_is_rounded_by_integers_only_where_there_is_no_instruction() -> None:
+    fields: dict[str, Any] = {"storage": {"c": "bf16"}}
+    assert "cvt.rn.bf16" not in gemmgen.render(planned(**fields)).text
+    assert "cvt.rn.bf16" in gemmgen.render(planned(**fields, architecture="sm_80")).text
