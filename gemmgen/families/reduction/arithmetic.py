@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gemmgen.errors import Reason
-from gemmgen.families.reduction.elementwise import DATA_TYPES, HELD_IN, Abs, Cast, Elementwise, Square
+from gemmgen.families.reduction.elementwise import DATA_TYPES, HELD_IN, Abs, Cast, Square
 from gemmgen.families.reduction.numbers import FLOATS
 from gemmgen.families.reduction.spec import ReductionSpec
+from gemmgen.families.reduction.steps import UNSIGNED, Step, plan_steps
 from gemmgen.launch import BYTES, C_TYPES, Argument, ArrayArgument, DataType
 
 StateKind = Literal["scalar", "extremum", "logsumexp", "moments"]
@@ -24,7 +24,6 @@ COMBINERS: dict[str, str] = {
 }  # fmt: skip
 """The operation that combines two states: the name of its macro."""
 
-UNSIGNED = {"s32": "unsigned int", "s64": "unsigned long long"}
 _LIMITS = {
     "s32": ("-2147483647 - 1", "2147483647"),
     "s64": ("-9223372036854775807ll - 1", "9223372036854775807ll"),
@@ -32,48 +31,6 @@ _LIMITS = {
     "f64": ("-__longlong_as_double(0x7ff0000000000000ll)", "__longlong_as_double(0x7ff0000000000000ll)"),
 }
 """The smallest and the largest value of each type; for floats, the infinities."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One elementwise operation as the kernel does it: ``target`` is the variable that holds the value afterwards."""
-
-    operation: Elementwise
-    kind: DataType
-    """Type of the value before it."""
-    result: DataType
-    source: str
-    target: str
-    arguments: tuple[Argument, ...]
-    literal: str = ""
-    """The constant of the operation, as CUDA writes it in ``kind``."""
-
-    @property
-    def c_type(self) -> str:
-        return C_TYPES[self.kind]
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind in FLOATS
-
-    @property
-    def zero(self) -> str:
-        return {"f32": "0.0f", "f64": "0.0"}.get(self.kind, "0")
-
-    @property
-    def unsigned_c(self) -> str:
-        """The unsigned type in which integers wrap around."""
-        return UNSIGNED[self.kind]
-
-    @property
-    def cast_to(self) -> DataType:
-        """The type that a cast rounds to."""
-        assert isinstance(self.operation, Cast)
-        return DATA_TYPES[self.operation.type]
-
-    @property
-    def result_c_type(self) -> str:
-        return C_TYPES[self.result]
 
 
 @dataclass(frozen=True)
@@ -130,6 +87,11 @@ class Arithmetic:
     def state_c(self) -> str:
         """The C type of what is carried from element to element."""
         return STATE_NAMES.get(self.state, self.compute_c)
+
+    @property
+    def counter_c(self) -> str:
+        """The type of an index or a count in a state: as wide as the number beside it, so that no byte of it is unused."""
+        return "int" if BYTES[self.compute] == 4 else "long long"
 
     @property
     def state_bytes(self) -> int:
@@ -252,9 +214,10 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     combiner = COMBINERS[operation]
     own = {"sum_of_squares": (Square(op="square"),), "l2_norm": (Square(op="square"),), "l1_norm": (Abs(op="abs"),)}
     accumulator = _accumulator(spec, stored, reasons)
-    held = _steps(spec.prologue, accumulator, "prologue", reasons)[1]
+    held = plan_steps(spec.prologue, accumulator, "prologue", [])[1]
     back = () if held == accumulator else (Cast(op="cast", type=_type_name(accumulator)),)
-    prologue, _ = _steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [])
+    plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons)
+    prologue, _ = plan_steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [])
     compute: DataType = "s32" if operation in TRUTHS else accumulator
     if operation in ("logsumexp", "mean_variance") and compute not in FLOATS:
         need = "a floating-point accumulator: float32 or float64"
@@ -268,9 +231,13 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     result = _result_type(operation, compute)
     if state == "moments" and spec.epilogue:
         reasons.append(Reason("epilogue", "epilogue", "an epilogue", "none: mean_variance writes two arrays, which is applied to?"))
-    epilogue, last = _steps(spec.epilogue, result, "epilogue", reasons)
+    epilogue, last = plan_steps(spec.epilogue, result, "epilogue", [])
     default_output = "u8" if operation in TRUTHS and not spec.epilogue else last
     output = DATA_TYPES[spec.output] if spec.output else default_output
+    stores = () if output in (last, "u8") else (Cast(op="cast", type=_type_name(output)),)
+    plan_steps((*spec.epilogue, *stores), result, "epilogue", reasons)
+    if state == "moments" and output not in FLOATS:
+        reasons.append(Reason("output", "output", str(spec.output), "a floating-point type for mean and variance"))
     if output == "u8" and (operation not in TRUTHS or spec.epilogue):
         reasons.append(Reason("output", "output", "bool", "another type: only any and all, without epilogue, give truth values"))
     return Arithmetic(
@@ -313,37 +280,3 @@ def _result_type(operation: str, compute: DataType) -> DataType:
     if operation in ("mean", "l2_norm") and compute not in FLOATS:
         return "f64"
     return compute
-
-
-def _steps(
-    operations: Sequence[Elementwise], kind: DataType, place: Literal["prologue", "epilogue"], reasons: list[Reason]
-) -> tuple[tuple[Step, ...], DataType]:
-    """The operations with the types of their values, and the type after them."""
-    steps: list[Step] = []
-    seen: dict[str, int] = {}
-    name, names = "value", 1
-    for index, operation in enumerate(operations):
-        problem = operation.problem(kind, place)
-        if problem is not None:
-            reasons.append(Reason("elementwise", f"{place}.{index}", f"{operation.op} of {problem[0]}", problem[1]))
-        result = operation.result_type(kind)
-        target = name
-        if result != kind:
-            names += 1
-            target = f"value{names}"
-        arguments = operation.arguments(seen.get(operation.op, 0), kind)
-        seen[operation.op] = seen.get(operation.op, 0) + 1
-        steps.append(Step(operation, kind, result, name, target, arguments, _literal(operation, kind)))
-        name, kind = target, result
-    return tuple(steps), kind
-
-
-def _literal(operation: Elementwise, kind: DataType) -> str:
-    from gemmgen.rendering import float_literal
-
-    factor = getattr(operation, "factor", None)
-    if factor is None:
-        return ""
-    if kind == "f32":
-        return float_literal(factor)
-    return repr(float(factor)) if kind == "f64" else str(int(factor))

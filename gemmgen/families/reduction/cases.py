@@ -117,6 +117,8 @@ def fill_array(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...
     a = plan.arithmetic
     if name != "X":
         return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    if a.operation == "product" and (a.prologue or (a.is_float and a.stored not in FLOATS)):
+        return _factors(plan, shape, rng)
     if a.stored not in FLOATS:
         return _integers(plan, case.data, shape, rng)
     if case.data == "extremes":
@@ -129,6 +131,18 @@ def fill_array(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...
         lines = max(1, values.size // max(1, case.dimensions["reduced"]))
         values = np.where(rng.random(shape) < 2.0 * lines / max(1, values.size), special, values)
     return values
+
+
+def _factors(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Factors whose products in floating point stay within its range on every way, before or after a prologue.
+
+    An exponential turns 0 into 1 and 1 into e; everything else turns 1 and -1 into numbers of one size.
+    """
+    import numpy as np
+
+    if any(step.operation.op == "exp" for step in plan.arithmetic.prologue):
+        return np.where(rng.random(shape) < 0.01, rng.choice([-1, 1], shape), 0)
+    return rng.choice([-1, 1], shape)
 
 
 def _small(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:

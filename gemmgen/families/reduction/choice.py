@@ -112,7 +112,8 @@ def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | Ro
 
 def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int, element_bytes: int) -> BlockChoice:
     if strategy.name in SERIES:
-        threads, vector, unroll = strategy.threads or 256, strategy.vector or 1, strategy.unroll or 1
+        vector = int(strategy.vector or 1)
+        threads, unroll = strategy.threads or 256, strategy.unroll or 1
         number = SERIES.index(strategy.name)
         items = strategy.items_per_thread or (1 if number < 3 else 2 if number < 6 else max(8, vector * unroll))
         streams = number >= 6

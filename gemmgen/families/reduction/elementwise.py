@@ -46,6 +46,11 @@ class Elementwise(SpecModel):
         """The type that the value has afterwards; halves are held in float32."""
         return kind
 
+    @property
+    def becomes_integer(self) -> bool:
+        """Whether the value is an integer afterwards, whatever it was."""
+        return False
+
     def arguments(self, index: int, kind: DataType) -> tuple[Argument, ...]:
         """Kernel arguments that the operation adds; ``index`` counts the operations of its kind, from 0."""
         return ()
@@ -207,6 +212,10 @@ class Cast(Elementwise):
 
     def result_type(self, kind: DataType) -> DataType:
         return HELD_IN[DATA_TYPES[self.type]]
+
+    @property
+    def becomes_integer(self) -> bool:
+        return DATA_TYPES[self.type] not in FLOATS
 
     def describe(self) -> str:
         return f"cast to {self.type}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.launch import DataType
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 FLOATS: tuple[DataType, ...] = ("f32", "f64", "f16", "bf16")
@@ -16,6 +15,8 @@ UNIT_ROUNDOFF: dict[str, float] = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0*
 """Largest relative error of rounding to nearest."""
 SMALLEST: dict[str, float] = {"f32": 2.0**-149, "f64": 2.0**-1074, "f16": 2.0**-24, "bf16": 2.0**-133}
 """The smallest positive number: more than any rounding errs in the subnormal range."""
+OVERFLOW: dict[str, float] = {"f32": 2.0**128 - 2.0**103, "f64": float("inf"), "f16": 65520.0, "bf16": 2.0**128 - 2.0**119}
+"""The smallest magnitude that is rounded to infinity; nothing that the references compute in reaches that of float64."""
 INTEGER_TYPES = {"s8": "int8", "u8": "uint8", "s32": "int32", "s64": "int64"}
 
 
@@ -88,8 +89,17 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
         else:
             certain = np.zeros(value.shape, np.bool_)
         grown = bound + ulps * (UNIT_ROUNDOFF[kind] * (np.abs(value) + bound) + SMALLEST[kind])
-        bound = np.where(np.isfinite(value), np.where(certain, bound, grown), 0.0)
-    return Tracked(value, np.asarray(bound, np.float64), kind)
+        return overflown(Tracked(value, np.asarray(np.where(certain, bound, grown), np.float64), kind), kind)
+
+
+def overflown(result: Tracked, kind: DataType) -> Tracked:
+    """Infinity where a value lies beyond all numbers of ``kind``, even if it errs by its bound; that is then certain."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        beyond = np.isfinite(result.value) & (np.abs(result.value) - result.bound >= OVERFLOW[kind])
+        value = np.where(beyond, np.copysign(np.inf, result.value).astype(result.value.dtype), result.value)
+        return Tracked(value, np.where(np.isfinite(value), result.bound, 0.0), result.kind)
 
 
 def to_type(value: Tracked, kind: DataType) -> Tracked:
@@ -98,18 +108,17 @@ def to_type(value: Tracked, kind: DataType) -> Tracked:
 
     if kind in ("f16", "bf16"):
         narrow = to_type(value, "f32")
-        result = rounded(narrow.value, narrow.bound, kind)
-        return Tracked(result.value, result.bound, "f32")
+        half = rounded(narrow.value, narrow.bound, kind)
+        return Tracked(half.value, half.bound, "f32")
     if kind in FLOATS:
         if value.kind == kind:
             return value
-        wide = value.value.astype(wide_type(kind) if wide_type(kind).itemsize > 8 else np.longdouble)
-        result = rounded(wide, value.bound, kind)
+        result = rounded(value.value.astype(np.longdouble), value.bound, kind)
         return Tracked(result.value.astype(wide_type(kind)), result.bound, kind)
     if kind in ("s8", "u8"):
         whole = to_type(value, "s32")
-        narrow = np.clip(whole.value, -128, 127) if value.kind in FLOATS else whole.value.astype(INTEGER_TYPES[kind])
-        return whole.with_integers(narrow.astype(np.int32))
+        byte = np.clip(whole.value, -128, 127) if value.kind in FLOATS else whole.value.astype(INTEGER_TYPES[kind])
+        return whole.with_integers(byte.astype(np.int32))
     target = np.dtype(INTEGER_TYPES[kind])
     if value.kind in FLOATS:
         limits = np.iinfo(target)

@@ -322,14 +322,15 @@ def _register_reasons(arithmetic: Arithmetic, choice: Choice, accumulators: int)
 
 
 def _shared_memory(arithmetic: Arithmetic, choice: Choice, layout: Layout, finish: str | None) -> tuple[SharedRegion, ...]:
-    size = arithmetic.state_bytes if arithmetic.state != "moments" or arithmetic.state_bytes == 12 else 24
+    size = arithmetic.state_bytes
     if isinstance(layout, LaneLayout):
         return ()
     if isinstance(layout, ColumnLayout):
         if layout.row_threads == 1:
             return ()
         shape: tuple[int, ...] = (layout.row_threads // 2, layout.tile_columns)
-        return (SharedRegion("exchange", arithmetic.state_c, shape, 0, shape[0] * shape[1] * size, "states on their way to another thread"),)
+        meaning = "states on their way to another thread"
+        return (SharedRegion("exchange", arithmetic.state_c, shape, 0, shape[0] * shape[1] * size, meaning),)
     if layout.tree == "shuffle":
         warps = choice.threads // WARP_THREADS
         if warps == 1:

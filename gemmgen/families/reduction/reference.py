@@ -16,9 +16,11 @@ from gemmgen.families.base import Case, Expected
 from gemmgen.families.reduction.elementwise import EXPONENTIAL_ULPS, HELD_IN, square_root
 from gemmgen.families.reduction.numbers import (
     FLOATS,
+    SMALLEST,
     UNIT_ROUNDOFF,
     Tracked,
     clear_bounds,
+    overflown,
     rounded,
     to_type,
     tracked,
@@ -61,7 +63,7 @@ def reduction_reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Ar
                 if isinstance(argument, ArrayArgument):
                     given.append(to_numbers(argument.type, arrays[argument.name]).reshape(result.value.shape))
                 else:
-                    given.append(np.asarray(case.scalars.get(argument.name, argument.default or 0)))
+                    given.append(np.asarray(case.scalars[argument.name]))
             result = step.operation.reference(result, tuple(given))
         return {"Y": _expected(plan, result, shape)}
 
@@ -72,10 +74,11 @@ def _output(plan: ReductionPlan) -> ArrayArgument:
 
 def _expected(plan: ReductionPlan, result: Tracked, shape: tuple[int, ...]) -> Expected:
     final = to_type(result, plan.arithmetic.output)
-    value = final.value.reshape(shape)
+    value, bound = final.value, final.bound
     if final.kind in FLOATS:
         value = value.astype(np.float64)
-    return Expected(value, final.bound.reshape(shape), signed_zeros=final.kind in FLOATS)
+        bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
+    return Expected(value.reshape(shape), bound.reshape(shape), signed_zeros=final.kind in FLOATS)
 
 
 def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
@@ -105,7 +108,8 @@ def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
     if a.operation == "mean":
         whole = to_type(result, a.result)
         count = to_type(tracked(np.array([reduced]), "s64"), a.result)
-        return rounded(whole.value / count.value, clear_bounds(whole.bound / float(max(reduced, 1))), a.result, ulps=_rounds(count, reduced))
+        bound = clear_bounds(whole.bound / float(max(reduced, 1)))
+        return rounded(whole.value / count.value, bound, a.result, ulps=_rounds(count, reduced))
     if a.operation == "l2_norm":
         return square_root(to_type(result, a.result))
     return result
@@ -138,11 +142,14 @@ def _sum(elements: Tracked, depth: int) -> Tracked:
     exact &= held | ~np.isfinite(magnitude)
     inherited = elements.bound.sum(axis=1)
     own = _gamma(depth, kind) * (magnitude + inherited) + value.shape[1] * np.finfo(value.dtype).eps * magnitude
-    return Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind)
+    return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
 def _product(elements: Tracked, depth: int) -> Tracked:
-    """Each of the factors takes part in one rounding, whatever the tree."""
+    """Each of the factors takes part in one rounding, whatever the tree.
+
+    Products of small factors may fall below all numbers on the way, and larger ones then multiply that error.
+    """
     kind, value = elements.kind, elements.value
     total, factors = value.prod(axis=1), value.shape[1]
     sizes = np.abs(value)
@@ -151,7 +158,9 @@ def _product(elements: Tracked, depth: int) -> Tracked:
     exact |= ~np.isfinite(sizes).all(axis=1) | (total == 0)
     inherited = (sizes + elements.bound).prod(axis=1) - sizes.prod(axis=1)
     own = _gamma(factors, kind) * (np.abs(total) + inherited)
-    return Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind)
+    subnormal = np.where(sizes == 0, 1, np.minimum(sizes, 1)).prod(axis=1) < SMALLEST[kind] / (2 * UNIT_ROUNDOFF[kind])
+    own += np.where(subnormal, factors * SMALLEST[kind] * np.maximum(sizes, 1).prod(axis=1), 0)
+    return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
 def _logsumexp(elements: Tracked, depth: int) -> Tracked:
@@ -196,14 +205,16 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
     wide = np.finfo(value.dtype).eps
     mean_error = elements.bound.max(axis=1) + (4 * depth * u + count * wide) * np.abs(value).max(axis=1)
     square_error = 4 * count * mean_error * (spread + mean_error) * (1 + depth) + (depth + 6) * u * squares
-    mean_error = np.where(spread == 0, 0.0, mean_error)
-    square_error = np.where(spread == 0, 0.0, square_error)
+    equal = (spread == 0) & (elements.bound == 0).all(axis=1)  # Nothing is rounded: all distances are 0.
+    mean_error = np.where(equal, 0.0, mean_error)
+    square_error = np.where(equal, 0.0, square_error)
     first = Tracked(mean, np.asarray(clear_bounds(mean_error), np.float64), kind)
     if count <= correction:
         return first, Tracked(nothing, np.zeros(nothing.shape), kind)
     freedom = count - correction
-    variance = rounded(squares / freedom, clear_bounds(square_error / freedom), kind, ulps=2.0)
-    certain = np.where(spread == 0, 0.0, variance.bound)
+    around = overflown(Tracked(squares, np.asarray(clear_bounds(square_error), np.float64), kind), kind)
+    variance = rounded(around.value / freedom, around.bound / freedom, kind, ulps=2.0)
+    certain = np.where(equal, 0.0, variance.bound)
     return first, Tracked(variance.value, certain, kind)
 
 
