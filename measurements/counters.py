@@ -70,7 +70,7 @@ _SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_"
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
 _REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_"
 
-# The counters of the hardware for loads count ldmatrix as well. A copy (LDGSTS) goes through the cache (.ca) or past it
+# The counters of the hardware for shared loads count ldmatrix as well, those for global loads the copies. A copy (LDGSTS) goes through the cache (.ca) or past it
 # (.cg); what counts the two is separate. The metrics with `sass` come from instrumented code and know nothing of arbitration.
 QUANTITIES = (
     Quantity("shared load wavefronts", _shared("wavefronts", "load", "ldmatrix"), ((_WAVEFRONTS + "ld",),)),
@@ -84,8 +84,8 @@ QUANTITIES = (
             (_SASS + "ldgsts",), (_WAVEFRONTS + "ldgsts",),
         ),
     ),
-    Quantity("global load sectors", _global("sectors", "load"), ((_SECTORS + "ld",),)),
-    Quantity("global load requests", _global("requests", "load"), ((_REQUESTS + "ld",),)),
+    Quantity("global load sectors", _global("sectors", "load", "cp.async"), ((_SECTORS + "ld",),)),
+    Quantity("global load requests", _global("requests", "load", "cp.async"), ((_REQUESTS + "ld",),)),
     Quantity("global store sectors", _global("sectors", "store"), ((_SECTORS + "st",),)),
     Quantity("global store requests", _global("requests", "store"), ((_REQUESTS + "st",),)),
     Quantity(
