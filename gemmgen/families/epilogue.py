@@ -128,7 +128,8 @@ class Residual(EpilogueOperation):
         return (ScalarArgument(name, "f32", f"factor of {matrix}", default=1.0),)
 
     def matrices(self, index: int, output: Matrix) -> tuple[Matrix, ...]:
-        return (replace(output, name=numbered("Z", index), leading_dimension=numbered("ldz", index)),)
+        stride = output.batch_stride and numbered("stride_z", index)
+        return (replace(output, name=numbered("Z", index), leading_dimension=numbered("ldz", index), batch_stride=stride),)
 
     def describe(self) -> str:
         return "residual gamma Z"
@@ -354,8 +355,7 @@ class EpilogueStage:
         """All that the stage adds to the kernel's parameters."""
         parameters: list[Argument] = list(self.arguments)
         for matrix in self.matrices:
-            parameters.append(matrix.argument("input"))
-            parameters += [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in matrix.dimensions]
+            parameters += [matrix.argument("input"), *matrix.scalars]
         return tuple(parameters)
 
 
@@ -373,7 +373,7 @@ def epilogue_stages(operations: Sequence[EpilogueOperation], output: Matrix) -> 
 def apply_reference(
     stages: Sequence[EpilogueStage], value: Array, bound: Array, arguments: Mapping[str, Any]
 ) -> tuple[Array, Array]:
-    """Value (m x n) and error bound after all stages; ``arguments`` maps names to matrices, vectors or numbers."""
+    """Value (m x n, or a batch of that) and error bound after all stages; ``arguments`` maps names to matrices, vectors or numbers."""
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gemmgen.families.base import Case
@@ -12,7 +12,18 @@ from gemmgen.formula import round_up
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
 
-def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict[str, int]]) -> list[Case]:
+def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, int]:
+    """All dimensions of a problem of m, n, k without gaps between rows, columns or matrices."""
+    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
+    for dimension in plan.sequence.dimensions:
+        if dimension.name == "batch":
+            problem["batch"] = batch
+        elif dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem
+
+
+def gemm_cases(plan: GemmPlan) -> list[Case]:
     """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
     tile_m, tile_n = plan.tile_m, plan.tile_n
     loop = plan.loop
@@ -42,12 +53,15 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
             continue
         seen.add(size)
         for data in ("integers", "reals"):
-            cases.append(_case(plan, name, problem(plan, size), scalars[data], data))
-    uneven = problem(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)))
+            cases.append(_case(plan, name, packed(plan, size, batch=2), scalars[data], data))
+    uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)), batch=3)
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
     for matrix in matrices:
         padded[matrix.leading_dimension] += 3 * matrix.alignment
+        if matrix.batch_stride is not None:
+            extent = padded[matrix.rows if matrix.row_major else matrix.columns]
+            padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
     offsets = {matrix.name: matrix.alignment for matrix in matrices}
     offsets |= {array.name: 1 for array in plan.sequence.arrays if array.name not in offsets}
     for data in ("integers", "reals"):
@@ -55,7 +69,9 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
         cases.append(_case(plan, "least aligned pointers", uneven, scalars[data], data, offsets=offsets))
     cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
-        cases.append(_case(plan, name, problem(plan, _promised(plan, empty)), scalars["integers"], "integers"))
+        cases.append(_case(plan, name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
+    if plan.batched:
+        cases += _batch_cases(plan, uneven, scalars)
     corners: list[dict[str, float]] = []
     if "alpha" in scalars["integers"]:
         corners.append({"alpha": 0.0})
@@ -67,6 +83,23 @@ def gemm_cases(plan: GemmPlan, problem: Callable[[GemmPlan, Sequence[int]], dict
         name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
         cases.append(_case(plan, name, uneven, {**scalars["integers"], **corner}, "integers"))
     return cases
+
+
+def _batch_cases(plan: GemmPlan, uneven: dict[str, int], scalars: dict[str, dict[str, float]]) -> list[Case]:
+    """Operands that the whole batch shares, matrices that lie among each other, and batches of one and of none."""
+    problems = {
+        "one A for the whole batch": {"stride_a": 0},
+        "one B for the whole batch": {"stride_b": 0},
+        "one A and one B for the whole batch": {"stride_a": 0, "stride_b": 0},
+        "batch of 1": {"batch": 1, "stride_a": 0, "stride_b": 0, "stride_c": 0},
+        "batch of 0": {"batch": 0},
+    }
+    cases = [_case(plan, name, uneven | changes, scalars["integers"], "integers") for name, changes in problems.items()]
+    among = dict(uneven)
+    for matrix in plan.batched:
+        among[str(matrix.batch_stride)] = uneven[matrix.leading_dimension]
+        among[matrix.leading_dimension] *= uneven["batch"]
+    return [*cases, _case(plan, "rows of all products in turn", among, scalars["integers"], "integers")]
 
 
 def _promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -29,6 +29,8 @@ def _layout(matrix: Matrix) -> str:
     text = f"{matrix.rows} x {matrix.columns}{STORAGE[matrix.type]}, {order}-major with leading dimension {matrix.leading_dimension}"
     if matrix.alignment > 1:
         text += f"; pointer and {matrix.leading_dimension} are multiples of {matrix.alignment} elements"
+    if matrix.batch_stride is not None:
+        text += f"; {matrix.batch_stride} elements from one to the next of the batch"
     return text
 
 

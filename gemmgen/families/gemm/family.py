@@ -33,16 +33,14 @@ class GemmFamily(Family):
         return plan_gemm(spec, architecture)
 
     def problem(self, plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
-        problem = dict(zip(self.size_names, sizes, strict=True))
-        for dimension in plan.sequence.dimensions:
-            if dimension.default is not None:
-                problem[dimension.name] = dimension.default.evaluate(problem)
-        return problem
+        from gemmgen.families.gemm.cases import packed
+
+        return packed(plan, sizes)
 
     def cases(self, plan: GemmPlan) -> list[Case]:
         from gemmgen.families.gemm.cases import gemm_cases
 
-        return gemm_cases(plan, self.problem)
+        return gemm_cases(plan)
 
     def fill(
         self, plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator
@@ -69,9 +67,10 @@ class GemmFamily(Family):
     ) -> dict[str, Expected]:
         import numpy as np
 
-        m, n, k = (case.dimensions[name] for name in self.size_names)
+        k = case.dimensions["k"]
         alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
-        value, bound = np.zeros((m, n)), np.zeros((m, n))
+        shape = arrays["C"].shape
+        value, bound = np.zeros(shape), np.zeros(shape)
         arrays = {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
         with np.errstate(invalid="ignore", over="ignore"):
             if alpha != 0:
@@ -84,7 +83,7 @@ class GemmFamily(Family):
                     bound = gamma * (np.abs(a) @ np.abs(b))
                 value, bound = rounded(alpha * product, abs(alpha) * bound)
             if beta != 0:
-                scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros((m, n)))
+                scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros(shape))
                 value, bound = rounded(value + scaled, bound + scaled_bound)
             given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
             value, bound = apply_reference(plan.epilogue, value, bound, given)
@@ -95,7 +94,8 @@ class GemmFamily(Family):
         reads_c = plan.spec.beta == "argument"
         factors = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes
         results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
-        return Cost(2.0 * m * n * k, float(factors + results), "fp32")
+        batch = problem.get("batch", 1)
+        return Cost(2.0 * batch * m * n * k, float(batch * (factors + results)), "fp32")
 
     def summary(self, plan: GemmPlan) -> list[str]:
         from gemmgen.families.gemm.explain import formula_lines

@@ -254,7 +254,8 @@ def _aligned_elements(operand: Operand) -> int:
 
 def shared_loader(a: Operand, b: Operand) -> Operand | None:
     """What copies A in one half of the threads and B in the other, or None if their tiles are not laid out alike."""
-    alike = a.type == b.type and a.copy == b.copy and a.pitch == b.pitch and a.mn_major and b.mn_major and not a.transposes and not b.transposes
+    alike = a.type == b.type and a.copy == b.copy and a.pitch == b.pitch
+    alike = alike and a.mn_major and b.mn_major and not a.transposes and not b.transposes
     if not alike or a.is_async or b.is_async:
         return None
     guards_columns = a.guards_columns or b.guards_columns

@@ -18,11 +18,13 @@ def cublas(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, floa
     a, b, c = arrays["A"], arrays["B"], arrays["C"]
     alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 0.0)
 
+    combine = torch.baddbmm if plan.batched else torch.addmm
+
     def run() -> None:
         if alpha == 1 and beta == 0:
-            torch.mm(a, b, out=c)
+            torch.matmul(a, b, out=c)
         else:
-            torch.addmm(c, a, b, beta=beta, alpha=alpha, out=c)
+            combine(c, a, b, beta=beta, alpha=alpha, out=c)
         for stage in plan.epilogue:
             stage.operation.apply_torch(c, [arrays.get(name, scalars.get(name)) for name in stage.inputs])
 

@@ -133,6 +133,12 @@ class GemmPlan(KernelPlan):
         return tuple(matrix for stage in self.epilogue for matrix in stage.matrices)
 
     @property
+    def batched(self) -> tuple[Matrix, ...]:
+        """Matrices of which each product of a batch has its own."""
+        matrices = (self.matrix_a, self.matrix_b, self.matrix_c, *self.residuals)
+        return matrices if self.spec.batch == "strided" else ()
+
+    @property
     def approximate(self) -> bool:
         """Whether the epilogue calls functions whose last bits differ between backends."""
         return any(stage.operation.approximate for stage in self.epilogue)
@@ -195,6 +201,9 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     reasons = architecture_reasons(spec, architecture)
     matrices = matrix_layouts(spec)
     reasons += _alignment_reasons(matrices)
+    if spec.batch == "strided" and not isinstance(spec.decomposition, DataParallel):
+        need, hint = "data_parallel for a batch", "the workspace is laid out for one product; a batch fills the device without it"
+        reasons.append(Reason("batch", "decomposition.scheme", spec.decomposition.scheme, need, hint))
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | None
     regions: tuple[SharedRegion, ...] = ()
@@ -239,6 +248,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     assert loop is not None
     whole = {"m": spec.multiple_of.m % tile_m == 0, "n": spec.multiple_of.n % tile_n == 0}
     major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
+    parts += ["batched"] if spec.batch == "strided" else []
     types = [matrix.type for matrix in matrices]
     parts += ["_".join(types)] if set(types) != {"f32"} else []
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
@@ -372,7 +382,10 @@ def _tiled_loop(
     if mainloop.loaders == "halves":
         loader = shared_loader(a, b)
         if loader is None:
-            need = "tiles of A and B of one type and shape, contiguous along m and n, copied through registers into mn_major tiles of one padding"
+            need = (
+                "tiles of A and B of one type and shape, contiguous along m and n, "
+                "copied through registers into mn_major tiles of one padding"
+            )
             got = f"{a.extent} x {a.tile_k} and {b.extent} x {b.tile_k}, transpose: {spec.transpose}"
             reasons.append(Reason("loaders", "mainloop.loaders", got, need))
             return None

@@ -11,6 +11,7 @@ from gemmgen.families.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial, S
 from gemmgen.families.matrix import Matrix
 from gemmgen.formula import Formula
 from gemmgen.launch import (
+    GRID_LIMITS,
     Argument,
     ArrayArgument,
     Constraint,
@@ -60,11 +61,13 @@ def gemm_sequence(
         if multiple > 1:
             text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
             constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
+    if spec.batch == "strided":
+        meaning = "problems in the batch; they run along y of the grid, which has no more room"
+        dimensions.append(Dimension("batch", meaning, maximum=GRID_LIMITS[1], default=Formula("1")))
     for matrix in matrices:
         dimensions += matrix.dimensions
         constraints += matrix.constraints
-    integer = [ScalarArgument(dim.name, "s32", dim.meaning) for dim in dimensions]
-    m, n, k, lda, ldb, ldc = integer
+    m, n, k = (ScalarArgument(name, "s32", meaning) for name, meaning in extents.items())
     for stage in epilogue:
         dimensions += stage.dimensions
         constraints += stage.constraints
@@ -76,15 +79,15 @@ def gemm_sequence(
     beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
     alphas = [alpha] if spec.alpha == "argument" else []
     betas = [beta] if reads_c else []
-    factors: list[Argument] = [m, n, k, *alphas, a, lda, b, ldb]
-    result: list[Argument] = [*betas, c, ldc, *(parameter for stage in epilogue for parameter in stage.parameters)]
+    factors: list[Argument] = [m, n, k, *alphas, a, *layout_a.scalars, b, *layout_b.scalars]
+    result: list[Argument] = [*betas, c, *layout_c.scalars, *(parameter for stage in epilogue for parameter in stage.parameters)]
     shared = sum(region.bytes for region in geometry.regions)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 
     def main_launch(arguments: list[Argument], depth: int = 1, blocks: str = tiles) -> KernelLaunch:
         return KernelLaunch(
             entry=name,
-            grid=(Formula(blocks), Formula("1"), Formula(str(depth))),
+            grid=(Formula(blocks), Formula("batch" if spec.batch == "strided" else "1"), Formula(str(depth))),
             block=(geometry.threads, 1, 1),
             arguments=tuple(argument.name for argument in arguments),
             dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),

@@ -165,7 +165,7 @@ class Rasterization(SpecModel):
 
 
 class Alignment(SpecModel):
-    """Promises about addresses, in elements: base pointers and leading dimensions are multiples of these.
+    """Promises about addresses, in elements: base pointers, leading dimensions and batch strides are multiples of these.
 
     They allow accesses of that many elements, up to 16 bytes, at a time; extents need not be multiples of anything.
     """
@@ -197,6 +197,9 @@ class GemmSpec(KernelSpec):
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads C."""
     storage: Storage = Storage()
+    batch: Literal["none", "strided"] = "none"
+    """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a stride of its own,
+    which may be 0 for A and B: all products then share that operand."""
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()

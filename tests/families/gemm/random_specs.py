@@ -63,6 +63,8 @@ TILED = st.fixed_dictionaries(
 def mend(fields: dict[str, Any]) -> dict[str, Any]:
     """The same spec without most of the combinations that are known not to work."""
     loop = fields["mainloop"]
+    if fields["batch"] == "strided":
+        fields = {**fields, "decomposition": {"scheme": "data_parallel"}}
     halves = [name for name, element in fields["storage"].items() if element != "f32"]
     narrow = {name: width if name in halves else min(4, width) for name, width in fields["alignment"].items()}
     fields = {**fields, "alignment": narrow}
@@ -137,6 +139,7 @@ ANY = st.fixed_dictionaries(
             + [{"scheme": scheme, "slices": slices} for scheme in ("split_k_serial", "split_k_parallel") for slices in (2, 3, 17)]
             + [{"scheme": "stream_k", "blocks": blocks} for blocks in (1, 3, 8, 100)]
         ),
+        "batch": st.sampled_from(["none", "none", "strided"]),
         "cache": st.sampled_from([{}, {"streaming_stores": True}, {"l2_prefetch_a": 128}]),
         "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),
         "storage": st.one_of(st.just({}), st.fixed_dictionaries({"a": TYPES, "b": TYPES, "c": TYPES})),

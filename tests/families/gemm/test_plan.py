@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import SPECS
 
@@ -158,3 +159,26 @@ def test_bfloat16_is_rounded_by_integers_only_where_there_is_no_instruction() ->
     fields: dict[str, Any] = {"storage": {"c": "bf16"}}
     assert "cvt.rn.bf16" not in gemmgen.render(planned(**fields)).text
     assert "cvt.rn.bf16" in gemmgen.render(planned(**fields, architecture="sm_80")).text
+
+
+def test_a_batch_runs_along_y_and_its_arrays_have_a_first_dimension() -> None:
+    plan = planned(batch="strided", epilogue=[{"op": "residual"}])
+    launch = plan.sequence.launches[0]
+    assert launch.grid_of({"m": 129, "n": 128, "batch": 7}) == (2, 7, 1)
+    shapes = {array.name: [str(extent) for extent in array.shape] for array in plan.sequence.arrays}
+    assert shapes == {"A": ["batch", "m", "k"], "B": ["batch", "k", "n"], "C": ["batch", "m", "n"], "Z": ["batch", "m", "n"]}
+    assert codes(batch="strided", decomposition={"scheme": "split_k_serial", "slices": 2}) == {"batch"}
+    batch = next(dimension for dimension in plan.sequence.dimensions if dimension.name == "batch")
+    assert batch.maximum == 65535
+
+
+def test_a_batch_is_called_on_arrays_that_share_an_operand() -> None:
+    kernel = gemmgen.compile(fields(batch="strided", alignment={}))
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (3, 5, 9)).astype(np.float32), rng.integers(-4, 5, (9, 7)).astype(np.float32)
+    c = np.full((3, 5, 7), np.nan, np.float32)
+    kernel(A=a, B=np.broadcast_to(b, (3, 9, 7)), C=c)
+    assert (c == a @ b).all()
+    kernel(A=a[:1], B=b[None], C=c[:1], alpha=2.0)
+    assert (c[0] == 2 * (a @ b)[0]).all()
+    kernel(A=a[:0], B=np.broadcast_to(b, (0, 9, 7)), C=c[:0])
