@@ -70,7 +70,8 @@ _SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_"
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
 _REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_"
 
-# The counters of the hardware for shared loads count ldmatrix as well, those for global loads the copies. A copy (LDGSTS) goes through the cache (.ca) or past it
+# The counters of the hardware for shared loads count ldmatrix as well, those for global loads the copies. A copy (LDGSTS) goes
+# through the cache (.ca) or past it
 # (.cg); what counts the two is separate. The metrics with `sass` come from instrumented code and know nothing of arbitration.
 QUANTITIES = (
     Quantity("shared load wavefronts", _shared("wavefronts", "load", "ldmatrix"), ((_WAVEFRONTS + "ld",),)),
