@@ -57,8 +57,9 @@ def gemm_cases(plan: GemmPlan) -> list[Case]:
     uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)), batch=3)
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
-    for matrix in matrices:
-        padded[matrix.leading_dimension] += 3 * matrix.alignment
+    for index, matrix in enumerate(matrices):
+        # Each its own, so that one in place of another shows.
+        padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
         if matrix.batch_stride is not None:
             extent = padded[matrix.rows if matrix.row_major else matrix.columns]
             padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
