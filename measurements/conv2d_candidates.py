@@ -31,6 +31,7 @@ class Candidate:
     gemm_m: str = "pixels"
     store: str = "direct"
     rasterization: str = "channels_first"
+    input_cache: str = "l2"
     batches: tuple[int, ...] = (16, 128)
 
     @property
@@ -40,6 +41,7 @@ class Candidate:
         parts += [f"split{self.split_k}"] if self.split_k > 1 else []
         parts += ["channels"] if self.gemm_m != "pixels" else []
         parts += ["shared"] if self.store != "direct" else []
+        parts += ["l1"] if self.input_cache == "l1" else []
         parts += ["pixels_first"] if self.rasterization != "channels_first" else []
         return "_".join(parts)
 
@@ -56,6 +58,7 @@ class Candidate:
                 "instruction": "m16n8k32",
             },
             "stages": self.stages,
+            "input_cache": self.input_cache,
             "convolution": {
                 "c": c, "k": k, "r": r, "s": r, "stride_h": stride, "stride_w": stride, "padding_h": r // 2,
                 "padding_w": r // 2, "dilation_h": 1, "dilation_w": 1,
@@ -70,29 +73,35 @@ class Candidate:
 
 
 CANDIDATES = (
-    Candidate(256, 128, 64, 64, 64, 3, batches=(128,)),
+    Candidate(256, 128, 64, 64, 64, 3),
     Candidate(256, 128, 64, 64, 64, 4),
+    Candidate(256, 128, 64, 64, 64, 3, input_cache="l1"),
     Candidate(128, 256, 64, 64, 64, 3),
     Candidate(128, 128, 64, 64, 64, 3, 2),
     Candidate(128, 128, 64, 64, 64, 4, 2),
+    Candidate(128, 128, 64, 64, 64, 3, 2, input_cache="l1"),
     Candidate(128, 128, 64, 64, 32, 4, 1),
     Candidate(128, 128, 128, 64, 64, 3, 2),
-    Candidate(256, 64, 64, 64, 64, 4, 2),
-    Candidate(256, 64, 64, 64, 32, 3, 1),
-    Candidate(128, 64, 64, 64, 32, 3, 3),
-    Candidate(128, 64, 64, 64, 32, 6, 2),
-    Candidate(128, 64, 64, 32, 64, 3, 3),
-    Candidate(64, 128, 64, 32, 64, 3, 3),
-    Candidate(64, 256, 64, 32, 64, 2, 1),
-    Candidate(64, 64, 64, 32, 32, 2, 5),
-    Candidate(64, 64, 64, 32, 32, 4, 4),
+    Candidate(256, 64, 64, 64, 64, 3, 2),
+    Candidate(256, 64, 64, 64, 64, 3, 2, input_cache="l1"),
+    Candidate(128, 64, 64, 64, 32, 3, 4),
+    Candidate(128, 64, 64, 64, 32, 6, 3),
+    Candidate(128, 64, 64, 64, 32, 3, 3, input_cache="l1"),
+    Candidate(128, 64, 64, 32, 64, 2, 4),
+    Candidate(64, 128, 64, 32, 64, 3, 4),
+    Candidate(64, 256, 64, 32, 64, 2, 2),
+    Candidate(64, 64, 64, 32, 32, 2, 6),
+    Candidate(64, 64, 64, 32, 32, 4, 5),
+    Candidate(64, 64, 64, 32, 32, 4, 5, input_cache="l1"),
     Candidate(64, 64, 128, 32, 32, 4, 3),
-    Candidate(64, 64, 64, 32, 32, 4, 4, rasterization="pixels_first", batches=(16,)),
+    Candidate(128, 32, 64, 32, 32, 4, 4, batches=(16,)),
+    Candidate(64, 32, 128, 32, 16, 4, 5, batches=(16,)),
+    Candidate(64, 64, 64, 32, 32, 4, 5, rasterization="pixels_first"),
     Candidate(64, 64, 128, 32, 32, 3, 4, split_k=2, batches=(16,)),
     Candidate(64, 64, 128, 32, 32, 3, 4, split_k=4, batches=(16,)),
     Candidate(128, 128, 64, 64, 64, 4, 2, gemm_m="output_channels", store="shared", batches=(128,)),
 )
-"""The sweep. A candidate whose tile has more channels than the layer is left out."""
+"""The sweep. Left out for a layer: tiles with more channels or a deeper step than it has, and the L1 for a single tap."""
 
 
 def compile_candidates(layers: Sequence[Layer], architecture: str) -> dict[tuple[Layer, Candidate], tuple[Conv2dPlan, Binary]]:
@@ -101,7 +110,8 @@ def compile_candidates(layers: Sequence[Layer], architecture: str) -> dict[tuple
     for layer in layers:
         for candidate in CANDIDATES:
             channels = candidate.n if candidate.gemm_m == "pixels" else candidate.m
-            if channels > layer[2] or candidate.k > layer[0] * layer[3] ** 2:
+            useless = candidate.input_cache == "l1" and layer[3] == 1
+            if useless or channels > layer[2] or candidate.k > layer[0] * layer[3] ** 2:
                 continue
             try:
                 plan = api.plan(candidate.spec(layer), architecture)

@@ -32,8 +32,6 @@ SHAPES = [(n, n, n) for n in SQUARES] + [
 ]  # fmt: skip
 LARGEST_WORKSPACE = 64 << 20
 """Bytes; an instance that would need more for a shape was made for another one."""
-SPREAD_OF_BLOCKS = 48
-"""An instance whose grid has so many times the blocks of the smallest grid is no candidate either."""
 
 
 def takes(planned: KernelPlan, problem: dict[str, int]) -> bool:
@@ -48,8 +46,6 @@ def measure(candidates: list[tuple[str, Candidate]], shape: tuple[int, int, int]
     first = candidates[0][1].plan
     problem = family_of(first.spec).problem(first, shape)
     fitting = [(label, c) for label, c in candidates if takes(c.plan, problem)]
-    blocks = {label: math.prod(c.plan.sequence.launches[0].grid_of(problem)) for label, c in fitting}
-    fitting = [(label, c) for label, c in fitting if blocks[label] <= SPREAD_OF_BLOCKS * min(blocks.values())]
     report = benchmark([candidate for _, candidate in fitting], problem, rounds=rounds)
     labels = {candidate.plan.name: label for label, candidate in fitting}
     rows = [
