@@ -14,9 +14,10 @@ from typing import Any, Literal
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
 
-FilterOrder = Literal["plain", "octets", "quads"]
+FilterOrder = Literal["plain", "octets", "quads", "pairs"]
 """How the output channels of a reordered filter follow one another within 32: as they are; or so that the lane that holds
-results of a tensor core holds 8 or 4 consecutive channels of a pixel. A convolution's plan says which it reads."""
+results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. A convolution's
+plan says which it reads."""
 
 
 class ChannelsPadded(UserWarning):
@@ -88,13 +89,15 @@ def channel_order(order: FilterOrder) -> tuple[int, ...]:
     """Which of 32 output channels lies at each position of a reordered filter.
 
     Lane l of a warp holds rows l / 4 and columns l % 4 * 2 + {0, 1} of each 8 x 8 block of results. ``octets``: channels are
-    columns, and the four blocks' columns of a lane are 8 consecutive channels. ``quads``: channels are rows, and the four
-    blocks' rows of a lane are 4 consecutive channels.
+    columns, and the four blocks' columns of a lane are 8 consecutive channels; ``pairs``: 4 consecutive ones, and 4 that are
+    16 further. ``quads``: channels are rows, and the four blocks' rows of a lane are 4 consecutive channels.
     """
     if order == "plain":
         return tuple(range(CHANNELS))
     if order == "octets":
         return tuple(position % 8 // 2 * 8 + position // 8 * 2 + position % 2 for position in range(CHANNELS))
+    if order == "pairs":
+        return tuple(p // 16 * 16 + p % 8 // 2 * 4 + p // 8 % 2 * 2 + p % 2 for p in range(CHANNELS))
     return tuple(position % 8 * 4 + position // 8 for position in range(CHANNELS))
 
 

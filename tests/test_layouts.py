@@ -61,7 +61,7 @@ def test_nchw4_quads():
     assert np.array_equal(layouts.nchw4_to_nchw(x.reshape(2, 2, 4, 3, 4).transpose(0, 1, 3, 4, 2)), x)
 
 
-@pytest.mark.parametrize("order", ["plain", "octets", "quads"])
+@pytest.mark.parametrize("order", ["plain", "octets", "quads", "pairs"])
 def test_a_reordered_filter_comes_back(order):
     w = values(64, 96, 3, 2)
     reordered = layouts.reorder_filter(w, order)
@@ -69,7 +69,7 @@ def test_a_reordered_filter_comes_back(order):
     assert np.array_equal(layouts.nchw32_to_nchw(layouts.restore_filter(reordered, order)), w)
 
 
-@pytest.mark.parametrize("order", ["plain", "octets", "quads"])
+@pytest.mark.parametrize("order", ["plain", "octets", "quads", "pairs"])
 def test_a_blocked_filter_is_reordered_like_a_plain_one(order):
     w = values(32, 64, 1, 3)
     assert np.array_equal(layouts.reorder_filter(layouts.nchw_to_nchw32(w), order), layouts.reorder_filter(w, order))
@@ -81,7 +81,7 @@ def test_filters_that_are_missing_to_32_are_zero():
     assert not layouts.restore_filter(reordered, "octets")[40:].any()
 
 
-@pytest.mark.parametrize("order", ["plain", "octets", "quads"])
+@pytest.mark.parametrize("order", ["plain", "octets", "quads", "pairs"])
 def test_an_order_is_a_permutation(order):
     assert sorted(layouts.channel_order(order)) == list(range(32))
 

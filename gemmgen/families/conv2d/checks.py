@@ -12,6 +12,7 @@ from gemmgen.families.conv2d.tiles import CHANNELS, OperandTile
 from gemmgen.target import WARP_THREADS, Architecture
 
 TAP_BYTES = 8
+FEWEST_OTHER_REGISTERS = 16
 OTHER_PARAMETER_BYTES = 256
 """What the parameters of a kernel take beside the table, at most."""
 
@@ -134,8 +135,8 @@ def resource_reasons(
         need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
         reasons.append(Reason("blocks_per_sm", "min_blocks_per_sm", got, need))
     budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
-    if registers > budget:
+    if registers + FEWEST_OTHER_REGISTERS > budget:
+        got = f"{registers} registers a thread for results, fragments and pixels, and {FEWEST_OTHER_REGISTERS} for all else"
         need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
-        hint = "use smaller warp tiles, fewer threads or fewer blocks"
-        reasons.append(Reason("registers", "tile.warp", f"about {registers} registers a thread", need, hint))
+        reasons.append(Reason("registers", "tile.warp", got, need, "use smaller warp tiles, fewer threads or fewer blocks"))
     return reasons

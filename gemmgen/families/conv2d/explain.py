@@ -34,6 +34,7 @@ _ORDERS = {
     "plain": "their own order",
     "octets": 'the order "octets"',
     "quads": 'the order "quads"',
+    "pairs": 'the order "pairs"',
 }
 _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
 
@@ -128,7 +129,7 @@ def _shared(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     lines.append(("copies", f"16 bytes a lane: {store.wavefronts} wavefronts, {store.conflicts} conflicts"))
     lines.append(("ldmatrix.x4", f"{fragment.wavefronts} wavefronts, {fragment.conflicts} conflicts"))
     if plan.exchange:
-        writes, reads = exchange_costs(plan.channels_are_rows)
+        writes, reads = exchange_costs(plan.channels_are_rows, plan.lane)
         text = f"{writes.wavefronts} + {reads.wavefronts} wavefronts, {writes.conflicts + reads.conflicts} conflicts"
         lines.append(("exchange", f"{text} for 8 pixels x 32 channels"))
     return tuple(lines)
@@ -138,10 +139,18 @@ def _epilogue(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     direct = "straight from the accumulators; the filter's order makes a lane's channels consecutive"
     way = "through shared memory" if plan.exchange else direct
     conversion = "an addition, since the sums are small and begin at a large float" if plan.biased else "a conversion"
-    steps = [("results", way), ("a lane stores", f"{plan.lane.channels} consecutive channels of a pixel")]
+    steps = [("results", way), ("a lane stores", _lane(plan))]
     if plan.output.type != "s32":
         steps.append(("to float", conversion))
     if plan.output.type == "s8":
         how = "the bounds of saturation" if plan.saturation is not None else "its own operations"
+        how = "saturating multiply-adds to [0, 1], on a scale of 1/128" if plan.unit else how
         steps.append(("activation", f"{plan.spec.activation.describe() or 'none'}, by {how}"))
     return tuple(steps)
+
+
+def _lane(plan: Conv2dPlan) -> str:
+    lane = plan.output_lane
+    if lane.quads_apart == 4:
+        return f"{lane.channels} consecutive channels of a pixel"
+    return f"4 consecutive channels of a pixel, and 4 that are {lane.quads_apart} further"

@@ -8,19 +8,20 @@ from typing import Literal
 
 from gemmgen.errors import PlanError
 from gemmgen.families.base import KernelPlan, SharedRegion
+from gemmgen.families.conv2d.activation import INT8_HIGH
 from gemmgen.families.conv2d.checks import resource_reasons, shape_reasons, tile_reasons
 from gemmgen.families.conv2d.problem import fixed_parameters
 from gemmgen.families.conv2d.sequence import TapTable, build_sequence
 from gemmgen.families.conv2d.spec import Conv2dSpec, Output
-from gemmgen.families.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, QUADS, LaneOutput, OperandTile
+from gemmgen.families.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.formula import round_up
 from gemmgen.launch import Argument
 from gemmgen.layouts import FilterOrder
 from gemmgen.target import WARP_THREADS, Architecture
 
-OTHER_REGISTERS = 36
-"""Registers for addresses, counters and predicates that an instance needs beside its results and fragments; an estimate."""
+OTHER_REGISTERS = 28
+"""Registers for addresses, counters and predicates that an instance takes beside that if it may; an estimate."""
 EXACT_FLOAT_DEPTH = 256
 """Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 FINISH_THREADS = 256
@@ -41,6 +42,9 @@ _CONSTANTS = {
     "dilation_w": "kDilationW",
     "groups": "kGroups",
 }
+
+
+_FILTER_ORDERS: dict[LaneOutput, FilterOrder] = {OCTETS: "octets", PAIRS: "pairs", QUADS: "quads"}
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,13 @@ class Conv2dPlan(KernelPlan):
     """Whether sums begin at the bits of a large float, so that they need no conversion."""
     saturation: tuple[float, float] | None
     """Bounds of an int8 result that take care of the activation too; None if it has to be computed."""
+    unit: bool
+    """Whether results are scaled so that saturation to [0, 1] bounds them: the factor 1/128 is exact."""
     exchange: bool
     lane: LaneOutput
+    """What a lane takes of the accumulators."""
+    output_lane: LaneOutput
+    """What a lane finishes; something else where another kernel does that."""
     filter_order: FilterOrder
     v: Mapping[str, str]
     """How the source writes each parameter: a constant's name, a kernel argument's, or a number."""
@@ -92,7 +101,7 @@ class Conv2dPlan(KernelPlan):
     finish_entry: str
     finish_arguments: tuple[Argument, ...]
     registers: int
-    """An estimate."""
+    """For a thread, an estimate."""
 
     @property
     def operands(self) -> dict[str, OperandTile]:
@@ -139,7 +148,12 @@ class Conv2dPlan(KernelPlan):
     @property
     def finish_pixels(self) -> int:
         """Pixels of a block that adds up parts."""
-        return FINISH_THREADS * self.lane.channels // CHANNELS
+        return FINISH_THREADS // self.output_lane.lanes_per_pixel
+
+    @property
+    def exchange_swizzle(self) -> str:
+        """How the exchange permutes groups of channels, as a C expression over ``pixel``."""
+        return exchange_swizzle(self.channels_are_rows, self.lane)
 
     @property
     def formula(self) -> str:
@@ -173,17 +187,18 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     pixel_tile, filter_tile = (columns, rows) if channels_are_rows else (rows, columns)
     warp_pixels, warp_channels = (tile.warp.n, tile.warp.m) if channels_are_rows else (tile.warp.m, tile.warp.n)
     exchange = spec.store == "shared"
-    lane = QUADS if channels_are_rows and not exchange else OCTETS
-    filter_order: FilterOrder = "plain" if exchange else ("quads" if channels_are_rows else "octets")
+    output_lane = QUADS if channels_are_rows and not exchange else OCTETS if spec.output.type == "s8" else PAIRS
+    lane = PAIRS if spec.split_k > 1 and output_lane is OCTETS else output_lane
+    filter_order = _FILTER_ORDERS[lane] if not exchange else "plain"
 
     fixed = fixed_parameters(spec)
     walk = _walk(spec, fixed)
     bounded = fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0
     pointwise = walk == "single" and not bounded and fixed.get("stride_h") == fixed.get("stride_w") == 1
     grouped = fixed.get("groups") != 1
-    registers = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels, planes)
+    needed = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels, planes)
     regions = _regions(spec, pixel_tile, filter_tile, threads, exchange)
-    reasons += resource_reasons(spec, regions, threads, registers, architecture)
+    reasons += resource_reasons(spec, regions, threads, needed, architecture)
     if reasons:
         raise PlanError(message, reasons)
 
@@ -209,7 +224,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         threads=threads,
         tile=(pixel_tile.rows, filter_tile.rows),
         shared_bytes=_dynamic_bytes(regions, architecture),
-        finish_pixels=FINISH_THREADS * lane.channels // CHANNELS,
+        finish_pixels=FINISH_THREADS // output_lane.lanes_per_pixel,
         finish_threads=FINISH_THREADS,
     )  # fmt: skip
     launches = [tuple(sequence.argument(argument) for argument in launch.arguments) for launch in sequence.launches]
@@ -238,8 +253,10 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         tail=_has_tail(fixed, planes),
         biased=_depth_limit(spec, fixed) <= EXACT_FLOAT_DEPTH and spec.output.type != "s32" and spec.split_k == 1,
         saturation=spec.activation.saturation() if spec.output.type == "s8" else None,
+        unit=spec.output.type == "s8" and spec.activation.saturation() == (0.0, INT8_HIGH),
         exchange=exchange,
         lane=lane,
+        output_lane=output_lane,
         filter_order=filter_order,
         v=written,
         constants=constants,
@@ -247,7 +264,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         kernel_arguments=launches[0],
         finish_entry=sequence.launches[-1].entry,
         finish_arguments=launches[-1],
-        registers=registers,
+        registers=needed + OTHER_REGISTERS,
     )
 
 
@@ -283,6 +300,7 @@ def _depth_limit(spec: Conv2dSpec, fixed: Mapping[str, int]) -> int:
 def _registers(
     spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int, planes: int
 ) -> int:
+    """What a thread holds at the same time at least: results, fragments, tiles on their way, pixels."""
     results = warp_pixels * warp_channels // WARP_THREADS
     fragments = (warp_pixels + warp_channels) // 8 * 2
     if spec.stages > 1 and planes % 2 == 0:
@@ -290,7 +308,7 @@ def _registers(
     staged = 0
     if spec.copy_through == "registers":
         staged = 4 * (pixels.passes * pixels.thread_planes + filters.passes * filters.thread_planes)
-    return results + fragments + staged + 3 * pixels.passes + OTHER_REGISTERS
+    return results + fragments + staged + 3 * pixels.passes
 
 
 def _regions(

@@ -89,6 +89,9 @@ class Conv2dSpec(KernelSpec):
     tile: Tile
     copy_through: Literal["cp_async", "registers"] = "cp_async"
     """How tiles get from global to shared memory; ``cp_async`` needs sm_80."""
+    input_cache: Literal["l1", "l2"] = "l2"
+    """Which cache cp_async reads x through. ``l1``: filter taps find pixels that they share with the ones before in the
+    multiprocessor, which spares the L2; copies through registers always do."""
     stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
     increments: Literal["precomputed", "computed"] = "precomputed"

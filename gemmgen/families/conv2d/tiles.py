@@ -103,6 +103,36 @@ def fragment_cost(blocks_first: bool) -> SharedAccessCost:
     return shared_access_cost(offsets, VECTOR_BYTES, store=True)
 
 
+@dataclass(frozen=True)
+class LaneOutput:
+    """Which results a lane stores of each 8 pixels x 32 channels."""
+
+    pixels: int
+    channels: int
+    """Channels of a pixel, in groups of four consecutive ones."""
+    quads_apart: int
+    """Channels from one group to the next."""
+    lane_stride: int
+    """Channels from one lane's first to that of the next lane that stores the same pixels."""
+    pixel_text: str
+    """The first pixel, as a C expression over ``lane``."""
+    channel_text: str
+    """The first channel."""
+
+    @property
+    def lanes_per_pixel(self) -> int:
+        """Lanes that share the 32 channels of a pixel."""
+        return CHANNELS // self.channels
+
+
+OCTETS = LaneOutput(1, 8, 4, 8, "lane / 4", "lane % 4 * 8")
+"""A warp stores 8 consecutive channels a lane and 8 pixels: 256 consecutive bytes of int8 in NCHW32."""
+PAIRS = LaneOutput(1, 8, 16, 4, "lane / 4", "lane % 4 * 4")
+"""Twice four channels: with 4 bytes each, four lanes store 64 consecutive bytes at a time."""
+QUADS = LaneOutput(2, 4, 4, 4, "lane % 4 * 2", "lane / 4 * 4")
+"""Where channels are the rows of the GEMM, without an exchange: 4 channels a lane, 32 consecutive bytes of int8 a pixel."""
+
+
 def accumulator(lane: int, element: int) -> tuple[int, int]:
     """Row and column, within its block of 8 x 8, of the result that ``lane`` holds as ``element`` (0 or 1)."""
     return lane // 4, lane % 4 * 2 + element
@@ -112,28 +142,43 @@ EXCHANGE_BYTES = BLOCK * CHANNELS * 4
 """Shared memory through which a warp exchanges the results of 8 pixels x 32 channels."""
 
 
-def exchange_offset(pixel: int, channel: int, channels_are_rows: bool) -> int:
+def exchange_offset(pixel: int, channel: int, channels_are_rows: bool, lane: LaneOutput) -> int:
     """Byte offset in the exchange of one int32: groups of four channels are permuted from pixel to pixel.
 
-    The writing lanes differ in which pixels they hold, so that the permutation depends on which operand gave the rows.
+    The writing lanes differ in which pixels they hold, the reading ones in which channels they want, so that the permutation
+    depends on both.
     """
-    swizzle = pixel if channels_are_rows else (2 * pixel + pixel % 2) % 8
+    if channels_are_rows:
+        swizzle = pixel if lane.quads_apart == 4 else (pixel // 2 ^ pixel % 2 * 2) * 2
+    else:
+        swizzle = (2 * pixel + pixel % 2) % 8 if lane.quads_apart == 4 else pixel % 2 * 4 + pixel // 2 % 2 * 2
     return (pixel * CHANNELS + (channel // 4 ^ swizzle) * 4 + channel % 4) * 4
 
 
-def exchange_costs(channels_are_rows: bool) -> tuple[SharedAccessCost, SharedAccessCost]:
+def exchange_swizzle(channels_are_rows: bool, lane: LaneOutput) -> str:
+    """The permutation of ``exchange_offset`` as a C expression over ``pixel``."""
+    if channels_are_rows:
+        return "pixel" if lane.quads_apart == 4 else "(pixel / 2 ^ pixel % 2 * 2) * 2"
+    return "(2 * pixel + pixel % 2) % 8" if lane.quads_apart == 4 else "pixel % 2 * 4 + pixel / 2 % 2 * 2"
+
+
+def exchange_costs(channels_are_rows: bool, lane: LaneOutput) -> tuple[SharedAccessCost, SharedAccessCost]:
     """Cost of all that a warp writes, and of all that it reads, in one exchange."""
     writes: list[tuple[Sequence[int], int]] = []
     for block in range(4):
         if channels_are_rows:
             for element in (0, 1):
-                held = [accumulator(lane, element) for lane in range(WARP)]
-                writes.append(([exchange_offset(column, block * BLOCK + row, True) for row, column in held], 4))
+                held = [accumulator(member, element) for member in range(WARP)]
+                writes.append(([exchange_offset(column, block * BLOCK + row, True, lane) for row, column in held], 4))
         else:
-            held = [accumulator(lane, 0) for lane in range(WARP)]
-            writes.append(([exchange_offset(row, block * BLOCK + column, False) for row, column in held], 8))
+            held = [accumulator(member, 0) for member in range(WARP)]
+            writes.append(([exchange_offset(row, block * BLOCK + column, False, lane) for row, column in held], 8))
     reads = [
-        [exchange_offset(lane // 4, lane % 4 * 8 + quad * 4, channels_are_rows) for lane in range(WARP)] for quad in (0, 1)
+        [
+            exchange_offset(member // 4, member % 4 * lane.lane_stride + quad * lane.quads_apart, channels_are_rows, lane)
+            for member in range(WARP)
+        ]
+        for quad in (0, 1)
     ]
     return (
         _sum([shared_access_cost(offsets, width, store=True) for offsets, width in writes]),
@@ -143,20 +188,3 @@ def exchange_costs(channels_are_rows: bool) -> tuple[SharedAccessCost, SharedAcc
 
 def _sum(costs: Sequence[SharedAccessCost]) -> SharedAccessCost:
     return SharedAccessCost(sum(cost.wavefronts for cost in costs), sum(cost.conflicts for cost in costs))
-
-
-@dataclass(frozen=True)
-class LaneOutput:
-    """Which results a lane stores of each 8 pixels x 32 channels: ``channels`` consecutive ones of ``pixels`` pixels."""
-
-    pixels: int
-    channels: int
-    pixel_text: str
-    """The first pixel, as a C expression over ``lane``."""
-    channel_text: str
-
-
-OCTETS = LaneOutput(1, 8, "lane / 4", "lane % 4 * 8")
-"""A warp stores 8 channels a lane and 8 pixels: 256 consecutive bytes of int8 in NCHW32."""
-QUADS = LaneOutput(2, 4, "lane % 4 * 2", "lane / 4 * 4")
-"""Where channels are the rows of the GEMM, without an exchange: 4 channels a lane, 32 consecutive bytes a pixel."""

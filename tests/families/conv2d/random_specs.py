@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-
 EXTENTS = {16: [16, 32, 64], 32: [32, 64, 128], 64: [64, 128]}
 
 
@@ -83,6 +82,7 @@ def _specs(draw: st.DrawFn) -> dict[str, Any]:
         "gemm_m": draw(st.sampled_from(["output_channels", "pixels"])),
         "tile": draw(tiles()),
         **draw(PIPELINES),
+        "input_cache": draw(st.sampled_from(["l2", "l1"])),
         "increments": draw(st.sampled_from(["precomputed", "precomputed", "computed"])),
         "convolution": draw(CONVOLUTIONS),
         "maximum_depth": draw(st.sampled_from([131071, 131071, 4096, 256])),

@@ -17,7 +17,7 @@ from gemmgen.rendering import render
 from gemmgen.verification import verify_case
 
 SPECS = sorted((Path(__file__).parents[3] / "specs" / "conv2d").glob("*.yaml"))
-STRIDE = 4
+STRIDE = 9
 """Every so manyth case runs, beginning at a different one for each spec."""
 
 
@@ -71,9 +71,11 @@ MUTANTS = {
     "channels beyond the last": ("pixel < total_pixels && first_channel + 32 * block < group_channels", "pixel < total_pixels"),
     "filters beyond the last": ("filters.inside[pass] && ", ""),
     "the last step skipped": ("(entries - 1) / kPlanes + 1", "entries / kPlanes"),
-    "saturation at 128": ("127.0f) + 12582912.0f", "128.0f) + 12582912.0f"),
+    "saturation at 128": (" - (packed >> 7 & 0x01010101u)", ""),
+    "a lower end of saturation that is no ReLU": ("__saturatef(fmaf(alpha, value, shift))", "fminf(fmaf(alpha, value, shift), 1.0f)"),
     "bytes of a word swapped": ("0x5410", "0x5140"),
     "an image's pixels miscounted": ("position += 8", "position += 7"),
+    "a barrier left out": ("                copy_wait();\n                __syncthreads();\n", "                copy_wait();\n"),
     "stages that wrap too early": ("write_stage == (kStages - 1) * kStageBytes ? 0", "write_stage == (kStages - 2) * kStageBytes ? 0"),
     "one half copied twice": ("half * 16)", "0)"),
 }

@@ -9,11 +9,14 @@ import pytest
 from gemmgen.families.conv2d.tiles import (
     EXCHANGE_BYTES,
     OCTETS,
+    PAIRS,
     QUADS,
+    LaneOutput,
     OperandTile,
     accumulator,
     exchange_costs,
     exchange_offset,
+    exchange_swizzle,
     fragment_cost,
     fragment_vector,
     vector_offset,
@@ -71,15 +74,28 @@ def test_columns_get_both_halves_of_8() -> None:
         assert pointed == [(row + 8 * (register // 2), register % 2) for row in range(8)]
 
 
+@pytest.mark.parametrize("lane", [OCTETS, PAIRS])
 @pytest.mark.parametrize("channels_are_rows", [False, True])
-def test_the_exchange_holds_every_result_once(channels_are_rows: bool) -> None:
-    offsets = [exchange_offset(pixel, channel, channels_are_rows) for pixel in range(8) for channel in range(32)]
+def test_the_exchange_holds_every_result_once(channels_are_rows: bool, lane: LaneOutput) -> None:
+    offsets = [exchange_offset(pixel, channel, channels_are_rows, lane) for pixel in range(8) for channel in range(32)]
     assert sorted(offsets) == list(range(0, EXCHANGE_BYTES, 4))
 
 
+@pytest.mark.parametrize("lane", [OCTETS, PAIRS])
 @pytest.mark.parametrize("channels_are_rows", [False, True])
-def test_the_exchange_has_no_conflicts(channels_are_rows: bool) -> None:
-    assert [cost.conflicts for cost in exchange_costs(channels_are_rows)] == [0, 0]
+def test_the_exchange_has_no_conflicts(channels_are_rows: bool, lane: LaneOutput) -> None:
+    assert [cost.conflicts for cost in exchange_costs(channels_are_rows, lane)] == [0, 0]
+
+
+@pytest.mark.parametrize("lane", [OCTETS, PAIRS])
+@pytest.mark.parametrize("channels_are_rows", [False, True])
+def test_the_source_permutes_the_exchange_like_the_plan(channels_are_rows: bool, lane: LaneOutput) -> None:
+    expression = exchange_swizzle(channels_are_rows, lane).replace("/", "//")
+    for pixel in range(8):
+        swizzle = eval(expression, {"pixel": pixel})
+        for channel in range(32):
+            word = pixel * 32 + (channel // 4 ^ swizzle) * 4 + channel % 4
+            assert exchange_offset(pixel, channel, channels_are_rows, lane) == 4 * word
 
 
 def test_octets_give_a_lane_8_consecutive_channels_of_its_pixel() -> None:
@@ -94,3 +110,11 @@ def test_quads_give_a_lane_4_consecutive_channels_of_its_pixels() -> None:
     for lane in range(32):
         held = [order[block * 8 + accumulator(lane, 0)[0]] for block in range(4)]
         assert held == list(range(lane // 4 * QUADS.channels, (lane // 4 + 1) * QUADS.channels))
+
+
+def test_pairs_give_a_lane_twice_4_consecutive_channels_of_its_pixel() -> None:
+    order = channel_order("pairs")
+    for lane in range(32):
+        held = [order[block * 8 + accumulator(lane, element)[1]] for block in range(4) for element in range(2)]
+        first = lane % 4 * PAIRS.lane_stride
+        assert held == [first + quad * PAIRS.quads_apart + i for quad in (0, 1) for i in range(4)]
