@@ -135,8 +135,10 @@ class ReductionPlan(KernelPlan):
 
     @property
     def blocks_c(self) -> str:
-        """How many blocks the first launch has, as a C expression."""
-        return self.sequence.launches[0].grid[0].to_c()
+        """How many blocks the first launch of a sum of everything has, as a C expression over the constants of the source."""
+        assert isinstance(self.layout, BlockLayout)
+        blocks = "max((reduced + kBlockElements - 1) / kBlockElements, 1)"
+        return f"min({blocks}, kMostBlocks)" if self.layout.most_blocks else blocks
 
     def parameters_of(self, launch: int) -> tuple[Argument, ...]:
         """The parameters of one kernel."""

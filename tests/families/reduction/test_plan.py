@@ -137,5 +137,5 @@ def test_an_unknown_strategy_is_named() -> None:
 
 
 def test_specs_that_differ_have_different_names() -> None:
-    names = {planned(strategy=streaming(unroll=unroll, finish=finish)).name for unroll in (1, 2, 4) for finish in ("two_pass", "last_block")}
-    assert len(names) == 6
+    strategies = [streaming(unroll=unroll, finish=finish) for unroll in (1, 2, 4) for finish in ("two_pass", "last_block")]
+    assert len({planned(strategy=strategy).name for strategy in strategies}) == 6

@@ -42,7 +42,7 @@ def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
         (STREAMING, "tile += gridDim.x", "tile += gridDim.x + 1"),
         (STREAMING, "blockIdx.x == tiles % gridDim.x", "blockIdx.x <= tiles % gridDim.x"),
         (STREAMING, "< vectors)", "<= vectors)"),
-        (STREAMING, "if (threadIdx.x < reduced % kVector)", "if (threadIdx.x < 1)"),
+        (STREAMING, "if (last < reduced)", "if (last + 1 < reduced)"),
         (STREAMING, "i < half; ++i", "i < half - 1; ++i"),
         (STREAMING, "offset > 0; offset /= 2", "offset > 1; offset /= 2"),
         (STREAMING, "__syncthreads();", ""),
