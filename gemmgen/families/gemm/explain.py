@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.families.base import Section
+from gemmgen.families.gemm.exchange import exchange_accesses
 from gemmgen.families.gemm.operand import Operand
 from gemmgen.families.gemm.plan import GemmPlan, NaiveLoop, TiledLoop
 from gemmgen.families.matrix import Matrix
@@ -62,6 +63,11 @@ def explain_gemm(plan: GemmPlan) -> list[Section]:
     for access in loop.accesses:
         text = f"{access.per_step} x {access.width_bytes} bytes a lane: {access.wavefronts} wavefronts, {access.conflicts} conflicts"
         shared.append((access.what, f"{text} (one warp, one step along k)"))
+    if plan.exchange is not None:
+        positions = tuple(zip(loop.major.lane_positions, loop.minor.lane_positions, strict=True))
+        for access in exchange_accesses(plan.exchange, positions):
+            text = f"{access.per_step} x {access.width_bytes} bytes a lane: {access.wavefronts} wavefronts, {access.conflicts} conflicts"
+            shared.append((access.what, f"{text} (one warp, one of {loop.major.fragment.extent} slabs of results)"))
     sections.append(Section("Shared memory", tuple(shared)))
     return sections
 

@@ -9,6 +9,7 @@ from typing import Literal
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
+from gemmgen.families.gemm.exchange import Exchange, plan_exchange
 from gemmgen.families.gemm.helpers import Helper, conversion_helpers, copy_helpers
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
@@ -16,6 +17,7 @@ from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_s
 from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TiledMainloop
 from gemmgen.families.matrix import Matrix
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.launch import Argument, ScalarArgument
 from gemmgen.target import WARP_THREADS, Architecture
 from gemmgen.target import architecture as find_architecture
 
@@ -113,6 +115,8 @@ class GemmPlan(KernelPlan):
     """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[EpilogueStage, ...]
     loop: TiledLoop | NaiveLoop
+    exchange: Exchange | None
+    """How results pass through shared memory on their way to C, if they do."""
     reduction_groups: int
     """Groups of threads among which a block that sums up slices of k shares them."""
 
@@ -121,6 +125,16 @@ class GemmPlan(KernelPlan):
         """Which coordinates of an element the epilogue looks at."""
         used = {coordinate for stage in self.epilogue for coordinate in stage.operation.coordinates}
         return tuple(coordinate for coordinate in ("row", "column") if coordinate in used)
+
+    @property
+    def epilogue_parameters(self) -> tuple[Argument, ...]:
+        """What the device function for the epilogue is given: the value, coordinates, arguments and elements of matrices."""
+        parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
+        parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
+        for stage in self.epilogue:
+            parameters += stage.arguments
+            parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in stage.matrices]
+        return tuple(parameters)
 
     @property
     def looks_up_along_minor(self) -> bool:
@@ -205,8 +219,12 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         need, hint = "data_parallel for a batch", "the workspace is laid out for one product; a batch fills the device without it"
         reasons.append(Reason("batch", "decomposition.scheme", spec.decomposition.scheme, need, hint))
     mainloop = spec.mainloop
+    if spec.store == "through_shared" and (isinstance(mainloop, NaiveMainloop) or isinstance(spec.decomposition, SplitKParallel)):
+        need = "direct where threads store single elements or partial products, which are in order already"
+        reasons.append(Reason("store", "store", spec.store, need))
     loop: TiledLoop | NaiveLoop | None
     regions: tuple[SharedRegion, ...] = ()
+    exchange: Exchange | None = None
     if isinstance(mainloop, NaiveMainloop):
         tile_m, tile_n = mainloop.threadblock.m, mainloop.threadblock.n
         threads = tile_m * tile_n
@@ -231,6 +249,11 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         if loop is not None:
             vector_c = gcd(spec.alignment.c, loop.minor.fragment.vector)
             regions = _shared_regions(loop)
+            if spec.store == "through_shared":
+                exchange = plan_exchange(loop.major, loop.minor, threads // WARP_THREADS, spec.alignment.c, reasons)
+            if exchange is not None:
+                vector_c = exchange.copy.vector
+                regions += (exchange.region(),)
             reasons += _resource_reasons(loop, threads, regions, architecture)
         prefix = "sgemm"
         parts = [
@@ -254,7 +277,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
     epilogue = epilogue_stages(spec.epilogue, matrices[2])
-    static = sum(region.bytes for region in regions) <= architecture.static_shared_bytes_per_block
+    shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
+    static = shared_bytes <= architecture.static_shared_bytes_per_block
     geometry = Geometry(
         tile_m=tile_m,
         tile_n=tile_n,
@@ -272,7 +296,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         sequence=gemm_sequence(name, spec, matrices, geometry, epilogue),
         template=template,
         shared_memory=regions,
-        dynamic_shared_bytes=0 if static else sum(region.bytes for region in regions),
+        dynamic_shared_bytes=0 if static else shared_bytes,
         spec=spec,
         matrix_a=matrices[0],
         matrix_b=matrices[1],
@@ -285,6 +309,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         whole_minor=whole[minor],
         epilogue=epilogue,
         loop=loop,
+        exchange=exchange,
         reduction_groups=_reduction_groups(spec),
     )
 

@@ -81,7 +81,7 @@ def gemm_sequence(
     betas = [beta] if reads_c else []
     factors: list[Argument] = [m, n, k, *alphas, a, *layout_a.scalars, b, *layout_b.scalars]
     result: list[Argument] = [*betas, c, *layout_c.scalars, *(parameter for stage in epilogue for parameter in stage.parameters)]
-    shared = sum(region.bytes for region in geometry.regions)
+    shared = max((region.offset + region.bytes for region in geometry.regions), default=0)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 
     def main_launch(arguments: list[Argument], depth: int = 1, blocks: str = tiles) -> KernelLaunch:

@@ -209,5 +209,8 @@ class GemmSpec(KernelSpec):
     ] = DataParallel()
     """How the work is divided among blocks where m and n alone give too few of them."""
     mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
+    store: Literal["direct", "through_shared"] = "direct"
+    """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
+    epilogue reads) in whole vectors, side by side, whatever the fragments are."""
     epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""

@@ -68,6 +68,8 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     halves = [name for name, element in fields["storage"].items() if element != "f32"]
     narrow = {name: width if name in halves else min(4, width) for name, width in fields["alignment"].items()}
     fields = {**fields, "alignment": narrow}
+    if loop["strategy"] == "naive" or fields["decomposition"]["scheme"] == "split_k_parallel":
+        fields = {**fields, "store": "direct"}
     if loop["strategy"] == "naive":
         return {**fields, "decomposition": {"scheme": "data_parallel"}}
     loop = {**loop, "min_blocks_per_sm": 1}
@@ -139,6 +141,7 @@ ANY = st.fixed_dictionaries(
             + [{"scheme": scheme, "slices": slices} for scheme in ("split_k_serial", "split_k_parallel") for slices in (2, 3, 17)]
             + [{"scheme": "stream_k", "blocks": blocks} for blocks in (1, 3, 8, 100)]
         ),
+        "store": st.sampled_from(["direct", "direct", "through_shared"]),
         "batch": st.sampled_from(["none", "none", "strided"]),
         "cache": st.sampled_from([{}, {"streaming_stores": True}, {"l2_prefetch_a": 128}]),
         "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),

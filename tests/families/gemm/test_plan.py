@@ -8,6 +8,7 @@ from conftest import SPECS
 
 import gemmgen
 from gemmgen.errors import PlanError
+from gemmgen.families.gemm.exchange import exchange_accesses
 from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
 from gemmgen.target import architecture
 
@@ -182,3 +183,38 @@ def test_a_batch_is_called_on_arrays_that_share_an_operand() -> None:
     kernel(A=a[:1], B=b[None], C=c[:1], alpha=2.0)
     assert (c[0] == 2 * (a @ b)[0]).all()
     kernel(A=a[:0], B=np.broadcast_to(b, (0, 9, 7)), C=c[:0])
+
+
+def test_a_staged_epilogue_lies_over_the_tiles_and_has_no_conflicts_where_padding_can_avoid_them() -> None:
+    for fragment in ("contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"):
+        plan = planned(store="through_shared", mainloop={"fragment": fragment, **tile(warp={"m": 64, "n": 32})})
+        exchange, loop = plan.exchange, plan.loop
+        assert exchange is not None and isinstance(loop, TiledLoop)
+        region = plan.shared_memory[-1]
+        assert (region.name, region.offset, region.bytes) == ("exchange", 0, 8 * 8 * exchange.pitch * 4)
+        assert plan.shared_bytes == planned(mainloop={"fragment": fragment, **tile(warp={"m": 64, "n": 32})}).shared_bytes
+        assert plan.vector_c == 4
+        positions = tuple(zip(loop.major.lane_positions, loop.minor.lane_positions, strict=True))
+        assert [access.conflicts for access in exchange_accesses(exchange, positions)] == [0, 0]
+
+
+@pytest.mark.parametrize("fragment", ["contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"])
+def test_a_slab_holds_every_column_of_the_warp_tile_once_and_its_runs_are_adjacent_in_c(fragment: str) -> None:
+    plan = planned(store="through_shared", mainloop={"fragment": fragment})
+    exchange = plan.exchange
+    assert exchange is not None
+    owned = exchange.fragment
+    in_c = {}
+    for lane in range(owned.lanes):
+        for element in range(owned.extent):
+            piece, within = divmod(element, owned.vector)
+            in_c[lane * owned.lane_stride + piece * exchange.piece_stride + within] = owned.position(0, lane, element)
+    assert sorted(in_c) == list(range(exchange.copy.columns))
+    for column, position in in_c.items():
+        assert position == column // exchange.run * (owned.piece_stride if not exchange.is_closed else exchange.run) + column % exchange.run
+
+
+def test_a_staged_epilogue_is_rejected_where_there_is_nothing_to_stage_or_rows_do_not_fit_a_warp() -> None:
+    assert codes(store="through_shared", decomposition={"scheme": "split_k_parallel", "slices": 2}) == {"store"}
+    odd = {"fragment": "contiguous", **tile(threadblock={"m": 96, "n": 96}, warp={"m": 32, "n": 96}, thread={"n": 12})}
+    assert codes(store="through_shared", mainloop=odd) == {"store"}
