@@ -15,10 +15,24 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.compiler import Binary
-    from gemmgen.emulator import Observer
+    from gemmgen.emulator import EmulatorError, Observer
 
 POISON = 0xF5
 """Fills workspaces: NaN in every floating-point type, should a kernel read it before it wrote it."""
+
+
+class KernelFault(LaunchError):
+    """A kernel did what it must not; `told_with` quotes the lines of its source."""
+
+    def __init__(self, where: str, error: EmulatorError) -> None:
+        super().__init__(f"{where}: {error}")
+        self._where = where
+        self._error = error
+
+    def told_with(self, source: str) -> str:
+        """The message, with the CUDA lines it is about."""
+        self._error.source = source
+        return f"{self._where}: {self._error}"
 
 
 class EmulatorBackend:
@@ -28,15 +42,24 @@ class EmulatorBackend:
     description = "PTX emulator on the CPU"
     architecture = None
 
-    def __init__(self, observers: Sequence[Observer] = (), *, hazards: bool = True, schedules: int = 1) -> None:
+    def __init__(
+        self,
+        observers: Sequence[Observer] = (),
+        *,
+        hazards: bool = True,
+        schedules: int = 1,
+        step_limit: int | None = None,
+    ) -> None:
         """``observers`` see every access of every launch.
 
         ``hazards`` makes races and reads of what nothing has written errors. With ``schedules`` above 1, each launch runs
-        under so many interleavings of warps and blocks, and all must leave the same bytes.
+        under so many interleavings of warps and blocks, and all must leave the same bytes. A launch that takes more than
+        ``step_limit`` basic blocks is taken to loop forever.
         """
         self._observers = tuple(observers)
         self._hazards = hazards
         self._schedules = schedules
+        self._step_limit = step_limit
 
     def run(
         self,
@@ -57,7 +80,7 @@ class EmulatorBackend:
         import numpy as np
 
         from gemmgen import emulator
-        from gemmgen.emulator.launch import SHARED_LIMIT
+        from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
 
         workspace = _workspace(sequence, dimensions)
         zeroed = np.arange(workspace.size) < sequence.workspace_zero_bytes.evaluate(dimensions)
@@ -82,11 +105,10 @@ class EmulatorBackend:
                     shared_limit=shared_limit,
                     hazards=self._hazards,
                     schedules=self._schedules,
+                    step_limit=self._step_limit or STEP_LIMIT,
                 )
             except emulator.EmulatorError as error:
-                raise LaunchError(
-                    f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}: {error}"
-                ) from error
+                raise KernelFault(f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error
         left = np.flatnonzero(workspace[: sequence.workspace_zero_bytes.evaluate(dimensions)])
         if left.size:
             raise LaunchError(f"{sequence.name} does not leave its workspace as it found it: byte {left[0]} is not zero")

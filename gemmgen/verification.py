@@ -14,9 +14,11 @@ from gemmgen.backend import Backend, to_numbers
 from gemmgen.case_memory import prepare_case
 from gemmgen.compiler import Binary
 from gemmgen.counting import CaseCounters, count_case
+from gemmgen.emulation import KernelFault
 from gemmgen.errors import GemmgenError
 from gemmgen.families import family_of
 from gemmgen.families.base import Case, Expected, KernelPlan
+from gemmgen.rendering import render
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) 
     try:
         buffers = {name: piece.buffer for name, piece in memory.items()}
         backend.run(binary, plan.sequence, case.dimensions, case.scalars, buffers)
+    except KernelFault as fault:
+        return result(False, failure=fault.told_with(render(plan).text))
     except GemmgenError as error:
         return result(False, failure=str(error))
     worst, elements = 0.0, 0
