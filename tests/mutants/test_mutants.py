@@ -1,0 +1,84 @@
+"""Breaks the kernels of every family one way at a time: verification must catch each mutant that changes what is computed.
+
+By default one mutant of every kind is tried. GEMMGEN_MUTANTS=full tries all of them, GEMMGEN_MUTANTS=4 four of every kind on
+every kernel. `pytest -s` shows the table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from functools import lru_cache
+
+import pytest
+
+from .operators import OPERATORS, Mutant, all_mutants
+from .survivors import GAPS, SURVIVORS, explanation
+from .trials import SPECS, Subject, Verdict, spread, try_mutant
+
+SUBJECTS = (
+    "gemm/v3_double_buffer", "gemm/linear_bias_relu", "gemm/blocked_128x128x8", "reduction/s4_unroll_last_warp",
+    "reduction/s6_grid_stride", "reduction/s7_shuffle", "reduction/sum_last_block", "reduction/sum_exp_abs",
+    "reduction/argmin_f64_two_pass", "reduction/softmax_logsumexp", "conv2d/pixels_64x64x64", "conv2d/turing_one_stage",
+    "conv2d/split_k",
+)  # fmt: skip
+WANTED = os.environ.get("GEMMGEN_MUTANTS", "sample")
+KINDS = list(dict.fromkeys(operator.kind for operator in OPERATORS))
+
+existing = [name for name in SUBJECTS if (SPECS / f"{name}.yaml").exists()]
+subject_of = lru_cache(maxsize=None)(Subject.of)
+
+
+@lru_cache(maxsize=1)
+def sample() -> dict[str, list[Mutant]]:
+    """One mutant of every kind, spread over the kernels, and over the places of each kernel."""
+    chosen: dict[str, list[Mutant]] = defaultdict(list)
+    places = {name: all_mutants(subject_of(name).source) for name in existing}
+    for index, kind in enumerate(KINDS):
+        candidates = [(name, [m for m in places[name] if m.kind == kind]) for name in existing]
+        possible = [(name, mutants) for name, mutants in candidates if mutants]
+        if possible:
+            name, mutants = possible[index % len(possible)]
+            chosen[name].append(mutants[index % len(mutants)])
+    return chosen
+
+
+def chosen_mutants(name: str) -> list[Mutant]:
+    if WANTED == "sample":
+        return sample()[name]
+    mutants = all_mutants(subject_of(name).source)
+    return mutants if WANTED == "full" else spread(mutants, int(WANTED))
+
+
+def print_table(name: str, verdicts: list[Verdict]) -> None:
+    rows = Counter((verdict.mutant.kind, verdict.outcome) for verdict in verdicts)
+    outcomes = ("caught", "survived", "same code", "does not compile")
+    print(f"\n{name:44}" + "".join(f"{outcome:>18}" for outcome in outcomes))
+    for kind in KINDS:
+        if any(rows[kind, outcome] for outcome in outcomes):
+            print(f"  {kind:42}" + "".join(f"{rows[kind, outcome] or '':>18}" for outcome in outcomes))
+
+
+@pytest.mark.parametrize("name", existing)
+def test_every_mutant_is_caught_or_explained(name: str) -> None:
+    verdicts = [try_mutant(subject_of(name), mutant) for mutant in chosen_mutants(name)]
+    print_table(name, verdicts)
+    unexplained = [str(v.mutant) for v in verdicts if v.outcome == "survived" and explanation(name, v.mutant) is None]
+    assert not unexplained, "\n".join(["nothing catches:", *unexplained])
+
+
+def test_there_are_enough_kinds_of_mutants() -> None:
+    applicable = {mutant.kind for name in existing for mutant in all_mutants(subject_of(name).source)}
+    assert len(applicable) >= 40
+
+
+def test_unchanged_kernels_pass() -> None:
+    subject = subject_of(existing[0])
+    verdict = try_mutant(subject, Mutant("nothing", 1, "", "", subject.source))
+    assert verdict.outcome == "same code"
+
+
+def test_explanations_are_about_kinds_that_exist() -> None:
+    for survivor in (*SURVIVORS, *GAPS):
+        assert any(re.fullmatch(survivor.kind, kind) for kind in KINDS), survivor

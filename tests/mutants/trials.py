@@ -1,0 +1,99 @@
+"""Compiles mutants and tries whether verification catches them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emulator.helpers import compile_ptx
+
+import gemmgen
+from gemmgen.api import COMPILE_OPTIONS, compile_plan
+from gemmgen.compiler import Binary
+from gemmgen.emulation import EmulatorBackend
+from gemmgen.families import family_of
+from gemmgen.families.base import Case, KernelPlan
+from gemmgen.verification import verify_case
+
+from .operators import Mutant
+
+SPECS = Path(__file__).parents[2] / "specs"
+_CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")
+_STEP_LIMIT = 60_000
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to break."""
+
+    name: str
+    plan: KernelPlan
+    source: str
+    binary: Binary
+    cases: tuple[Case, ...]
+
+    @classmethod
+    def of(cls, name: str) -> Subject:
+        """The instance of a spec, by its path below specs/."""
+        plan = gemmgen.plan(SPECS / f"{name}.yaml")
+        source = gemmgen.render(plan).text
+        cases = sorted(family_of(plan.spec).cases(plan), key=_usefulness)
+        return cls(name, plan, source, compile_plan(plan), tuple(cases))
+
+    def ptx(self, source: str) -> str:
+        """PTX of a changed source; AssertionError if it does not compile."""
+        architecture = self.plan.architecture.name.replace("sm_", "compute_")
+        return compile_ptx(source, architecture, *COMPILE_OPTIONS)
+
+
+def _usefulness(case: Case) -> tuple[int, int]:
+    first = _CASES_FIRST.index(case.name) if case.name in _CASES_FIRST else len(_CASES_FIRST)
+    size = 1
+    for extent in case.dimensions.values():
+        size *= max(extent, 1)
+    return first, size
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: caught, survived, same code, does not compile."""
+
+    subject: str
+    mutant: Mutant
+    outcome: str
+    how: str = ""
+
+
+def _without_places(ptx: str) -> str:
+    return re.sub(r"^\s*(\.loc|\.file|//).*$", "", ptx, flags=re.MULTILINE)
+
+
+def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
+    """Verifies a mutant, case by case, until one fails."""
+    try:
+        ptx = subject.ptx(mutant.text)
+    except AssertionError:
+        return Verdict(subject.name, mutant, "does not compile")
+    if _without_places(ptx) == _without_places(subject.ptx(subject.source)):
+        return Verdict(subject.name, mutant, "same code")
+    binary = replace(subject.binary, ptx=ptx)
+    backend = EmulatorBackend(step_limit=_STEP_LIMIT)
+    for case in subject.cases:
+        result = verify_case(subject.plan, binary, backend, case)
+        if not result.passed:
+            return Verdict(subject.name, mutant, "caught", result.failure)
+    return Verdict(subject.name, mutant, "survived")
+
+
+def spread(items: Sequence[Mutant], count: int) -> list[Mutant]:
+    """At most `count` of each kind, evenly spread over the source."""
+    by_kind: dict[str, list[Mutant]] = {}
+    for item in items:
+        by_kind.setdefault(item.kind, []).append(item)
+    chosen = []
+    for mutants in by_kind.values():
+        step = max(len(mutants) / count, 1)
+        chosen += [mutants[int(index * step)] for index in range(min(count, len(mutants)))]
+    return chosen
