@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gemmgen.backend import to_numbers
 from gemmgen.families.accuracy import UNIT_ROUNDOFF, rounded, stored
 from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
-from gemmgen.families.epilogue import apply_reference
 from gemmgen.families.gemm.plan import GemmPlan, plan_gemm
 from gemmgen.families.gemm.spec import GemmSpec
+from gemmgen.families.stages import apply_reference
 from gemmgen.target import Architecture
 
 if TYPE_CHECKING:

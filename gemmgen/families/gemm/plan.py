@@ -8,38 +8,34 @@ from typing import Literal
 
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
-from gemmgen.families.epilogue import EpilogueStage, epilogue_stages
 from gemmgen.families.gemm.exchange import Exchange, plan_exchange
+from gemmgen.families.gemm.fma_order import FmaOrder, fma_order
 from gemmgen.families.gemm.helpers import Helper, conversion_helpers, copy_helpers
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
 from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
+from gemmgen.families.gemm.reasons import (
+    alignment_reasons,
+    cache_reasons,
+    combination_reasons,
+    loop_reasons,
+    resource_reasons,
+    thread_reasons,
+    tile_reasons,
+)
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TiledMainloop
+from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, StreamK, TiledMainloop
 from gemmgen.families.matrix import Matrix
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.families.stages import EpilogueStage, epilogue_stages
 from gemmgen.launch import Argument, ScalarArgument
 from gemmgen.target import WARP_THREADS, Architecture
-from gemmgen.target import architecture as find_architecture
 
 REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
 """Elements of C that a thread of the kernel that sums up slices works on."""
 MAXIMUM_REDUCTION_GROUPS = 16
-WIDEST_ACCESS_BYTES = 16
 OTHER_REGISTERS = 24
 """Registers for addresses, counters and predicates that an instance needs beside its fragments; an estimate."""
-
-
-@dataclass(frozen=True)
-class FmaOrder:
-    """The order in which the outer product of two fragments is listed."""
-
-    major_first: bool
-    """Whether the outer loop walks the major fragment."""
-    serpentine: bool
-    """Whether every other inner loop runs backwards."""
-    table: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """For an irregular order: the major indices as they come, each with its order of minor indices."""
 
 
 @dataclass(frozen=True)
@@ -214,24 +210,15 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
     matrices = matrix_layouts(spec)
-    reasons += _alignment_reasons(matrices)
-    if spec.batch == "strided" and not isinstance(spec.decomposition, DataParallel):
-        need, hint = "data_parallel for a batch", "the workspace is laid out for one product; a batch fills the device without it"
-        reasons.append(Reason("batch", "decomposition.scheme", spec.decomposition.scheme, need, hint))
+    reasons += alignment_reasons(matrices) + combination_reasons(spec)
     mainloop = spec.mainloop
-    if spec.store == "through_shared" and (isinstance(mainloop, NaiveMainloop) or isinstance(spec.decomposition, SplitKParallel)):
-        need = "direct where threads store single elements or partial products, which are in order already"
-        reasons.append(Reason("store", "store", spec.store, need))
     loop: TiledLoop | NaiveLoop | None
     regions: tuple[SharedRegion, ...] = ()
     exchange: Exchange | None = None
     if isinstance(mainloop, NaiveMainloop):
         tile_m, tile_n = mainloop.threadblock.m, mainloop.threadblock.n
         threads = tile_m * tile_n
-        reasons += _thread_reasons(threads, architecture, "mainloop.threadblock")
-        if not isinstance(spec.decomposition, DataParallel):
-            got = spec.decomposition.scheme
-            reasons.append(Reason("decomposition", "decomposition.scheme", got, "data_parallel for the naive strategy"))
+        reasons += thread_reasons(threads, architecture, "mainloop.threadblock")
         row_major = spec.order == "row_major"
         loop = NaiveLoop(*((tile_m, tile_n) if row_major else (tile_n, tile_m)))
         vector_c = 1
@@ -240,10 +227,10 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
-        tile_reasons = _tile_reasons(mainloop, architecture)
-        reasons += tile_reasons
+        unfit = tile_reasons(mainloop, architecture)
+        reasons += unfit
         loop, threads, vector_c = None, 0, 1
-        if not tile_reasons:
+        if not unfit:
             threads = WARP_THREADS * (tile_m // tile.warp.m) * (tile_n // tile.warp.n)
             loop = _tiled_loop(spec, mainloop, matrices, threads, architecture, reasons)
         if loop is not None:
@@ -254,7 +241,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             if exchange is not None:
                 vector_c = exchange.copy.vector
                 regions += (exchange.region(),)
-            reasons += _resource_reasons(loop, threads, regions, architecture)
+            reasons += resource_reasons(loop, threads, regions, architecture)
         prefix = "sgemm"
         parts = [
             f"{tile_m}x{tile_n}x{tile.threadblock.k}",
@@ -320,52 +307,6 @@ def _reduction_groups(spec: GemmSpec) -> int:
     return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
 
 
-def _alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
-    reasons = []
-    for matrix in matrices:
-        if matrix.alignment * matrix.element_bytes > WIDEST_ACCESS_BYTES:
-            got = f"{matrix.alignment} elements of {matrix.element_bytes} bytes"
-            need = f"at most {WIDEST_ACCESS_BYTES // matrix.element_bytes}: no access is wider than {WIDEST_ACCESS_BYTES} bytes"
-            reasons.append(Reason("alignment", f"alignment.{matrix.name.lower()}", got, need))
-    return reasons
-
-
-def _thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:
-    if threads <= architecture.threads_per_block:
-        return []
-    need = f"at most {architecture.threads_per_block} threads in a block"
-    hint = "use a smaller threadblock tile or larger thread tiles"
-    return [Reason("threads_per_block", field, f"{threads} threads", need, hint)]
-
-
-def _tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
-    reasons: list[Reason] = []
-    tile = mainloop.tile
-    lanes = {}
-    for axis in ("m", "n"):
-        block, warp, thread = (getattr(part, axis) for part in (tile.threadblock, tile.warp, tile.thread))
-        if block % warp:
-            got = f"{warp} for a threadblock tile of {block}"
-            reasons.append(Reason("warp_tile", f"mainloop.tile.warp.{axis}", got, f"a divisor of {block}"))
-        if warp % thread:
-            got = f"{thread} for a warp tile of {warp}"
-            reasons.append(Reason("thread_tile", f"mainloop.tile.thread.{axis}", got, f"a divisor of {warp}"))
-        else:
-            lanes[axis] = warp // thread
-        shared = mainloop.shared_a if axis == "m" else mainloop.shared_b
-        if (shared.fragment or mainloop.fragment).startswith("quads") and thread % 4:
-            need, hint = "a multiple of 4 for fragments in quads", "or fragment: contiguous"
-            reasons.append(Reason("quads", f"mainloop.tile.thread.{axis}", str(thread), need, hint))
-    if len(lanes) == 2 and lanes["m"] * lanes["n"] != WARP_THREADS:
-        got = f"{lanes['m']} x {lanes['n']} = {lanes['m'] * lanes['n']} thread tiles in a warp tile"
-        hint = f"a warp tile has 32 times the {tile.thread.m}x{tile.thread.n} elements of a thread tile"
-        reasons.append(Reason("lanes", "mainloop.tile.warp", got, f"{WARP_THREADS}, one for each lane", hint))
-    if not reasons:
-        threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
-        reasons += _thread_reasons(threads, architecture, "mainloop.tile.threadblock")
-    return reasons
-
-
 def _tiled_loop(
     spec: GemmSpec,
     mainloop: TiledMainloop,
@@ -399,7 +340,7 @@ def _tiled_loop(
         )
         return plan_operand(request, mainloop, reasons)
 
-    reasons += _loop_reasons(mainloop, architecture) + _cache_reasons(spec, mainloop)
+    reasons += loop_reasons(mainloop, architecture) + cache_reasons(spec, mainloop)
     a, b = operand("A", "m", matrices[0]), operand("B", "n", matrices[1])
     if a is None or b is None:
         return None
@@ -433,73 +374,13 @@ def _tiled_loop(
         fragment_buffers=mainloop.fragment_buffers,
         k_group=k_group,
         unroll="" if mainloop.unroll == "full" else f" {mainloop.unroll}",
-        order=_fma_order(mainloop),
+        order=fma_order(mainloop),
         whole_k=whole_k,
         warps_minor=warps_minor,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         accesses=shared_accesses(a) + shared_accesses(b),
         estimated_registers=accumulators + fragments + staged + OTHER_REGISTERS,
     )
-
-
-def _loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
-    reasons = []
-    tile = mainloop.tile
-    if mainloop.copies == "cp_async" and not architecture.supports("cp_async"):
-        need, hint = "sm_80 or newer", "architecture: sm_80"
-        reasons.append(Reason("cp_async", "mainloop.copies", f"cp_async on {architecture.name}", need, hint))
-    if mainloop.copies == "cp_async" and mainloop.stages == 1:
-        need, hint = "at least 2 stages for cp_async", "with one there is nothing that a copy could overlap with"
-        reasons.append(Reason("stages", "mainloop.stages", "1", need, hint))
-    if mainloop.copies == "registers" and mainloop.stages > 2:
-        need, hint = "1 or 2 stages for copies through registers", "they keep one tile in flight; cp_async keeps more"
-        reasons.append(Reason("stages", "mainloop.stages", str(mainloop.stages), need, hint))
-    k_vectors = (mainloop.shared_a.k_vector, mainloop.shared_b.k_vector)
-    k_group = max(k_vectors)
-    if k_group > min(k_vectors) > 1:
-        got, need = f"{k_vectors[0]} for A and {k_vectors[1]} for B", "the same for both, or 1 for one of them"
-        reasons.append(Reason("k_vector", "mainloop.shared_b.k_vector", got, need, "the fragments of A and B are for the same k"))
-    if mainloop.fragment_buffers == 2 and (mainloop.stages == 1 or tile.threadblock.k % (2 * k_group)):
-        need = f"2 stages or more and a tile of a multiple of {2 * k_group} along k to read fragments ahead"
-        got = f"{mainloop.stages} stages, {tile.threadblock.k} along k"
-        reasons.append(Reason("fragment_buffers", "mainloop.fragment_buffers", got, need))
-    if mainloop.order == "swirl" and (tile.thread.m, tile.thread.n) != (8, 8):
-        got = f"{tile.thread.m} x {tile.thread.n}"
-        reasons.append(Reason("order", "mainloop.order", got, "a thread tile of 8 x 8 for the swirl"))
-    if mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
-        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
-        reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
-    return reasons
-
-
-def _cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
-    reasons = []
-    for name in ("a", "b"):
-        prefetch = getattr(spec.cache, f"l2_prefetch_{name}")
-        if prefetch and mainloop.copies != "cp_async":
-            need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
-            reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
-    decomposition = spec.decomposition
-    early = isinstance(decomposition, SplitKParallel) and decomposition.early_launch
-    if early and not find_architecture(spec.architecture).supports("programmatic_launch"):
-        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
-        reasons.append(Reason("early_launch", "decomposition.early_launch", f"true on {spec.architecture}", need, hint))
-    return reasons
-
-
-SWIRL_MAJOR = (0, 4, 5, 1, 2, 6, 7, 3)
-SWIRL_MINOR = (1, 0, 2, 3, 5, 4, 6, 7)
-"""The order in which maxas lists the 64 products of its 8 x 8 tile, so that 47% of the operands are still in the reuse caches of
-Maxwell's register file: rows as in ``SWIRL_MAJOR``, of which the second and third of every four take the columns of
-``SWIRL_MINOR`` from the middle. Source: the maxas SGEMM documentation."""
-
-
-def _fma_order(mainloop: TiledMainloop) -> FmaOrder:
-    if mainloop.order == "swirl":
-        turned = SWIRL_MINOR[4:] + SWIRL_MINOR[:4]
-        table = tuple((row, turned if at % 4 in (2, 3) else SWIRL_MINOR) for at, row in enumerate(SWIRL_MAJOR))
-        return FmaOrder(True, False, table)
-    return FmaOrder("rows" in mainloop.order, mainloop.order.startswith("serpentine"))
 
 
 def _shared_regions(loop: TiledLoop) -> tuple[SharedRegion, ...]:
@@ -513,31 +394,3 @@ def _shared_regions(loop: TiledLoop) -> tuple[SharedRegion, ...]:
         regions.append(SharedRegion(f"shared_{operand.suffix}", operand.shared_c_type, shape, offset, size, meaning))
         offset += -(-size // 16) * 16
     return tuple(regions)
-
-
-def _resource_reasons(
-    loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture
-) -> list[Reason]:
-    reasons = []
-    shared = max(region.offset + region.bytes for region in regions)
-    if shared > architecture.shared_bytes_per_block:
-        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
-        got, hint = f"{shared} bytes of shared memory", "reduce k, m, n or stages"
-        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", got, need, hint))
-    blocks = loop.min_blocks_per_sm
-    per_sm = architecture.shared_bytes_per_sm
-    reserved = architecture.reserved_shared_bytes_per_block
-    if blocks > 1 and (shared + reserved) * blocks > per_sm:
-        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
-        need = f"at most {per_sm} bytes on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
-    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
-        got = f"{blocks} blocks of {threads} threads"
-        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
-    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
-    if loop.estimated_registers > budget:
-        got = f"about {loop.estimated_registers} registers a thread"
-        need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
-        reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
-    return reasons

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.families.base import SharedRegion
-from gemmgen.families.epilogue import EpilogueStage
 from gemmgen.families.gemm.matrices import FLOAT_BYTES
 from gemmgen.families.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.families.matrix import Matrix
+from gemmgen.families.stages import EpilogueStage
 from gemmgen.formula import Formula
 from gemmgen.launch import (
     GRID_LIMITS,
