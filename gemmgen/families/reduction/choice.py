@@ -159,8 +159,8 @@ def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockC
     threads = strategy.threads or min(512, max(64, power_of_two(ceil_div(vectors, 8))))
     unroll = strategy.unroll or min(4, power_of_two(ceil_div(vectors, threads)))
     share = ceil_div(16 * BLOCKS_PER_SM * MULTIPROCESSORS, outer)
-    blocks = strategy.blocks_per_row or max(1, min(share, vectors // (8 * threads * unroll), 512))
-    finish = strategy.finish or ("first_block" if blocks > 1 else None)
+    blocks = strategy.blocks_per_row or power_of_two(max(1, min(share, vectors // (8 * threads * unroll), 512)) + 1) // 2
+    finish = strategy.finish or ("last_block" if blocks > 1 else None)
     return BlockChoice(
         "row_blocks", threads, vector, unroll, strategy.early_launch, vector * unroll, finish, blocks_per_row=blocks
     )

@@ -108,11 +108,6 @@ class ReductionPlan(KernelPlan):
         return tuple(distance for distance in distances if distance > WARP_THREADS)
 
     @property
-    def blocks_are_certain(self) -> bool:
-        """Whether the number of blocks that share a result is known, and more than 1."""
-        return not isinstance(self.layout, BlockLayout) or self.layout.blocks_per_row is not None
-
-    @property
     def result_index(self) -> str:
         """Where a block's result belongs, as a C expression."""
         if not isinstance(self.layout, BlockLayout) or self.layout.blocks_per_row is None:

@@ -83,8 +83,9 @@ class RowBlocks(Launching):
 
     name: Literal["row_blocks"]
     blocks_per_row: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    finish: Literal["two_pass", "last_block", "first_block", "atomic"] | None = None
-    """How the results of a row's blocks meet."""
+    finish: Literal["two_pass", "last_block", "atomic"] | None = None
+    """How the results of a row's blocks meet. None of them may wait for another: with many rows, those that wait could fill
+    the device, and those they wait for would never start."""
 
 
 class ColumnTiles(Launching):

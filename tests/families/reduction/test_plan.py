@@ -131,6 +131,11 @@ def test_all_reasons_come_at_once() -> None:
     assert codes(strategy=strategy) >= {"threads", "vector", "alignment", "early_launch", "atomic"}
 
 
+def test_no_blocks_of_rows_wait_for_one_another() -> None:
+    with pytest.raises(SpecError, match="finish"):
+        planned(shape="rows", strategy={"name": "row_blocks", "finish": "first_block"})
+
+
 def test_an_unknown_strategy_is_named() -> None:
     with pytest.raises(SpecError, match="strategy"):
         planned(strategy={"name": "fastest"})
