@@ -73,6 +73,11 @@ def test_a_spec_verifies_on_the_emulator(run: Run, spec: Path) -> None:
     assert "emulator" in shown.out
 
 
+def test_a_spec_verifies_under_several_schedules(run: Run, spec: Path) -> None:
+    assert "verified" in run("verify", spec, "--backend", "emulator", "--schedules", "2").out
+    assert "--schedules" in run("verify", spec, "--backend", "emulator", "--schedules", "0", code=2).err
+
+
 def test_evidence_as_json(run: Run, spec: Path) -> None:
     (report,) = run("verify", spec, "--backend", "emulator", "--arch", "sm_80", "--json").json
     assert report["passed"] is True
