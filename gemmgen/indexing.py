@@ -122,3 +122,57 @@ def tile_copy(rows: int, columns: int, threads: int, widest: int) -> TileCopy | 
         if per_row % threads == 0 or (threads % per_row == 0 and rows % copy.rows_per_pass == 0):
             return copy
     return None
+
+
+@dataclass(frozen=True)
+class XorSwizzle:
+    """Which column of its row an element of a shared tile moves to: within a row, chunks of 16 bytes trade places.
+
+    ``bits`` bits of the row, from bit ``row_shift`` on, are combined by exclusive or with as many bits of the chunk's index, from
+    bit ``chunk_shift`` on. Within a chunk nothing moves, so a vector that lies in one chunk stays a vector.
+    """
+
+    chunk: int
+    """Elements of a chunk, a power of two."""
+    bits: int
+    row_shift: int
+    chunk_shift: int
+
+    @property
+    def row_period(self) -> int:
+        """Rows this far apart are permuted alike."""
+        return 1 << self.row_shift + self.bits
+
+    @property
+    def span(self) -> int:
+        """Aligned pieces of a row of this many elements are permuted within themselves."""
+        return self.chunk << self.chunk_shift + self.bits
+
+    @property
+    def element_shift(self) -> int:
+        """From which bit on of an element's column bits of the row are combined."""
+        return self.chunk_shift + self.chunk.bit_length() - 1
+
+    def column(self, row: int, column: int) -> int:
+        """Column where the element lies that would be at ``column`` without the swizzle; its own inverse."""
+        return column ^ (row >> self.row_shift & (1 << self.bits) - 1) << self.element_shift
+
+
+CHUNKS_IN_ALL_BANKS = 8
+"""Chunks of 16 bytes that side by side fill the 32 banks of shared memory."""
+
+
+def xor_swizzles(rows: int, columns: int, chunk: int) -> list[XorSwizzle]:
+    """All swizzles of a tile of ``rows`` x ``columns`` elements that keep its chunks within their row, simple ones first.
+
+    None if the rows are not whole chunks, and an even number of them, or if there is only one row.
+    """
+    chunks = columns // chunk if columns % chunk == 0 else 1
+    return [
+        XorSwizzle(chunk, bits, row_shift, chunk_shift)
+        for bits in (1, 2, 3)
+        for chunk_shift in range(3)
+        if 1 << chunk_shift + bits <= CHUNKS_IN_ALL_BANKS and chunks % (1 << chunk_shift + bits) == 0
+        for row_shift in range(rows.bit_length())
+        if rows > 1 << row_shift + bits - 1
+    ]

@@ -7,7 +7,8 @@ from math import gcd
 
 from gemmgen.errors import Reason
 from gemmgen.families.base import SharedRegion
-from gemmgen.families.gemm.operand import Operand, SharedAccess
+from gemmgen.families.gemm.accesses import SharedAccess
+from gemmgen.families.gemm.operand import Operand
 from gemmgen.indexing import FragmentMap, TileCopy
 from gemmgen.shared_memory import WARP, shared_access_cost
 

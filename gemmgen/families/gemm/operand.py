@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import itemgetter
 from typing import Literal
 
 from gemmgen.errors import Reason
-from gemmgen.families.gemm.spec import Tile, TiledMainloop
+from gemmgen.families.gemm.accesses import estimated_wavefronts, shared_accesses
+from gemmgen.families.gemm.spec import SharedOperand, Tile, TiledMainloop
 from gemmgen.indexing import (
     FragmentMap,
     TileCopy,
+    XorSwizzle,
     contiguous_fragment,
     interleaved_fragment,
     lane_position,
     split_fragment,
     tile_copy,
+    xor_swizzles,
 )
 from gemmgen.launch import BYTES, C_TYPES, DataType
-from gemmgen.shared_memory import WARP, shared_access_cost
+from gemmgen.shared_memory import BANK_BYTES, BANKS, WARP
 
 QUAD = 4
-PADDING_CANDIDATES = tuple(range(33))
+CHUNK_BYTES = 16
+"""What a swizzle moves as a whole: the widest vector of one access."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Operand:
     """Whether rows of the stored matrix may end within a tile."""
     guards_columns: bool
     """Whether columns of the stored matrix may end within a tile."""
+    swizzle: XorSwizzle | None = None
+    """Where in its row of the shared tile an element lies, if not where its column says."""
 
     @property
     def suffix(self) -> str:
@@ -115,6 +124,15 @@ class Operand:
         return 1 if self.transposes or self.pitch % width else width
 
     @property
+    def swizzles_each_vector(self) -> bool:
+        """Whether the swizzle moves a fragment's vectors differently, so that each has its own place and not all follow the first."""
+        if self.swizzle is None:
+            return False
+        period = self.swizzle.span if self.mn_major else self.swizzle.row_period
+        vectors = range(0, self.fragment.extent, self.load_width if self.mn_major else 1)
+        return any(self.fragment.position(0, 0, element) % period for element in vectors)
+
+    @property
     def guarded(self) -> bool:
         """Whether copies have to look where the matrix ends."""
         return self.guards_rows or self.guards_columns
@@ -125,20 +143,6 @@ class Operand:
         if self.k_vector > 1:
             return self.k_vector
         return self.fragment.vector if self.mn_major and self.pitch % self.fragment.vector == 0 else 1
-
-
-@dataclass(frozen=True)
-class SharedAccess:
-    """One kind of access to shared memory in the mainloop, as one warp makes it."""
-
-    what: str
-    store: bool
-    width_bytes: int
-    per_step: int
-    """How many times a warp does it for each tile along k."""
-    wavefronts: int
-    """Of all of them together."""
-    conflicts: int
 
 
 @dataclass(frozen=True)
@@ -217,10 +221,15 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         guards_rows=not whole[0 if along_k else 1],
         guards_columns=not whole[1 if along_k else 0],
     )
+    if shared.swizzle == "xor":
+        return _swizzled(operand, shared, field, reasons)
+    return _padded(operand, shared, field, reasons)
+
+
+def _padded(operand: Operand, shared: SharedOperand, field: str, reasons: list[Reason]) -> Operand | None:
     aligned = _aligned_elements(operand)
     if shared.padding == "auto":
-        candidates = [padding for padding in PADDING_CANDIDATES if (columns_of(operand) + padding) % aligned == 0]
-        return min((replace(operand, padding=padding) for padding in candidates), key=_cost)
+        return _best_padded(operand, aligned)
     operand = replace(operand, padding=shared.padding)
     if operand.pitch % aligned:
         got = f"{shared.padding}, which makes rows of {operand.pitch} elements"
@@ -230,9 +239,34 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
     return operand
 
 
-def columns_of(operand: Operand) -> int:
-    """Elements in a row of the shared tile, without padding."""
-    return operand.extent if operand.mn_major else operand.tile_k
+@lru_cache(maxsize=1024)
+def _best_padded(operand: Operand, aligned: int) -> Operand:
+    """With the smallest padding of those with the fewest wavefronts; beyond one turn of the banks they repeat."""
+    paddings = range(-operand.pitch % aligned, BANKS * BANK_BYTES // operand.shared_bytes, aligned)
+    return _fewest_wavefronts(replace(operand, padding=padding) for padding in paddings)
+
+
+def _swizzled(operand: Operand, shared: SharedOperand, field: str, reasons: list[Reason]) -> Operand | None:
+    if shared.padding not in ("auto", 0):
+        need = "auto or 0 beside a swizzle: rows of padded length would not keep their chunks"
+        reasons.append(Reason("padding", f"{field}.padding", str(shared.padding), need))
+        return None
+    swizzled = _best_swizzled(operand)
+    if swizzled is None:
+        rows, columns = operand.shared_shape
+        got = f"a tile of {rows} rows of {columns * operand.shared_bytes} bytes"
+        need = f"two rows or more, of an even number of {CHUNK_BYTES}-byte chunks that can trade places"
+        reasons.append(Reason("swizzle", f"{field}.swizzle", got, need, "a tile deeper along k, or padding"))
+    return swizzled
+
+
+@lru_cache(maxsize=1024)
+def _best_swizzled(operand: Operand) -> Operand | None:
+    """With the simplest swizzle of those with the fewest wavefronts, or None if no swizzle keeps the chunks of a row in it."""
+    swizzles = xor_swizzles(*operand.shared_shape, CHUNK_BYTES // operand.shared_bytes)
+    if not swizzles:
+        return None
+    return _fewest_wavefronts(replace(operand, swizzle=swizzle) for swizzle in swizzles)
 
 
 def _fragment(request: OperandRequest, kind: str, tile: Tile) -> FragmentMap:
@@ -254,7 +288,7 @@ def _aligned_elements(operand: Operand) -> int:
 
 def shared_loader(a: Operand, b: Operand) -> Operand | None:
     """What copies A in one half of the threads and B in the other, or None if their tiles are not laid out alike."""
-    alike = a.type == b.type and a.copy == b.copy and a.pitch == b.pitch
+    alike = a.type == b.type and a.copy == b.copy and a.pitch == b.pitch and a.swizzle is b.swizzle is None
     alike = alike and a.mn_major and b.mn_major and not a.transposes and not b.transposes
     if not alike or a.is_async or b.is_async:
         return None
@@ -262,43 +296,16 @@ def shared_loader(a: Operand, b: Operand) -> Operand | None:
     return replace(a, name="AB", leading_dimension="ld_ab", guards_columns=guards_columns)
 
 
-def shared_accesses(operand: Operand) -> tuple[SharedAccess, ...]:
-    """The accesses of one warp to the operand's shared tile during one step along k: stores, then loads of fragments."""
-    return (_store_access(operand), _load_access(operand))
-
-
-def _cost(operand: Operand) -> tuple[int, int]:
-    stores, loads = shared_accesses(operand)
-    return stores.wavefronts + loads.wavefronts, operand.padding
-
-
-def _shared_offset(operand: Operand, along_axis: int, along_k: int) -> int:
-    row, column = (along_k, along_axis) if operand.mn_major else (along_axis, along_k)
-    return (row * operand.pitch + column) * operand.shared_bytes
-
-
-def _store_access(operand: Operand) -> SharedAccess:
-    copy, width = operand.copy, operand.store_width
-    offsets = []
-    for lane in range(WARP):
-        row, column = copy.position(lane, 0)
-        along_axis, along_k = (row, column) if operand.contiguous_along_k else (column, row)
-        offsets.append(_shared_offset(operand, along_axis, along_k))
-    count = copy.passes * (copy.vector // width)
-    return _repeated(f"store tile of {operand.name}", offsets, width * operand.shared_bytes, count, store=True)
-
-
-def _load_access(operand: Operand) -> SharedAccess:
-    fragment, width = operand.fragment, operand.load_width
-    offsets = [_shared_offset(operand, fragment.position(0, position, 0), 0) for position in operand.lane_positions]
-    count = fragment.extent * operand.tile_k // width
-    return _repeated(f"load fragment of {operand.name}", offsets, width * operand.shared_bytes, count, store=False)
-
-
-def _repeated(what: str, offsets: list[int], width_bytes: int, count: int, *, store: bool) -> SharedAccess:
-    """``count`` accesses of ``width_bytes`` a lane, of which ``offsets`` is the first.
-
-    The others differ from it by the same number of elements in every lane, which turns the banks but changes no cost.
-    """
-    cost = shared_access_cost(offsets, width_bytes, store=store)
-    return SharedAccess(what, store, width_bytes, count, count * cost.wavefronts, count * cost.conflicts)
+def _fewest_wavefronts(candidates: Iterable[Operand]) -> Operand:
+    """The first of the candidates whose stores and loads take the fewest wavefronts."""
+    estimated = []
+    for candidate in candidates:
+        estimated.append((estimated_wavefronts(candidate), candidate))
+    best, fewest = estimated[0][1], 0
+    for estimate, candidate in sorted(estimated, key=itemgetter(0)):
+        if fewest and fewest <= estimate:
+            break
+        wavefronts = sum(access.wavefronts for access in shared_accesses(candidate))
+        if not fewest or wavefronts < fewest:
+            best, fewest = candidate, wavefronts
+    return best

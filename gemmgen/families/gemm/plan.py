@@ -8,11 +8,12 @@ from typing import Literal
 
 from gemmgen.errors import PlanError, Reason
 from gemmgen.families.base import KernelPlan, SharedRegion
+from gemmgen.families.gemm.accesses import SharedAccess, shared_accesses
 from gemmgen.families.gemm.exchange import Exchange, plan_exchange
 from gemmgen.families.gemm.fma_order import FmaOrder, fma_order
 from gemmgen.families.gemm.helpers import Helper, conversion_helpers, copy_helpers
 from gemmgen.families.gemm.matrices import FLOAT_BYTES, matrix_layouts
-from gemmgen.families.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
+from gemmgen.families.gemm.operand import Operand, OperandRequest, plan_operand, shared_loader
 from gemmgen.families.gemm.reasons import (
     alignment_reasons,
     cache_reasons,
@@ -350,7 +351,7 @@ def _tiled_loop(
         if loader is None:
             need = (
                 "tiles of A and B of one type and shape, contiguous along m and n, "
-                "copied through registers into mn_major tiles of one padding"
+                "copied through registers into mn_major tiles of one padding and no swizzle"
             )
             got = f"{a.extent} x {a.tile_k} and {b.extent} x {b.tile_k}, transpose: {spec.transpose}"
             reasons.append(Reason("loaders", "mainloop.loaders", got, need))

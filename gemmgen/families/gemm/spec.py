@@ -53,6 +53,9 @@ class SharedOperand(SpecModel):
     padding: Literal["auto"] | Annotated[int, Field(ge=0, le=64, strict=True)] = "auto"
     """Unused elements after each row of the tile, against bank conflicts; ``auto`` takes the smallest with the fewest
     wavefronts."""
+    swizzle: Literal["none", "xor"] = "none"
+    """Another way to avoid bank conflicts, without padding: the 16-byte chunks of a row trade places by an exclusive or of their
+    index with bits of the row's. Of all choices of bits, ``xor`` takes the simplest with the fewest wavefronts."""
     fragment: Fragment | None = None
     """Overrides the mainloop's ``fragment`` for this operand."""
     k_vector: Literal[1, 2, 4] = 1

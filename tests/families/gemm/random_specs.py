@@ -37,6 +37,7 @@ SHARED = st.fixed_dictionaries(
     {
         "order": st.sampled_from(["mn_major", "k_major"]),
         "padding": st.sampled_from(["auto", "auto", "auto", 0, 1, 4]),
+        "swizzle": st.sampled_from(["none", "xor"]),
         "fragment": st.one_of(st.none(), st.none(), FRAGMENTS),
         "k_vector": st.sampled_from([1, 1, 1, 2, 4]),
     }
@@ -95,8 +96,11 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     if not quads and loop["fragment"].startswith("quads"):
         loop["fragment"] = "contiguous"
     k_group = 1
-    for name in ("shared_a", "shared_b"):
+    for name, axis in (("shared_a", "m"), ("shared_b", "n")):
         shared = {**loop[name], "padding": "auto"}
+        row = tile["threadblock"][axis if shared["order"] == "mn_major" else "k"]
+        if loop["loaders"] == "halves" or row % (16 if halves else 8):
+            shared["swizzle"] = "none"
         if not quads:
             shared["fragment"] = None
         if shared["order"] == "mn_major" or tile["threadblock"]["k"] % shared["k_vector"]:
