@@ -47,7 +47,7 @@ SURVIVORS = (
         r"\| const int (copy_\w+|lane\w*) =",
         "a permutation of the lanes that share the work",
     ),
-    Survivor("conv2d", "a lane off by one", r"\| const int (half|\w*row\w*) =", "a permutation of the lanes that share the work"),
+    Survivor("conv2d", "a lane off by one", r"\| const int (half|channel|\w*row\w*) =", "a permutation of the lanes that share the work"),
     Survivor(
         "gemm", "stay in the loop", r"\| break;", "rows beyond the edge follow each other: the rest of the loop leaves at the same test"
     ),
@@ -90,7 +90,7 @@ SURVIVORS = (
     Survivor("reduction", "less becomes less or equal", r"a\.index < b\.index", "two states never have the same index"),
     Survivor(
         "reduction",
-        "less becomes less or equal",
+        "less becomes less or equal|drop a condition",
         r"if \(thread < distance\)",
         "the lane at the distance joins a neighbour that nobody reads any more",
     ),
@@ -100,6 +100,13 @@ SURVIVORS = (
     ),
     Survivor("reduction", "drop a condition", r"threadIdx\.x < 32", "other warps compute what nobody uses"),
     Survivor("reduction", "another shift", r"1ull << 32", "any bit above the value says that there is one"),
+    Survivor("reduction", "plus becomes minus", r"last = vectors \* kVector \+", "at most one element is left: thread 0's, at distance 0"),
+    Survivor(
+        "reduction",
+        "a factor is missing",
+        r"if \(at \+ u \* kThreads < vectors\)",
+        "around the sum of what was loaded, which is 0 where nothing was; around the loads it is caught",
+    ),
     # Barriers that protect nothing here
     Survivor(
         "reduction",
@@ -132,11 +139,11 @@ GAPS = (
     ),
     Survivor("reduction", "leave the loop too early", r"continue;", "no case has more blocks than a block has threads"),
     Survivor("reduction", "a factor is missing", r"tile \* kTile", "no case gives a block of this kernel a second tile"),
-    Survivor("reduction", ".*", r"unsigned int blocks = ", "no case reaches the limit of blocks"),
+    Survivor("reduction", ".*", r"unsigned int blocks = |kMostBlocks = ", "no case reaches the limit of blocks"),
     Survivor("reduction", "a statement is missing", r"power = fmaf|f16_to_float", "the bound of the sum is wider than this term"),
     Survivor(
         "reduction",
-        "a constant one too large|a loop ends one early|less becomes less or equal",
+        "a constant one too large|a loop ends one early|less becomes less or equal|plus becomes minus",
         r"kThreads\b|kUnroll\b",
         "the extremum never lies in the elements that are skipped or taken twice",
     ),
