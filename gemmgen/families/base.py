@@ -154,7 +154,12 @@ class Family(ABC):
 
     @abstractmethod
     def problem(self, plan: Any, sizes: Sequence[int]) -> dict[str, int]:
-        """All dimensions of a packed problem of ``sizes`` (in the order of ``size_names``)."""
+        """All dimensions of a packed problem of ``sizes`` (in the order of ``instance_sizes``)."""
+
+    def instance_sizes(self, plan: Any) -> dict[str, int]:
+        """The dimensions that ``--size`` sets for one instance, in order, each with a typical value; the family's own, unless
+        not all of its instances have the same."""
+        return dict(zip(self.size_names, self.typical_sizes, strict=True))
 
     @abstractmethod
     def cases(self, plan: Any) -> list[Case]:

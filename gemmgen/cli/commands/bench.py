@@ -84,9 +84,10 @@ def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group
     groups: dict[Any, _Group] = {}
     for item in planned:
         family = family_of(item.plan.spec)
-        if len(sizes) != len(family.size_names):
-            need = ",".join(family.size_names)
-            raise click.UsageError(f"--size {','.join(map(str, sizes))}: {item.file.label} needs {len(family.size_names)} numbers: {need}")
+        names = family.instance_sizes(item.plan)
+        if len(sizes) != len(names):
+            need = f"{len(names)} numbers: {','.join(names)}"
+            raise click.UsageError(f"--size {','.join(map(str, sizes))}: {item.file.label} needs {need}")
         problem = family.problem(item.plan, sizes)
         arrays = [array for array in item.plan.sequence.arrays if array.role != "workspace"]
         layout = tuple((array.name, array.type, array.role, array.shape, array.strides) for array in arrays)
@@ -97,7 +98,7 @@ def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group
 def _problem_text(problem: dict[str, int], item: PlannedSpec) -> str:
     from gemmgen.families import family_of
 
-    return ",".join(str(problem[name]) for name in family_of(item.plan.spec).size_names)
+    return ",".join(str(problem[name]) for name in family_of(item.plan.spec).instance_sizes(item.plan))
 
 
 def _roofline(problem: dict[str, int], item: PlannedSpec, device: GpuDevice) -> Roofline | None:

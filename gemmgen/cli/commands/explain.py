@@ -43,9 +43,10 @@ def command(
         raise SpecError(f"{spec} holds {len(files)} specs; explain takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan, family = planned.plan, family_of(planned.plan.spec)
-    sizes = parse_size(size) if size else family.typical_sizes
-    if len(sizes) != len(family.size_names):
-        raise click.UsageError(f"--size {size}: {planned.file.label} needs {len(family.size_names)} numbers: {','.join(family.size_names)}")
+    typical = family.instance_sizes(plan)
+    sizes = parse_size(size) if size else tuple(typical.values())
+    if len(sizes) != len(typical):
+        raise click.UsageError(f"--size {size}: {planned.file.label} needs {len(typical)} numbers: {','.join(typical)}")
     problem = family.problem(plan, sizes)
     sections = [*family.explain(plan), _launch_section(plan, problem, device), _roof_section(plan, problem, device)]
     if as_json:
@@ -77,7 +78,7 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
     roofs = roofline(family.cost(plan, problem), device)
     cost, compute, memory = roofs.cost, roofs.compute_roof, roofs.memory_roof
     unit = operation_unit(cost.unit)
-    sizes = " ".join(f"{name}={problem[name]}" for name in family.size_names)
+    sizes = " ".join(f"{name}={problem[name]}" for name in family.instance_sizes(plan))
     lines = [("problem", sizes)]
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
