@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.families.base import Case
 from gemmgen.families.reduction.numbers import FLOATS, INTEGER_TYPES
-from gemmgen.families.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.families.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan, packed_problem
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-Problem = Callable[[ReductionPlan, Sequence[int]], dict[str, int]]
 Size = tuple[int, int, int]
 
 LARGEST_INTEGER = 4
@@ -22,21 +20,25 @@ MOST_ELEMENTS = 1 << 20
 """No case is larger, so that the emulator gets through it."""
 
 
-def reduction_cases(plan: ReductionPlan, problem: Problem) -> list[Case]:
+def reduction_cases(plan: ReductionPlan) -> list[Case]:
     """Edges of vectors, tiles and groups, one block and many, strides, odd pointers, nothing, and the corners of the types."""
+
+    def problem(size: Size) -> dict[str, int]:
+        return packed_problem(plan, dict(zip(("outer", "reduced", "inner"), size, strict=True)))
+
     floats = plan.arithmetic.stored in FLOATS
     sizes = _sizes(plan)
     scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
     cases = []
     for name, size in sizes.items():
         for data in ("integers", "reals"):
-            cases.append(_case(name, problem(plan, size), scalars, data))
+            cases.append(_case(name, problem(size), scalars, data))
     middle = sizes["several blocks and a rest"]
-    cases.append(_case("extremes of the type", problem(plan, middle), scalars, "extremes"))
-    cases.append(_case("extremes in one element", problem(plan, sizes["one element"]), scalars, "extremes"))
+    cases.append(_case("extremes of the type", problem(middle), scalars, "extremes"))
+    cases.append(_case("extremes in one element", problem(sizes["one element"]), scalars, "extremes"))
     if floats:
-        cases.append(_case("not-a-numbers and infinities", problem(plan, middle), scalars, "nonfinite"))
-    padded = problem(plan, middle)
+        cases.append(_case("not-a-numbers and infinities", problem(middle), scalars, "nonfinite"))
+    padded = problem(middle)
     strides = [name for name in padded if name.startswith("stride_")]
     if strides:
         for stride in strides:
@@ -44,13 +46,13 @@ def reduction_cases(plan: ReductionPlan, problem: Problem) -> list[Case]:
         cases.append(_case("padded strides", padded, scalars, "reals"))
     offsets = {array.name: plan.spec.alignment if array.name == "X" else 1 for array in plan.sequence.arrays if array.role != "workspace"}
     for data in ("integers", "reals"):
-        cases.append(_case("least aligned pointers", problem(plan, middle), scalars, data, offsets=offsets))
+        cases.append(_case("least aligned pointers", problem(middle), scalars, data, offsets=offsets))
     empty = {"no lines": (0, middle[1], middle[2]), "no columns": (middle[0], middle[1], 0)}
     if not plan.arithmetic.rejects_nothing:
         empty["nothing to reduce"] = (middle[0], 0, middle[2])
     for name, size in empty.items():
         if (size[0] or plan.has_outer) and (size[2] or plan.has_inner):
-            cases.append(_case(name, problem(plan, size), scalars, "integers"))
+            cases.append(_case(name, problem(size), scalars, "integers"))
     return cases
 
 

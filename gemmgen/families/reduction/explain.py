@@ -102,7 +102,7 @@ def _work(plan: ReductionPlan) -> tuple[tuple[str, str], ...]:
     if isinstance(layout, LaneLayout):
         return (
             ("row", f"{layout.lanes} lanes, {load}, {plan.unroll} at a time"),
-            ("group of lanes", f"{layout.rows} rows at the same time"),
+            ("group of lanes", f"{layout.rows} row{'s' if layout.rows > 1 else ''} at a time"),
             ("threadblock", f"{layout.rows_per_block} rows by {plan.threads} threads"),
         )
     if isinstance(layout, ColumnLayout):

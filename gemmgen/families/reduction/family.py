@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
-from gemmgen.families.reduction.plan import ReductionPlan, plan_reduction
+from gemmgen.families.reduction.plan import ReductionPlan, packed_problem, plan_reduction
 from gemmgen.families.reduction.spec import ReductionSpec
 from gemmgen.launch import BYTES
 from gemmgen.target import Architecture
@@ -14,6 +14,15 @@ from gemmgen.target import Architecture
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+TYPICAL = {
+    "all": (1, 1 << 24, 1),
+    "rows": (1 << 14, 1 << 10, 1),
+    "columns": (1, 1 << 14, 1 << 10),
+    "middle": (1 << 4, 1 << 10, 1 << 10),
+    "strided": (1 << 4, 1 << 10, 1 << 10),
+}
+"""Extents (outer, reduced, inner) for specs that name none."""
 
 
 class ReductionFamily(Family):
@@ -27,20 +36,20 @@ class ReductionFamily(Family):
     def plan(self, spec: ReductionSpec, architecture: Architecture) -> KernelPlan:
         return plan_reduction(spec, architecture)
 
+    def instance_sizes(self, plan: ReductionPlan) -> dict[str, int]:
+        """The extents that the shape has, with the spec's typical ones."""
+        typical = plan.spec.typical
+        values = (typical.outer, typical.reduced, typical.inner) if typical else TYPICAL[plan.spec.shape]
+        names = {dimension.name for dimension in plan.sequence.dimensions}
+        return {name: value for name, value in zip(self.size_names, values, strict=True) if name in names}
+
     def problem(self, plan: ReductionPlan, sizes: Sequence[int]) -> dict[str, int]:
-        """The dimensions of a packed problem; extents that the shape does not have are passed over."""
-        given = dict(zip(self.size_names, sizes, strict=True))
-        problem = {d.name: given[d.name] for d in plan.sequence.dimensions if d.name in given}
-        missing = [d for d in plan.sequence.dimensions if d.default is not None]
-        for dimension in reversed(missing):
-            assert dimension.default is not None
-            problem[dimension.name] = dimension.default.evaluate(problem)
-        return problem
+        return packed_problem(plan, dict(zip(self.instance_sizes(plan), sizes, strict=True)))
 
     def cases(self, plan: ReductionPlan) -> list[Case]:
         from gemmgen.families.reduction.cases import reduction_cases
 
-        return reduction_cases(plan, self.problem)
+        return reduction_cases(plan)
 
     def fill(
         self, plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -156,6 +157,17 @@ class ReductionPlan(KernelPlan):
     def strided(self) -> bool:
         """Whether no axis is known to be contiguous."""
         return bool(self.spec.shape == "strided")
+
+
+def packed_problem(plan: ReductionPlan, extents: Mapping[str, int]) -> dict[str, int]:
+    """All dimensions of a problem without gaps, from extents of which the shape may have only some."""
+    dimensions = plan.sequence.dimensions
+    problem = {dimension.name: extents[dimension.name] for dimension in dimensions if dimension.default is None}
+    # A stride is as long as the axes after it: the last one is known first.
+    for dimension in reversed(dimensions):
+        if dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem
 
 
 def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> ReductionPlan:

@@ -8,6 +8,7 @@ import pytest
 
 import gemmgen
 from gemmgen.errors import PlanError, SpecError
+from gemmgen.families import family_of
 from gemmgen.families.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 from gemmgen.families.reduction.spec import SERIES
 
@@ -144,3 +145,12 @@ def test_an_unknown_strategy_is_named() -> None:
 def test_specs_that_differ_have_different_names() -> None:
     strategies = [streaming(unroll=unroll, finish=finish) for unroll in (1, 2, 4) for finish in ("two_pass", "last_block")]
     assert len({planned(strategy=strategy).name for strategy in strategies}) == 6
+
+
+def test_sizes_on_the_command_line_are_the_extents_that_a_shape_has() -> None:
+    family = family_of(planned().spec)
+    assert family.instance_sizes(planned(typical={"reduced": 77})) == {"reduced": 77}
+    assert list(family.instance_sizes(planned(shape="rows"))) == ["outer", "reduced"]
+    plan = planned(shape="middle", alignment=4)
+    problem = family.problem(plan, (2, 3, 5))
+    assert problem == {"outer": 2, "reduced": 3, "inner": 5, "stride_reduced": 8, "stride_outer": 24}
