@@ -2,7 +2,8 @@
 
 A launch has to tell Python, C++ and the certificate the same story about its grid, so the story is kept as text:
 ``ceil_div(m, 128) * ceil_div(n, 128)``. The grammar is small: names, non-negative integer literals, ``+ - * // % <<``,
-comparisons (1 or 0), ``min``, ``max``, ``ceil_div``, ``round_up`` and ``select(condition, yes, no)``.
+comparisons (1 or 0), ``min``, ``max``, ``ceil_div``, ``round_up``, ``ceil_log2`` and ``select(condition, yes, no)``. C, where
+that is printed, needs a function ``ceil_log2``.
 """
 
 from __future__ import annotations
@@ -43,9 +44,15 @@ def round_up(value: int, multiple: int) -> int:
     return ceil_div(value, multiple) * multiple
 
 
+def ceil_log2(value: int) -> int:
+    """The smallest exponent of a power of two that is at least ``value``, which is positive."""
+    return (value - 1).bit_length()
+
+
 _FUNCTIONS: dict[str, tuple[int, Callable[..., int]]] = {
     "ceil_div": (2, ceil_div),
     "round_up": (2, round_up),
+    "ceil_log2": (1, ceil_log2),
     "min": (2, min),
     "max": (2, max),
     "select": (3, lambda condition, yes, no: yes if condition else no),
@@ -130,6 +137,8 @@ def _to_c(node: ast.expr) -> str:
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[left, right]):
             a, b = _to_c(left), _to_c(right)
             return f"({a} {'<' if name == 'min' else '>'} {b} ? {a} : {b})"
+        case ast.Call(func=ast.Name(id="ceil_log2"), args=[value]):
+            return f"ceil_log2({_to_c(value)})"
         case ast.Call(args=[condition, yes, no]):
             return f"({_to_c(condition)} ? {_to_c(yes)} : {_to_c(no)})"
     raise AssertionError("unchecked node in formula")

@@ -68,3 +68,9 @@ def _python(c: str) -> str:
         colon = next(i for i, ch in enumerate(rest) if ch == ":" and rest[:i].count("(") == rest[:i].count(")"))
         out = f"{out[: start + 1]}({rest[:colon]}) if ({condition}) else ({rest[colon + 1 :]}){out[end:]}"
     return out
+
+
+def test_shifts_and_logarithms() -> None:
+    assert [Formula("ceil_log2(m)").evaluate({"m": m}) for m in (1, 2, 3, 4, 5, 2**31 - 1)] == [0, 1, 2, 2, 3, 31]
+    assert Formula("1 << m + 1").evaluate({"m": 4}) == 32
+    assert Formula("1 << ceil_log2(m)").to_c() == "(1 << ceil_log2(m))"
