@@ -80,7 +80,7 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
         "a prime number of pixels": {"n": 3, "c": 32, "h": 1, "w": 43, "k": 32, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1},
         "fewer steps than stages": {"n": 1, "c": 32, "h": 4, "w": 4, "k": 32, "r": 1, "s": 1},
         "many steps": {"n": 1, "c": c * (2 * plan.stages + 1) + 32, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
-        "images of one pixel": {"n": 40, "c": 32, "h": 1, "w": 1, "k": 32, "r": 3, "s": 3, "padding": 1},
+        "images of one pixel": {"n": 40, "c": 32, "h": 1, "w": 1, "k": 96, "r": 3, "s": 3, "padding": 1},
     }
     if plan.grouped:
         shapes["2 groups"] = {"n": 1, "c": 64, "h": 5, "w": 5, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 2}

@@ -13,6 +13,8 @@ from gemmgen.target import WARP_THREADS, Architecture
 
 TAP_BYTES = 8
 FEWEST_OTHER_REGISTERS = 16
+EXACT_FLOAT_DEPTH = 256
+"""Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 OTHER_PARAMETER_BYTES = 256
 """What the parameters of a kernel take beside the table, at most."""
 
@@ -27,17 +29,33 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
             need = f"at most {spec.maximum_depth} products in a sum"
             hint = "more could overflow int32" if spec.maximum_depth == LARGEST_DEPTH else "raise maximum_depth"
             reasons.append(Reason("depth", "convolution.c", f"{depth} = c / groups * r * s", need, hint))
+    if spec.float_conversion == "addition":
+        limit = depth_limit(spec)
+        if limit > EXACT_FLOAT_DEPTH:
+            hint = f"set maximum_depth: {EXACT_FLOAT_DEPTH}"
+            reasons.append(Reason("float_conversion", "float_conversion", f"up to {limit} products", f"at most {EXACT_FLOAT_DEPTH}", hint))
+        if spec.output.type == "s32" or spec.split_k > 1:
+            need = "instruction, because sums stay integers" if spec.output.type == "s32" else "instruction, with split_k"
+            reasons.append(Reason("float_conversion", "float_conversion", "addition", need))
     if spec.increments == "precomputed":
         for name in ("r", "s"):
             if fixed.get(name, 1) > LARGEST_EXTENT:
                 need = f"at most {LARGEST_EXTENT} with increments: precomputed"
                 reasons.append(Reason("table", f"convolution.{name}", str(fixed[name]), need, "use increments: computed"))
-        limit = architecture.portable_parameter_bytes - OTHER_PARAMETER_BYTES
+        most = architecture.portable_parameter_bytes - OTHER_PARAMETER_BYTES
         taps = fixed["r"] * fixed["s"] if "r" in fixed and "s" in fixed else spec.maximum_taps
-        if taps * TAP_BYTES > limit:
+        if taps * TAP_BYTES > most:
             got = f"{taps} taps of {TAP_BYTES} bytes"
-            reasons.append(Reason("table", "maximum_taps", got, f"at most {limit} bytes of kernel parameters", "use increments: computed"))
+            reasons.append(Reason("table", "maximum_taps", got, f"at most {most} bytes of kernel parameters", "use increments: computed"))
     return reasons
+
+
+def depth_limit(spec: Conv2dSpec) -> int:
+    """The most products that a sum can have."""
+    fixed = fixed_parameters(spec)
+    if all(name in fixed for name in ("c", "groups", "r", "s")):
+        return min(spec.maximum_depth, fixed["c"] // fixed["groups"] * fixed["r"] * fixed["s"])
+    return spec.maximum_depth
 
 
 def _channel_reasons(spec: Conv2dSpec) -> list[Reason]:

@@ -138,7 +138,7 @@ def _shared(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
 def _epilogue(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     direct = "straight from the accumulators; the filter's order makes a lane's channels consecutive"
     way = "through shared memory" if plan.exchange else direct
-    conversion = "an addition, since the sums are small and begin at a large float" if plan.biased else "a conversion"
+    conversion = "a subtraction, since the sums are small and begin at a large float" if plan.biased else "a conversion"
     steps = [("results", way), ("a lane stores", _lane(plan))]
     if plan.output.type != "s32":
         steps.append(("to float", conversion))

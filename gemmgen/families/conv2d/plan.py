@@ -22,8 +22,6 @@ from gemmgen.target import WARP_THREADS, Architecture
 
 OTHER_REGISTERS = 28
 """Registers for addresses, counters and predicates that an instance takes beside that if it may; an estimate."""
-EXACT_FLOAT_DEPTH = 256
-"""Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 FINISH_THREADS = 256
 """Threads of a block that adds up the parts of a split sum."""
 
@@ -80,6 +78,8 @@ class Conv2dPlan(KernelPlan):
     grouped: bool
     tail: bool
     """Whether the last step can have fewer planes."""
+    whole_channels: bool
+    """Whether every tile has all its output channels."""
     biased: bool
     """Whether sums begin at the bits of a large float, so that they need no conversion."""
     saturation: tuple[float, float] | None
@@ -97,6 +97,8 @@ class Conv2dPlan(KernelPlan):
     constants: tuple[LayerConstant, ...]
     table_entries: int
     """Elements of the table; 0 if there is none."""
+    divisors: tuple[str, ...]
+    """What the kernel divides by with numbers that the host prepares."""
     kernel_arguments: tuple[Argument, ...]
     finish_entry: str
     finish_arguments: tuple[Argument, ...]
@@ -217,10 +219,15 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     written = {name: _CONSTANTS[name] if name in known else name for name in used}
     written |= {name: "0" for name in used if name.startswith("padding") and known.get(name) == 0}
 
+    divisors = {"image_pixels": "(p * q)"} | ({} if pointwise else {"q": "q"})
+    if spec.rasterization == "pixels_first":
+        divisors["tiles"] = f"ceil_div(n * p * q, {pixel_tile.rows})"
+    elif not ("k" in fixed and "groups" in fixed):
+        divisors["tiles"] = f"ceil_div(k // groups, {filter_tile.rows})"
     table = _table(spec, fixed, pixel_tile.planes_apart, bounded) if walk == "table" else None
     name = _name(spec)
     sequence = build_sequence(
-        spec, name, table, filter_order, [n for n in used if n not in known],
+        spec, name, table, filter_order, [n for n in used if n not in known], divisors,
         threads=threads,
         tile=(pixel_tile.rows, filter_tile.rows),
         shared_bytes=_dynamic_bytes(regions, architecture),
@@ -251,7 +258,8 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         pointwise=pointwise,
         grouped=grouped,
         tail=_has_tail(fixed, planes),
-        biased=_depth_limit(spec, fixed) <= EXACT_FLOAT_DEPTH and spec.output.type != "s32" and spec.split_k == 1,
+        whole_channels=_whole_channels(fixed, filter_tile.rows),
+        biased=spec.float_conversion == "addition",
         saturation=spec.activation.saturation() if spec.output.type == "s8" else None,
         unit=spec.output.type == "s8" and spec.activation.saturation() == (0.0, INT8_HIGH),
         exchange=exchange,
@@ -261,6 +269,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         v=written,
         constants=constants,
         table_entries=table.entries if table else 0,
+        divisors=tuple(divisors),
         kernel_arguments=launches[0],
         finish_entry=sequence.launches[-1].entry,
         finish_arguments=launches[-1],
@@ -281,6 +290,10 @@ def _table(spec: Conv2dSpec, fixed: Mapping[str, int], advance: int, bounded: bo
     return TapTable(entries, advance, bounded)
 
 
+def _whole_channels(fixed: Mapping[str, int], tile: int) -> bool:
+    return "k" in fixed and "groups" in fixed and fixed["k"] // fixed["groups"] % tile == 0
+
+
 def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
     """Whether the number of 32-channel filter taps is not known to be a multiple of a step's planes."""
     known = 1
@@ -289,12 +302,6 @@ def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
     if "c" in fixed and "groups" in fixed:
         known *= fixed["c"] // (CHANNELS * fixed["groups"])
     return known % planes != 0
-
-
-def _depth_limit(spec: Conv2dSpec, fixed: Mapping[str, int]) -> int:
-    if all(name in fixed for name in ("c", "groups", "r", "s")):
-        return min(spec.maximum_depth, fixed["c"] // fixed["groups"] * fixed["r"] * fixed["s"])
-    return spec.maximum_depth
 
 
 def _registers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmgen.families.conv2d.problem import constraints, dimensions
@@ -41,6 +41,7 @@ def build_sequence(
     table: TapTable | None,
     filter_order: FilterOrder,
     passed: Sequence[str],
+    divisors: Mapping[str, str],
     *,
     threads: int,
     tile: tuple[int, int],
@@ -48,7 +49,11 @@ def build_sequence(
     finish_pixels: int,
     finish_threads: int,
 ) -> LaunchSequence:
-    """The sequence. ``passed``: parameters of the layer that are kernel arguments; ``tile``: pixels and channels of a block."""
+    """The sequence.
+
+    ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the kernel
+    divides by, by name; ``tile``: pixels and channels of a block.
+    """
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     factors = _factors(spec)
     bias, residual = _bias(spec), _residual(spec)
@@ -56,7 +61,8 @@ def build_sequence(
     extra: list[Argument] = [*bias, *residual, _output_array(spec, "y", "output", "the result")]
     partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
     integers = [_integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [_integer(known[dim]) for dim in passed]
-    host: list[Argument] = [_taps(table)] if table else []
+    host: list[Argument] = [_divisors(divisors)] if divisors else []
+    host += [_taps(table)] if table else []
     parts = spec.split_k
     main = [*inputs, *(partial or extra), *integers, *([] if partial else factors), *host]
     launches = [
@@ -79,7 +85,7 @@ def build_sequence(
                 entry=f"{name}_finish",
                 grid=(Formula(f"ceil_div(n * p * q, {finish_pixels})"), Formula("k // 32"), Formula("1")),
                 block=(finish_threads, 1, 1),
-                arguments=tuple(argument.name for argument in [*partial, *extra, *shape, *factors]),
+                arguments=tuple(argument.name for argument in [*partial, *extra, *shape, *factors, *host[: len(divisors) and 1]]),
             )
         )
     return LaunchSequence(
@@ -175,3 +181,18 @@ def _taps(table: TapTable) -> HostArgument:
     )  # fmt: skip
     fields = (increment, bounds) if table.bounded else (increment,)
     return HostArgument("taps", "Taps", fields, "the steps from each filter tap to the next")
+
+
+def _divisors(divisors: Mapping[str, str]) -> HostArgument:
+    """What a division by each number is replaced with: (high half of n * multiplier + n) >> shift, for 0 <= n < 2^31.
+
+    T. Granlund and P. L. Montgomery, "Division by invariant integers using multiplication", PLDI 1994, figure 4.1; the sum
+    does not overflow because n has 31 bits.
+    """
+    one = Formula("1")
+    fields: list[HostField] = []
+    for name, divisor in divisors.items():
+        multiplier = Formula(f"(1 << 32) * ((1 << ceil_log2({divisor})) - {divisor}) // ({divisor}) + 1")
+        fields.append(HostField(f"{name}.multiplier", "u32", 1, one, multiplier, f"divides by {divisor}"))
+        fields.append(HostField(f"{name}.shift", "u32", 1, one, Formula(f"ceil_log2({divisor})"), f"divides by {divisor}"))
+    return HostArgument("divisors", "Divisors", tuple(fields), "the numbers that the kernel divides by, prepared")

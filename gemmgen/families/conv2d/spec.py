@@ -101,7 +101,10 @@ class Conv2dSpec(KernelSpec):
     """Largest r x s that the table has room for, where r or s is an argument."""
     convolution: Convolution = Convolution()
     maximum_depth: Annotated[int, Field(ge=1, le=LARGEST_DEPTH, strict=True)] = LARGEST_DEPTH
-    """Largest c / groups * r * s. Up to 256, sums become float32 by one addition instead of a slow conversion."""
+    """Largest c / groups * r * s."""
+    float_conversion: Literal["instruction", "addition"] = "instruction"
+    """How sums become float32: by a conversion, or, if they have at most 256 products, by starting at a large float and
+    subtracting it."""
     bias: Literal["none", "s32", "f32"] = "s32"
     """Type of the bias, one value for each output channel."""
     residual: bool = False

@@ -87,6 +87,7 @@ def _specs(draw: st.DrawFn) -> dict[str, Any]:
         "convolution": draw(CONVOLUTIONS),
         "maximum_depth": draw(st.sampled_from([131071, 131071, 4096, 256])),
         **draw(st.one_of(TO_INTEGERS, TO_ROUNDED, TO_ROUNDED)),
+        "float_conversion": draw(st.sampled_from(["instruction", "instruction", "instruction", "addition"])),
         "residual": draw(st.booleans()),
         "store": draw(st.sampled_from(["shared", "direct"])),
         "split_k": draw(st.sampled_from([1, 1, 1, 2, 3])),

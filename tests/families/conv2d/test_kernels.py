@@ -69,6 +69,8 @@ MUTANTS = {
     "a step of the first tap for all": ("taps.increment[pixels.tap]", "taps.increment[0]"),
     "a tail multiplied with what follows": ("pixels.entries_left > 0", "true"),
     "channels beyond the last": ("pixel < total_pixels && first_channel + 32 * block < group_channels", "pixel < total_pixels"),
+    "pixels beyond the last": ("pixel < total_pixels && first_channel", "first_channel"),
+    "images of one size too few": ("images * next_image", "next_image"),
     "filters beyond the last": ("filters.inside[pass] && ", ""),
     "the last step skipped": ("(entries - 1) / kPlanes + 1", "entries / kPlanes"),
     "saturation at 128": (" - (packed >> 7 & 0x01010101u)", ""),
@@ -89,6 +91,6 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
     assert before in source
     binary = compile_source(source.replace(before, after), architecture="sm_80", options=api.COMPILE_OPTIONS)
     backend = EmulatorBackend()
-    wanted = ("3 x 3, padding 3", "1 x 1", "channels one block above a tile", "many steps", "3 x 3, stride 2")
+    wanted = ("3 x 3, padding 3", "1 x 1", "channels one block above a tile", "many steps", "3 x 3, stride 2", "images of one pixel")
     cases = sorted(family_of(plan.spec).cases(plan), key=lambda case: case.name not in wanted)
     assert any(not verify_case(plan, binary, backend, case).passed for case in cases)

@@ -37,7 +37,7 @@ def codes(*overrides: str, **fields: Any) -> set[str]:
 def test_one_tap_needs_no_table() -> None:
     plan = planned(convolution=POINTWISE)
     assert (plan.walk, plan.pointwise, plan.bounded) == ("single", True, False)
-    assert not plan.sequence.host_arguments
+    assert [argument.name for argument in plan.sequence.host_arguments] == ["divisors"]
 
 
 def test_one_tap_with_a_stride_needs_coordinates_but_no_bounds() -> None:
@@ -47,7 +47,7 @@ def test_one_tap_with_a_stride_needs_coordinates_but_no_bounds() -> None:
 
 def test_a_fixed_filter_has_a_table_of_its_taps() -> None:
     plan = planned(convolution={"r": 5, "s": 7})
-    assert (plan.walk, plan.table_entries, plan.sequence.host_arguments[0].size_bytes) == ("table", 35, 280)
+    assert (plan.walk, plan.table_entries, plan.sequence.host_arguments[-1].size_bytes) == ("table", 35, 280)
 
 
 def test_a_filter_known_at_launch_has_a_table_of_the_largest() -> None:
@@ -56,13 +56,22 @@ def test_a_filter_known_at_launch_has_a_table_of_the_largest() -> None:
 
 def test_without_padding_the_table_says_nothing_about_bounds() -> None:
     plan = planned(convolution={"r": 3, "s": 3, "padding_h": 0, "padding_w": 0})
-    assert [part.name for part in plan.sequence.host_arguments[0].fields] == ["increment"]
+    assert [part.name for part in plan.sequence.host_arguments[-1].fields] == ["increment"]
 
 
-def test_small_sums_need_no_conversion() -> None:
-    assert planned(maximum_depth=256).biased and not planned(maximum_depth=257).biased
-    assert planned(convolution={"c": 128, **POINTWISE}).biased
-    assert not planned("alpha=one", "output.type=s32", "maximum_depth=256").biased
+def test_small_sums_can_do_without_a_conversion() -> None:
+    assert planned("float_conversion=addition", maximum_depth=256).biased
+    assert planned("float_conversion=addition", convolution={"c": 128, **POINTWISE}).biased
+
+
+def test_channels_that_fill_their_tiles_need_no_check() -> None:
+    assert planned(convolution={"k": 128}).whole_channels
+    assert not planned(convolution={"k": 96}).whole_channels and not planned().whole_channels
+
+
+def test_every_number_to_divide_by_is_prepared() -> None:
+    assert planned().divisors == ("image_pixels", "q", "tiles")
+    assert planned(convolution={"k": 64, **POINTWISE}).divisors == ("image_pixels",)
 
 
 def test_a_tail_is_planned_for_only_where_there_can_be_one() -> None:
@@ -103,6 +112,7 @@ def test_parts_of_a_sum_are_finished_by_a_second_kernel() -> None:
         ("convolution={c: 131072, r: 1, s: 1}", "depth"),
         ("convolution={r: 17, s: 1}", "table"),
         ("output.type=s32", "exact_output"),
+        ("float_conversion=addition", "float_conversion"),
         ("tile={threadblock: {m: 256, n: 256, k: 128}, warp: {m: 64, n: 64}, instruction: m16n8k32}", "shared_memory"),
         ("min_blocks_per_sm=8", "registers"),
         ("min_blocks_per_sm=32", "blocks_per_sm"),

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemmgen import api, layouts
 from gemmgen.errors import LaunchError
 from gemmgen.families.conv2d.plan import Conv2dPlan
 from gemmgen.families.conv2d.problem import complete
+from gemmgen.launch import HostArgument
 
 FIELDS: dict[str, Any] = {
     "kind": "conv2d",
@@ -41,7 +44,8 @@ def test_the_table_leads_from_tap_to_tap(advance: int, r: int, s: int, dilation:
     h, w = 11, 13
     sizes = {"n": 1, "c": 128, "h": h, "w": w, "k": 32, "r": r, "s": s, "dilation_h": dilation, "dilation_w": dilation}
     problem = complete(plan.spec, {**sizes, "padding_h": 9, "padding_w": 9})
-    (taps,) = plan.sequence.host_arguments
+    taps = plan.sequence.argument("taps")
+    assert isinstance(taps, HostArgument)
     words = np.frombuffer(taps.pack(problem), np.int32)
     increments, bounds = words[: plan.table_entries], words[plan.table_entries :].view(np.uint32)
     period = -(-advance // (r * s)) * r * s
@@ -56,6 +60,16 @@ def test_the_table_leads_from_tap_to_tap(advance: int, r: int, s: int, dilation:
             assert bounds[tap] == (1 << row) | (1 << (16 + column))
             offset += int(increments[tap])
             entry, tap = entry + advance, (tap + advance) % period
+
+
+@given(st.integers(0, 2**31 - 1), st.one_of(st.integers(1, 100), st.integers(1, 2**31 - 1)))
+def test_a_prepared_divisor_divides(number: int, divisor: int) -> None:
+    divisors = planned().sequence.argument("divisors")
+    assert isinstance(divisors, HostArgument)
+    words = np.frombuffer(divisors.pack({"n": 1, "p": 1, "q": divisor, "k": 64, "groups": 1}), np.uint32)
+    multiplier, shift = (int(word) for word in words[2:4])
+    total = number * multiplier // 2**32 + number
+    assert total < 2**32 and total >> shift == number // divisor
 
 
 def call(x: Any = None, w: Any = None, **arguments: Any) -> None:
