@@ -23,12 +23,12 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     """What contradicts itself in the layer, the sums, the output and the table."""
     reasons = _channel_reasons(spec) + _output_reasons(spec)
     fixed = fixed_parameters(spec)
-    if all(name in fixed for name in ("c", "r", "s")):
-        depth = fixed["c"] // fixed.get("groups", 1) * fixed["r"] * fixed["s"]
-        if depth > spec.maximum_depth:
-            need = f"at most {spec.maximum_depth} products in a sum"
-            hint = "more could overflow int32" if spec.maximum_depth == LARGEST_DEPTH else "raise maximum_depth"
-            reasons.append(Reason("depth", "convolution.c", f"{depth} = c / groups * r * s", need, hint))
+    channels = fixed["c"] // fixed["groups"] if "c" in fixed and "groups" in fixed else CHANNELS
+    depth = channels * fixed.get("r", 1) * fixed.get("s", 1)
+    if depth > spec.maximum_depth:
+        need = f"at most {spec.maximum_depth} products in a sum"
+        hint = "more could overflow int32" if spec.maximum_depth == LARGEST_DEPTH else "raise maximum_depth"
+        reasons.append(Reason("depth", "convolution", f"at least {depth} = c / groups * r * s", need, hint))
     if spec.float_conversion == "addition":
         limit = depth_limit(spec)
         if limit > EXACT_FLOAT_DEPTH:

@@ -31,7 +31,7 @@ def test_a_random_spec_is_rejected_with_reasons_or_verifies(batch: int) -> None:
             assert error.reasons and all(reason.need for reason in error.reasons)
             return
         cases = family_of(plan.spec).cases(plan)
-        cases = cases[int(plan.spec_digest, 16) % min(STRIDE, len(cases)) :: STRIDE]
+        cases = cases[int(plan.spec_digest, 16) % min(STRIDE, len(cases)) :: STRIDE]  # there is always one
         report = api.verify(plan, "emulator", cases=cases)
         outcomes["verified"] += 1
         assert report.passed, [(result.case.name, result.failure) for result in report.failures]
