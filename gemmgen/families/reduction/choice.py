@@ -24,6 +24,8 @@ MULTIPROCESSORS = 132
 VECTOR_BYTES = 16
 """The widest load."""
 BLOCKS_PER_SM = 4
+THREADS_PER_SM = 1024
+"""How many threads share the rows of columns: with four loads each on their way, enough for the memory of an H200."""
 LONG_ROW_VECTORS = 512
 """Rows of more vectors than this get a block, or several."""
 
@@ -185,7 +187,7 @@ def _columns(spec: ReductionSpec, strategy: ColumnTiles, widest: int, state_byte
     unroll = strategy.unroll or 4
     row_threads = max(1, threads // lanes)
     tiles = outer * ceil_div(inner, lanes * vector)
-    share = ceil_div(MULTIPROCESSORS * 2, tiles)
+    share = ceil_div(MULTIPROCESSORS * max(1, THREADS_PER_SM // threads), tiles)
     splits = strategy.splits or max(1, min(share, reduced // (row_threads * unroll * 4)))
     finish = strategy.finish or ("last_block" if splits > 1 else None)
     return ColumnChoice(threads, vector, unroll, strategy.early_launch, lanes, splits, finish)
