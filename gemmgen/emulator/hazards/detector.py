@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,7 @@ from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, 
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters
 from gemmgen.emulator.instructions.warp import member_mask_operand, value_at
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces, verb
-from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
 
 if TYPE_CHECKING:
     from gemmgen.emulator.buffers import DeviceMemory
@@ -206,17 +208,50 @@ class HazardDetector(Observer):
             )
         )  # fmt: skip
 
+    def _of_use(self, site: Site, granules: np.ndarray, granule: int) -> np.ndarray:
+        """Positions of the granules whose value a register receives that something reads. The compiler widens loads over bytes
+        that it then leaves alone; whatever is in those does not matter."""
+        destination = site.instruction.operands[0] if site.access.kind == "load" and site.instruction.operands else None
+        if not isinstance(destination, Vector):
+            return np.arange(len(granules))
+        used = [any(self._mentions[register.name] > 1 for register in registers_of(e)) for e in destination.elements]
+        element = granules * granule % site.access.width // site.access.element_bytes
+        return np.flatnonzero(np.array(used)[element])
+
+    @cached_property
+    def _mentions(self) -> Counter[str]:
+        """How often the program mentions each register."""
+        found: Counter[str] = Counter()
+        for block in self.program.blocks:
+            for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+                found.update(register.name for operand in inst.operands for register in registers_of(operand))
+                if inst.guard is not None:
+                    found[inst.guard.name] += 1
+        return found
+
     def _unwritten_global(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        kept = self._of_use(site, granules, self._global.granule)
+        lanes, granules = lanes[kept], granules[kept]
+        if not len(granules):
+            return
         names = [(region.start, region.stop, region.name) for region in self.memory.regions]
         place = global_place(names, int(granules[0]) * self._global.granule, site.access.element_bytes)
         self._unwritten(site, lanes, place)
 
     def _unwritten_shared(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._shared is not None
+        kept = self._of_use(site, granules, self._shared.granule)
+        lanes, granules = lanes[kept], granules[kept]
+        if not len(granules):
+            return
         self._unwritten(site, lanes, shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride))
 
     def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._local is not None
+        kept = self._of_use(site, granules, self._local.granule)
+        lanes, granules = lanes[kept], granules[kept]
+        if not len(granules):
+            return
         address = int(granules[0]) * self._local.granule - int(self._base["local"][lanes[0]])
         self._unwritten(site, lanes, f"local memory (an array of one thread), byte {address}")
 
