@@ -1,6 +1,7 @@
 """How the work is shared out: the family's rule for what a spec leaves open.
 
-The numbers are for a device with many SMs: enough loads on their way to fill its memory system, few barriers, one launch.
+The numbers were measured on an H200 (``measurements/reduction.md``): enough loads on their way to fill its memory system, few
+barriers, one launch.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ MULTIPROCESSORS = 132
 """SMs that grids are sized for where the spec names no number: those of an H100 or H200."""
 VECTOR_BYTES = 16
 """The widest load."""
-BLOCKS_PER_SM = 4
-THREADS_PER_SM = 1024
-"""How many threads share the rows of columns: with four loads each on their way, enough for the memory of an H200."""
+LOADS = 4
+"""Loads of a thread that are on their way at the same time: with the threads that fit on an SM, more than memory needs."""
+ONE_BLOCK_THREADS = 256
 LONG_ROW_VECTORS = 512
 """Rows of more vectors than this get a block, or several."""
+BLOCKS_FOR_ROWS = 64 * MULTIPROCESSORS
+"""About so many blocks share few long rows: enough that the last ones to run do not leave most SMs idle."""
+FEW_COLUMNS = 512
+SMALL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,12 @@ def choose(spec: ReductionSpec, element_bytes: int, state_bytes: int) -> Choice:
     if strategy is None:
         strategy = _strategy(spec, widest)
     if isinstance(strategy, BlockStrategy):
-        return _block(spec, strategy, widest, element_bytes)
+        return _block(spec, strategy, widest)
     if isinstance(strategy, RowLanes):
         return _lanes(spec, strategy, widest)
     if isinstance(strategy, RowBlocks):
         return _row_blocks(spec, strategy, widest)
-    return _columns(spec, strategy, widest, state_bytes)
+    return _columns(spec, strategy, widest, element_bytes, state_bytes)
 
 
 def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | RowBlocks | ColumnTiles:
@@ -112,7 +117,7 @@ def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | Ro
     return ColumnTiles(name="column_tiles")
 
 
-def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int, element_bytes: int) -> BlockChoice:
+def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int) -> BlockChoice:
     if strategy.name in SERIES:
         vector = int(strategy.vector or 1)
         threads, unroll = strategy.threads or 256, strategy.unroll or 1
@@ -126,7 +131,7 @@ def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int, element_by
         )  # fmt: skip
     size = spec.typical.reduced if spec.typical is not None else 1 << 24
     vector = strategy.vector or widest
-    threads, unroll, blocks_per_sm = _streaming(ceil_div(size, vector), size * element_bytes)
+    threads, unroll, blocks_per_sm = _streaming(ceil_div(size, vector))
     threads, unroll = strategy.threads or threads, strategy.unroll or unroll
     blocks_per_sm = strategy.blocks_per_sm or min(blocks_per_sm, 2048 // threads)
     return BlockChoice(
@@ -136,22 +141,18 @@ def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int, element_by
     )  # fmt: skip
 
 
-def _streaming(vectors: int, size_bytes: int) -> tuple[int, int, int]:
+def _streaming(vectors: int) -> tuple[int, int, int]:
     """Threads, unroll and blocks per SM for everything to one value.
 
-    Up to 64 KiB one block reads all of it at once, since blocks that meet cost more than that. Up to 16 MiB every thread
-    has all its loads on their way at once, and only as many threads take part as that needs. Beyond, bandwidth counts.
+    One block is best where its 256 threads need no more than four loads each. Beyond that, four loads are on their way in
+    each thread, in about one small block for each SM, whose threads grow with the array; then all SMs are filled. A grid
+    that fills only a part of each SM is to be avoided where launches overlap: blocks of the next one then crowd on the SMs
+    that are free first.
     """
-    if size_bytes <= 64 << 10:
-        threads = min(1024, max(32, power_of_two(vectors)))
-        return threads, min(4, power_of_two(ceil_div(vectors, threads))), 1
-    if size_bytes <= 512 << 10:
-        return 128, 1, 2
-    if size_bytes <= 2 << 20:
-        return 256, 2, 2
-    if size_bytes <= 8 << 20:
-        return 512, 2, 2
-    return 512, 4, BLOCKS_PER_SM
+    if vectors <= ONE_BLOCK_THREADS * LOADS:
+        threads = min(ONE_BLOCK_THREADS, max(32, power_of_two(vectors)))
+        return threads, power_of_two(ceil_div(vectors, threads)), 1
+    return min(1024, max(64, power_of_two(ceil_div(vectors, LOADS * 128)))), LOADS, 2
 
 
 def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockChoice:
@@ -160,7 +161,7 @@ def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockC
     vectors = ceil_div(reduced, vector)
     threads = strategy.threads or min(512, max(64, power_of_two(ceil_div(vectors, 8))))
     unroll = strategy.unroll or min(4, power_of_two(ceil_div(vectors, threads)))
-    share = ceil_div(16 * BLOCKS_PER_SM * MULTIPROCESSORS, outer)
+    share = ceil_div(BLOCKS_FOR_ROWS, outer)
     blocks = strategy.blocks_per_row or power_of_two(max(1, min(share, vectors // (8 * threads * unroll), 512)) + 1) // 2
     finish = strategy.finish or ("last_block" if blocks > 1 else None)
     return BlockChoice(
@@ -169,25 +170,30 @@ def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockC
 
 
 def _lanes(spec: ReductionSpec, strategy: RowLanes, widest: int) -> LaneChoice:
+    """Eight lanes read 128 bytes without a gap; more of them share a row only where each still has eight loads."""
     vector = strategy.vector or (1 if spec.shape == "strided" else widest)
     vectors = ceil_div(spec.typical.reduced, vector) if spec.typical else 64
-    lanes = strategy.lanes or min(32, power_of_two(vectors))
+    lanes = strategy.lanes or min(32, max(min(8, power_of_two(vectors)), power_of_two(ceil_div(vectors, 8))))
     unroll = strategy.unroll or min(8, power_of_two(ceil_div(vectors, lanes)))
-    rows = strategy.rows or max(1, 4 // unroll)
+    rows = strategy.rows or max(1, 2 // unroll)
     return LaneChoice(strategy.threads or 256, vector, unroll, strategy.early_launch, lanes, rows)
 
 
-def _columns(spec: ReductionSpec, strategy: ColumnTiles, widest: int, state_bytes: int) -> ColumnChoice:
+def _columns(spec: ReductionSpec, strategy: ColumnTiles, widest: int, element_bytes: int, state_bytes: int) -> ColumnChoice:
+    """Few columns are cut into narrow tiles, so that several blocks finish at the same time; a large array gets two blocks
+    for each SM, a small one that is soon read only one, since what each leaves has to be read as well."""
     vector = strategy.vector or (1 if spec.shape == "strided" else max(1, min(widest, 64 // state_bytes)))
     outer, reduced, inner = 1, 1 << 12, 1 << 12
     if spec.typical is not None:
         outer, reduced, inner = spec.typical.outer, spec.typical.reduced, spec.typical.inner
-    threads = strategy.threads or (512 if inner <= 32 * vector else 256)
-    lanes = strategy.lanes or min(32, power_of_two(ceil_div(inner, vector)), threads)
-    unroll = strategy.unroll or 4
+    threads = strategy.threads or 512
+    widest_tile = 8 if inner <= FEW_COLUMNS else 32
+    lanes = strategy.lanes or min(widest_tile, power_of_two(ceil_div(inner, vector)), threads)
+    unroll = strategy.unroll or LOADS
     row_threads = max(1, threads // lanes)
     tiles = outer * ceil_div(inner, lanes * vector)
-    share = ceil_div(MULTIPROCESSORS * max(1, THREADS_PER_SM // threads), tiles)
+    blocks_per_sm = 1 if outer * reduced * inner * element_bytes <= SMALL_BYTES else 2
+    share = ceil_div(MULTIPROCESSORS * blocks_per_sm, tiles)
     splits = strategy.splits or max(1, min(share, reduced // (row_threads * unroll * 4)))
     finish = strategy.finish or ("last_block" if splits > 1 else None)
     return ColumnChoice(threads, vector, unroll, strategy.early_launch, lanes, splits, finish)

@@ -63,7 +63,12 @@ def test_the_rule_chooses_by_shape(shape: str, typical: dict[str, int], layout: 
 
 def test_rows_of_a_warps_width_are_read_without_a_gap() -> None:
     layout = planned(shape="rows", typical={"outer": 1 << 24, "reduced": 32}, alignment=4).layout
-    assert isinstance(layout, LaneLayout) and layout.lanes == 8 and layout.rows >= 4
+    assert isinstance(layout, LaneLayout) and layout.lanes == 8 and layout.rows == 2
+
+
+def test_a_row_of_a_warps_loads_is_read_by_eight_lanes() -> None:
+    plan = planned(shape="rows", typical={"outer": 1 << 16, "reduced": 128}, alignment=4)
+    assert isinstance(plan.layout, LaneLayout) and (plan.layout.lanes, plan.unroll) == (8, 4)
 
 
 def test_few_columns_are_shared_by_many_blocks() -> None:
