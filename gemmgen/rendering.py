@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,10 +119,45 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+WIDTH = 120
+"""Columns after which a line of generated code is folded."""
+
+
 def _tidy(text: str) -> str:
-    """No trailing spaces, no runs of blank lines, none beside a brace, and one line break at the end."""
+    """No trailing spaces, no runs of blank lines, none beside a brace, no overlong lines, and one line break at the end."""
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
     text = re.sub(r"\n{3,}", "\n\n", text)
     text = re.sub(r"\{\n\n", "{\n", text)
     text = re.sub(r"\n\n( *\})", r"\n\1", text)
-    return text.strip("\n") + "\n"
+    lines = [part for line in text.strip("\n").splitlines() for part in _folded(line)]
+    return "\n".join(lines) + "\n"
+
+
+def _folded(line: str) -> list[str]:
+    """``line`` as lines of at most ``WIDTH`` columns where it can be broken: comments between words, code between arguments or
+    before an operator, never within quotes. The specs in headers stay as they are."""
+    if len(line) <= WIDTH or line.startswith("//   "):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    if line.lstrip().startswith("//"):
+        start = f"{indent}// "
+        return textwrap.wrap(line.lstrip()[2:].strip(), WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
+    # The continuation of an aligned statement keeps its place.
+    deeper = indent if len(indent) % 4 else f"{indent}    "
+    parts: list[str] = []
+    while len(line) > WIDTH and (at := _break(line)):
+        parts.append(line[:at].rstrip())
+        line = f"{deeper}{line[at:]}"
+    return [*parts, line]
+
+
+def _break(line: str) -> int:
+    """Where to break a line of code: after the last argument that fits, else before the last operator; 0 for nowhere."""
+    quoted = [match.span() for match in re.finditer(r'"(?:[^"\\]|\\.)*"', line)]
+    first = len(line) - len(line.lstrip()) + 8
+
+    def places(pattern: str, offset: int) -> list[int]:
+        found = (match.start() + offset for match in re.finditer(pattern, line))
+        return [at for at in found if first < at <= WIDTH and not any(start < at < end for start, end in quoted)]
+
+    return max(places(r", ", 2), default=0) or max(places(r" (?:&&|\|\||\?|:|\+|=) ", 1), default=0)

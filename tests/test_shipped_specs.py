@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 
 import pytest
+from conftest import SPECS
 
 import gemmgen
-from conftest import SPECS
 from gemmgen.families import family_of
 
 EVERY = 1 if os.environ.get("GEMMGEN_ALL_CASES") else 6

@@ -76,12 +76,15 @@ PIPELINES = st.one_of(
 
 @st.composite
 def _specs(draw: st.DrawFn) -> dict[str, Any]:
+    pipeline = draw(PIPELINES)
+    if pipeline["copy_through"] == "cp_async":
+        pipeline["persistent_blocks"] = draw(st.sampled_from([None, None, 3]))
     return {
         "kind": "conv2d",
         "architecture": draw(st.sampled_from(["sm_80", "sm_80", "sm_80", "sm_80", "sm_75"])),
         "gemm_m": draw(st.sampled_from(["output_channels", "pixels"])),
         "tile": draw(tiles()),
-        **draw(PIPELINES),
+        **pipeline,
         "input_cache": draw(st.sampled_from(["l2", "l1"])),
         "increments": draw(st.sampled_from(["precomputed", "precomputed", "computed"])),
         "convolution": draw(CONVOLUTIONS),
