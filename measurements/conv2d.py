@@ -92,7 +92,7 @@ def main() -> None:
             print(f"{spec['spec']}: {len(spec['failures'])} of {spec['cases']} cases failed, first {spec['failures'][0]}")
     print(f"verified {len(verification['specs'])} specs in {verification['seconds']} s", flush=True)
     layers = [RESNET50[number - 1] for number in options.layers] if options.layers else list(RESNET50)
-    compiled = compile_candidates(layers, device.architecture.name)
+    compiled = compile_candidates(layers, device.architecture.name, device.sm_count)
     print(f"compiled {len(compiled)} instances, {time.perf_counter() - started:.0f} s since the start", flush=True)
     clocks = ClockReader(device.pci_bus_id)
     results: list[LayerResult] = []

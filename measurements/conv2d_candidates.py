@@ -32,6 +32,9 @@ class Candidate:
     store: str = "direct"
     rasterization: str = "channels_first"
     input_cache: str = "l2"
+    persistent: int = 0
+    """Blocks for each multiprocessor that take tile after tile; 0: a block for each tile."""
+    float_conversion: str = "instruction"
     batches: tuple[int, ...] = (16, 128)
 
     @property
@@ -41,11 +44,13 @@ class Candidate:
         parts += [f"split{self.split_k}"] if self.split_k > 1 else []
         parts += ["channels"] if self.gemm_m != "pixels" else []
         parts += ["shared"] if self.store != "direct" else []
+        parts += [f"p{self.persistent}"] if self.persistent else []
+        parts += ["addition"] if self.float_conversion == "addition" else []
         parts += ["l1"] if self.input_cache == "l1" else []
         parts += ["pixels_first"] if self.rasterization != "channels_first" else []
         return "_".join(parts)
 
-    def spec(self, layer: Layer) -> dict[str, Any]:
+    def spec(self, layer: Layer, sm_count: int) -> dict[str, Any]:
         """The instance for one layer, all of whose parameters it is specialised for."""
         c, _, k, r, stride = layer
         return {
@@ -68,6 +73,8 @@ class Candidate:
             "store": self.store,
             "split_k": self.split_k,
             "rasterization": self.rasterization,
+            "float_conversion": self.float_conversion,
+            "persistent_blocks": self.persistent * sm_count or None,
             "min_blocks_per_sm": self.blocks,
         }  # fmt: skip
 
@@ -95,26 +102,47 @@ CANDIDATES = (
     Candidate(64, 64, 64, 32, 32, 4, 5, input_cache="l1"),
     Candidate(64, 64, 128, 32, 32, 4, 3),
     Candidate(128, 32, 64, 32, 32, 4, 4, batches=(16,)),
-    Candidate(64, 32, 128, 32, 16, 4, 5, batches=(16,)),
+    Candidate(64, 32, 128, 32, 32, 4, 4, batches=(16,)),
+    Candidate(128, 64, 64, 32, 32, 6, 2, batches=(16,)),
+    Candidate(128, 64, 128, 32, 32, 4, 1, batches=(16,)),
+    Candidate(64, 128, 128, 32, 32, 4, 1, batches=(16,)),
+    Candidate(64, 64, 128, 32, 32, 6, 2, batches=(16,)),
+    Candidate(64, 64, 128, 16, 32, 4, 2, batches=(16,)),
+    Candidate(64, 64, 256, 16, 32, 3, 2, batches=(16,)),
+    Candidate(128, 128, 128, 64, 32, 3, 1),
+    Candidate(128, 64, 64, 64, 32, 4, 3, persistent=4),
+    Candidate(128, 64, 64, 64, 32, 4, 3, persistent=3),
+    Candidate(128, 64, 64, 64, 32, 4, 3, persistent=4, float_conversion="addition"),
+    Candidate(128, 128, 64, 64, 32, 4, 2, persistent=2),
+    Candidate(128, 128, 64, 64, 64, 4, 2, persistent=2),
+    Candidate(128, 128, 128, 64, 64, 3, 2, persistent=2, batches=(128,)),
+    Candidate(256, 64, 64, 64, 32, 3, 2, persistent=2),
+    Candidate(64, 64, 64, 32, 32, 4, 5, persistent=5),
+    Candidate(64, 128, 64, 32, 64, 3, 3, persistent=3),
+    Candidate(64, 256, 64, 32, 64, 3, 1, persistent=2),
     Candidate(64, 64, 64, 32, 32, 4, 5, rasterization="pixels_first"),
     Candidate(64, 64, 128, 32, 32, 3, 4, split_k=2, batches=(16,)),
     Candidate(64, 64, 128, 32, 32, 3, 4, split_k=4, batches=(16,)),
     Candidate(128, 128, 64, 64, 64, 4, 2, gemm_m="output_channels", store="shared", batches=(128,)),
 )
-"""The sweep. Left out for a layer: tiles with more channels or a deeper step than it has, and the L1 for a single tap."""
+"""The sweep. Left out for a layer: tiles with more channels or a deeper step than it has, the L1 for a single tap, and
+additions for sums that are too long for them."""
 
 
-def compile_candidates(layers: Sequence[Layer], architecture: str) -> dict[tuple[Layer, Candidate], tuple[Conv2dPlan, Binary]]:
+def compile_candidates(
+    layers: Sequence[Layer], architecture: str, sm_count: int
+) -> dict[tuple[Layer, Candidate], tuple[Conv2dPlan, Binary]]:
     """Every candidate that can work, for every layer; those that share a spec share a binary."""
     plans: dict[tuple[Layer, Candidate], Conv2dPlan] = {}
     for layer in layers:
         for candidate in CANDIDATES:
             channels = candidate.n if candidate.gemm_m == "pixels" else candidate.m
-            useless = candidate.input_cache == "l1" and layer[3] == 1
+            deep = layer[0] * layer[3] ** 2 > 256
+            useless = (candidate.input_cache == "l1" and layer[3] == 1) or (candidate.float_conversion == "addition" and deep)
             if useless or channels > layer[2] or candidate.k > layer[0] * layer[3] ** 2:
                 continue
             try:
-                plan = api.plan(candidate.spec(layer), architecture)
+                plan = api.plan(candidate.spec(layer, sm_count), architecture)
             except PlanError as error:
                 print(f"{candidate.name}: {'; '.join(map(str, error.reasons))}")
                 continue

@@ -82,6 +82,10 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
         "many steps": {"n": 1, "c": c * (2 * plan.stages + 1) + 32, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
         "images of one pixel": {"n": 40, "c": 32, "h": 1, "w": 1, "k": 96, "r": 3, "s": 3, "padding": 1},
     }
+    if plan.persistent:
+        tiles = -(-(plan.spec.persistent_blocks + 3) // 8)
+        shapes["more tiles than blocks"] = {"n": 1, "c": c, "h": 1, "w": tiles * pixels - 5, "k": 8 * channels, "r": 1, "s": 1}
+        shapes["many more tiles than blocks"] = {"n": 3 * tiles, "c": 32, "h": 1, "w": pixels, "k": 8 * channels, "r": 1, "s": 1}
     if plan.grouped:
         shapes["2 groups"] = {"n": 1, "c": 64, "h": 5, "w": 5, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 2}
         shapes["3 groups"] = {"n": 1, "c": 192, "h": 4, "w": 4, "k": 96, "r": 1, "s": 1, "groups": 3}

@@ -122,6 +122,11 @@ def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
 
 def _copy_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     reasons = []
+    if spec.persistent_blocks is not None:
+        if spec.copy_through != "cp_async":
+            reasons.append(Reason("persistent", "persistent_blocks", "copies through registers", "copy_through: cp_async"))
+        if spec.split_k > 1:
+            reasons.append(Reason("persistent", "persistent_blocks", f"split_k: {spec.split_k}", "the sum in one part"))
     if spec.copy_through == "cp_async":
         if not architecture.supports("cp_async"):
             got = f"cp_async on {architecture.name}"
@@ -154,7 +159,7 @@ def resource_reasons(
         reasons.append(Reason("blocks_per_sm", "min_blocks_per_sm", got, need))
     budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
     if registers + FEWEST_OTHER_REGISTERS > budget:
-        got = f"{registers} registers a thread for results, fragments and pixels, and {FEWEST_OTHER_REGISTERS} for all else"
+        got = f"{registers} registers a thread for results, fragments and copies, and {FEWEST_OTHER_REGISTERS} for all else"
         need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
         reasons.append(Reason("registers", "tile.warp", got, need, "use smaller warp tiles, fewer threads or fewer blocks"))
     return reasons

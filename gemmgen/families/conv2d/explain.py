@@ -79,6 +79,7 @@ def _hierarchy(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
         ("instruction", f"mma.sync {plan.instruction}, s8 x s8 + s32"),
         ("thread", f"{plan.warp_pixels * plan.warp_channels // 32} sums; about {plan.registers} registers"),
         ("blocks", f"consecutive ones share their {shared}"),
+        *([("tiles of a block", _persistent(plan))] if plan.persistent else []),
         *([("sum in parts", f"{plan.split_k}, added up by {plan.finish_entry}")] if plan.split_k > 1 else []),
     )
 
@@ -154,3 +155,7 @@ def _lane(plan: Conv2dPlan) -> str:
     if lane.quads_apart == 4:
         return f"{lane.channels} consecutive channels of a pixel"
     return f"4 consecutive channels of a pixel, and 4 that are {lane.quads_apart} further"
+
+
+def _persistent(plan: Conv2dPlan) -> str:
+    return f"every {plan.spec.persistent_blocks}th; copies for the next begin while one is finished"

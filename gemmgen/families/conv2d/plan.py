@@ -122,7 +122,17 @@ class Conv2dPlan(KernelPlan):
     @property
     def double_buffered(self) -> bool:
         """Whether there are two sets of fragments; which one is in use must be known at each point of the unrolled loop."""
-        return self.stages > 1 and self.planes % 2 == 0
+        return self.stages > 1 and self.planes % 2 == 0 and not self.persistent
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a block takes several tiles."""
+        return self.spec.persistent_blocks is not None
+
+    @property
+    def walk_arguments(self) -> str:
+        """What copying x takes beside the iterator."""
+        return {"counters": "window", "table": "taps, period", "single": "next_block"}[self.walk]
 
     @property
     def output(self) -> Output:
@@ -198,7 +208,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     bounded = fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0
     pointwise = walk == "single" and not bounded and fixed.get("stride_h") == fixed.get("stride_w") == 1
     grouped = fixed.get("groups") != 1
-    needed = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels, planes)
+    needed = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels)
     regions = _regions(spec, pixel_tile, filter_tile, threads, exchange)
     reasons += resource_reasons(spec, regions, threads, needed, architecture)
     if reasons:
@@ -273,7 +283,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         kernel_arguments=launches[0],
         finish_entry=sequence.launches[-1].entry,
         finish_arguments=launches[-1],
-        registers=needed + OTHER_REGISTERS,
+        registers=needed + _fragments(warp_pixels, warp_channels) + OTHER_REGISTERS,
     )
 
 
@@ -304,18 +314,18 @@ def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
     return known % planes != 0
 
 
-def _registers(
-    spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int, planes: int
-) -> int:
-    """What a thread holds at the same time at least: results, fragments, tiles on their way, pixels."""
+def _registers(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int) -> int:
+    """What a thread holds at the same time at least: results, a set of fragments, tiles on their way, pixels."""
     results = warp_pixels * warp_channels // WARP_THREADS
-    fragments = (warp_pixels + warp_channels) // 8 * 2
-    if spec.stages > 1 and planes % 2 == 0:
-        fragments *= 2
     staged = 0
     if spec.copy_through == "registers":
         staged = 4 * (pixels.passes * pixels.thread_planes + filters.passes * filters.thread_planes)
-    return results + fragments + staged + 3 * pixels.passes
+    return results + _fragments(warp_pixels, warp_channels) + staged + 3 * pixels.passes
+
+
+def _fragments(warp_pixels: int, warp_channels: int) -> int:
+    """Registers of one set of fragments."""
+    return (warp_pixels + warp_channels) // 8 * 2
 
 
 def _regions(
@@ -351,5 +361,7 @@ def _name(spec: Conv2dSpec) -> str:
         parts.append(f"f{fixed['r']}x{fixed['s']}")
     if spec.split_k > 1:
         parts.append(f"split{spec.split_k}")
+    if spec.persistent_blocks is not None:
+        parts.append(f"p{spec.persistent_blocks}")
     parts.append(f"{spec.output.type}_{spec.output.layout}")
     return instance_name("conv2d", parts, spec)

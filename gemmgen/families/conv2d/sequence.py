@@ -64,12 +64,13 @@ def build_sequence(
     host: list[Argument] = [_divisors(divisors)] if divisors else []
     host += [_taps(table)] if table else []
     parts = spec.split_k
+    tiles = f"ceil_div(n * p * q, {tile[0]}) * ceil_div(k // groups, {tile[1]})"
     main = [*inputs, *(partial or extra), *integers, *([] if partial else factors), *host]
     launches = [
         KernelLaunch(
             entry=name,
             grid=(
-                Formula(f"ceil_div(n * p * q, {tile[0]}) * ceil_div(k // groups, {tile[1]})"),
+                Formula(tiles if spec.persistent_blocks is None else f"min({tiles}, {spec.persistent_blocks})"),
                 Formula("groups"),
                 Formula(str(parts)),
             ),

@@ -121,5 +121,8 @@ class Conv2dSpec(KernelSpec):
     """Parts that the sum is divided into, each computed by blocks of its own; a second kernel adds them up."""
     rasterization: Literal["channels_first", "pixels_first"] = "channels_first"
     """Which tiles consecutive blocks take: those of all output channels for the same pixels, or the other way round."""
+    persistent_blocks: Annotated[int, Field(ge=1, le=65535, strict=True)] | None = None
+    """Blocks that take tile after tile and copy for the next while they finish one, with cp_async: a multiple of the
+    multiprocessors. Without it, there is a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""

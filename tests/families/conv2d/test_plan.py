@@ -92,6 +92,12 @@ def test_large_tiles_take_dynamic_shared_memory() -> None:
     assert planned(stages=7).dynamic_shared_bytes == planned(stages=7).shared_bytes == 7 * 8192 + 4 * 1024
 
 
+def test_persistent_blocks_are_no_more_than_tiles() -> None:
+    (launch,) = planned(persistent_blocks=528).sequence.launches
+    problem = {"n": 1, "p": 8, "q": 8, "k": 128, "groups": 1}
+    assert launch.grid_of(problem) == (2, 1, 1) and launch.grid_of({**problem, "n": 1000}) == (528, 1, 1)
+
+
 def test_parts_of_a_sum_are_finished_by_a_second_kernel() -> None:
     plan = planned(split_k=4)
     assert [launch.entry for launch in plan.sequence.launches] == [plan.name, f"{plan.name}_finish"]
@@ -129,6 +135,11 @@ def test_what_an_architecture_lacks_is_rejected(code: str) -> None:
     with pytest.raises(PlanError) as caught:
         api.plan(FIELDS, "sm_75")
     assert code in {reason.code for reason in caught.value.reasons}
+
+
+def test_persistent_blocks_copy_in_the_background_and_sum_in_one_part() -> None:
+    assert "persistent" in codes("persistent_blocks=4", "split_k=2")
+    assert "persistent" in codes("persistent_blocks=4", "copy_through=registers", "stages=2")
 
 
 def test_more_than_two_stages_do_not_go_through_registers() -> None:
