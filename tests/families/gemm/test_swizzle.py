@@ -14,6 +14,7 @@ from gemmgen.counting import count_case
 from gemmgen.errors import PlanError
 from gemmgen.families.base import Case
 from gemmgen.families.gemm.accesses import shared_accesses
+from gemmgen.families.gemm.explain_shared import fewest_wavefronts
 from gemmgen.families.gemm.operand import Operand
 from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
 from gemmgen.indexing import xor_swizzles
@@ -162,7 +163,10 @@ def planned(fields: dict[str, Any]) -> Operand:
 @given(SPECS)
 def test_every_access_of_every_warp_counts(fields: dict[str, Any]) -> None:
     a = planned(fields)
-    assert [(access.wavefronts, access.conflicts) for access in shared_accesses(a)] == by_definition(a)
+    stores, loads = shared_accesses(a)
+    assert [(access.wavefronts, access.conflicts) for access in (stores, loads)] == by_definition(a)
+    assert fewest_wavefronts(stores, WARP) <= stores.least_wavefronts
+    assert fewest_wavefronts(loads, a.fragment.lanes) <= loads.least_wavefronts
 
 
 @settings(max_examples=60, deadline=None)
