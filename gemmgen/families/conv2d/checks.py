@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import gcd
 
 from gemmgen.errors import Reason
 from gemmgen.families.base import SharedRegion
@@ -23,8 +24,7 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     """What contradicts itself in the layer, the sums, the output and the table."""
     reasons = _channel_reasons(spec) + _output_reasons(spec)
     fixed = fixed_parameters(spec)
-    channels = fixed["c"] // fixed["groups"] if "c" in fixed and "groups" in fixed else CHANNELS
-    depth = channels * fixed.get("r", 1) * fixed.get("s", 1)
+    depth = _fewest_channels(fixed) * fixed.get("r", 1) * fixed.get("s", 1)
     if depth > spec.maximum_depth:
         need = f"at most {spec.maximum_depth} products in a sum"
         hint = "more could overflow int32" if spec.maximum_depth == LARGEST_DEPTH else "raise maximum_depth"
@@ -48,6 +48,15 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
             got = f"{taps} taps of {TAP_BYTES} bytes"
             reasons.append(Reason("table", "maximum_taps", got, f"at most {most} bytes of kernel parameters", "use increments: computed"))
     return reasons
+
+
+def _fewest_channels(fixed: Mapping[str, int]) -> int:
+    """The fewest input channels that a group can have; as many groups as divide the blocks on both sides, if they are open."""
+    if "c" not in fixed:
+        return CHANNELS
+    blocks = fixed["c"] // CHANNELS
+    most_groups = gcd(blocks, fixed["k"] // CHANNELS) if "k" in fixed else blocks
+    return fixed["c"] // fixed.get("groups", max(1, most_groups))
 
 
 def depth_limit(spec: Conv2dSpec) -> int:
