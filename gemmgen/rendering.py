@@ -135,13 +135,16 @@ def _tidy(text: str) -> str:
 
 def _folded(line: str) -> list[str]:
     """``line`` as lines of at most ``WIDTH`` columns where it can be broken: comments between words, code between arguments or
-    before an operator, never within quotes. The specs in headers stay as they are."""
+    before an operator, never within quotes; a comment behind code goes above it. The specs in headers stay as they are."""
     if len(line) <= WIDTH or line.startswith("//   "):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     if line.lstrip().startswith("//"):
         start = f"{indent}// "
         return textwrap.wrap(line.lstrip()[2:].strip(), WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
+    code, mark, comment = line.partition("  // ")
+    if mark:
+        return [*_folded(f"{indent}// {comment}"), *_folded(code)]
     # The continuation of an aligned statement keeps its place.
     deeper = indent if len(indent) % 4 else f"{indent}    "
     parts: list[str] = []

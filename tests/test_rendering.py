@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gemmgen
-from gemmgen.rendering import float_literal, spec_lines
+from gemmgen.rendering import _folded, float_literal, spec_lines
 from gemmgen.specs import load_spec
 
 PATHS = sorted(SPECS.rglob("*.yaml"))
@@ -72,3 +72,17 @@ def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
     path = tmp_path / source.file_name
     path.write_text(source.text)
     subprocess.run(["nvcc", "-arch=sm_80", "-cubin", "-o", str(tmp_path / "out.cubin"), str(path)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("    f(" + "argument, " * 12 + "last);", ["    f(" + "argument, " * 11 + "argument,", "        last);"]),
+        ("    // " + "word " * 30 + "end", ["    // " + "word " * 22 + "word", "    // " + "word " * 7 + "end"]),
+        ("    x = y;  // " + "word, " * 20 + "end", ["    // " + "word, " * 18 + "word,", "    // word, end", "    x = y;"]),
+        ("//   a: [" + "1, " * 60 + "1]", ["//   a: [" + "1, " * 60 + "1]"]),
+        ('    asm("' + "a, " * 50 + '");', ['    asm("' + "a, " * 50 + '");']),
+    ],
+)
+def test_an_overlong_line_is_folded_where_a_reader_would(line: str, expected: list[str]) -> None:
+    assert _folded(line) == expected
