@@ -169,6 +169,11 @@ def test_every_access_of_every_warp_counts(fields: dict[str, Any]) -> None:
     assert fewest_wavefronts(loads, a.fragment.lanes) <= loads.least_wavefronts
 
 
+def test_a_warp_that_begins_within_a_row_may_cost_more_than_the_first_one() -> None:
+    a = loop_of(spec(64, 192, 48, alignment={"a": 1, "b": 1, "c": 1}, mainloop={"shared_a": {"order": "k_major", "padding": 1}})).a
+    assert shared_accesses(a)[0].wavefronts == by_definition(a)[0][0] == 2 * a.copy.passes
+
+
 @settings(max_examples=60, deadline=None)
 @given(SPECS)
 def test_no_other_padding_and_no_other_swizzle_takes_fewer_wavefronts(fields: dict[str, Any]) -> None:
