@@ -31,6 +31,8 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
 - **Copies (`cp.async`).** The prediction is the cost of a store to the same shared addresses. The hardware may take source
   and destination together: if the lines of the source need several passes over the cache's tags, each can make a write of its
   own, and lanes with one destination need not be merged. Copies past the cache (`.cg`) are counted by metrics of their own.
+- **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
+  split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.
 - **Sectors.** A request counts each sector that its warp touches once, also for 8 and 16 bytes a lane. Parameters and constants
   are read through the constant cache and are no global accesses.
