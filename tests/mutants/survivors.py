@@ -134,8 +134,8 @@ GAPS = (
     Survivor(
         "reduction",
         ".*",
-        r"(tile|block|other) = \S+; \w+ < \w+(\.x)?; \w+ \+= ",
-        "no case is so large that a block, or a thread, takes a second turn",
+        r"(block|other) = threadIdx.x; \w+ < \w+(\.x)?; \w+ \+= |tile = \S+; \w+ < \w+(\.x)?; \w+ \+= ",
+        "no case has so many blocks, or such values, that the second turn of this loop decides the result",
     ),
     Survivor("reduction", "leave the loop too early", r"continue;", "no case has more blocks than a block has threads"),
     Survivor("reduction", "a factor is missing", r"tile \* kTile", "no case gives a block of this kernel a second tile"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.families.base import Case
+from gemmgen.families.reduction.arithmetic import EXTREMA
 from gemmgen.families.reduction.numbers import FLOATS, INTEGER_TYPES
 from gemmgen.families.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan, packed_problem
 
@@ -17,7 +18,12 @@ Size = tuple[int, int, int]
 LARGEST_INTEGER = 4
 """Elements of integer cases lie in [-4, 4]: their sums stay exact in float32, and in a float16 that stores the result."""
 MOST_ELEMENTS = 1 << 20
-"""No case is larger, so that the emulator gets through it."""
+"""No case but one is larger, so that the emulator gets through it."""
+MOST_ELEMENTS_OF_ONE_CASE = 1 << 23
+SECOND_TURN = "a second turn of some blocks"
+"""The case in which blocks come round again; with integers only, for it may be large."""
+EXTREMUM_LAST = "the extremum comes last"
+"""Begins the names of cases in which no element but the last of a line decides the result."""
 
 
 def reduction_cases(plan: ReductionPlan) -> list[Case]:
@@ -31,11 +37,15 @@ def reduction_cases(plan: ReductionPlan) -> list[Case]:
     scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
     cases = []
     for name, size in sizes.items():
-        for data in ("integers", "reals"):
+        for data in ("integers",) if name == SECOND_TURN else ("integers", "reals"):
             cases.append(_case(name, problem(size), scalars, data))
     middle = sizes["several blocks and a rest"]
     cases.append(_case("extremes of the type", problem(middle), scalars, "extremes"))
     cases.append(_case("extremes in one element", problem(sizes["one element"]), scalars, "extremes"))
+    if plan.arithmetic.operation in EXTREMA and not plan.arithmetic.prologue:
+        for name in ("one less than a tile", "several blocks and a rest", SECOND_TURN):
+            if name in sizes:
+                cases.append(_case(f"{EXTREMUM_LAST}, {name}", problem(sizes[name]), scalars, "integers"))
     if floats:
         cases.append(_case("not-a-numbers and infinities", problem(middle), scalars, "nonfinite"))
     padded = problem(middle)
@@ -76,9 +86,11 @@ def _sizes(plan: ReductionPlan) -> dict[str, Size]:
             "less than a warp": (outer, 29, 1),
             "several blocks and a rest": (outer, min(blocks * tile + tile // 2 + 3, MOST_ELEMENTS // outer), 1),
         }
-        turns = 2 * tile * (layout.most_blocks or 0) + plan.threads + 1
-        if layout.most_blocks and turns <= MOST_ELEMENTS:
-            sizes["more than one turn of every block"] = (1, turns, 1)
+        if layout.blocks_per_row and 3 * blocks * tile < MOST_ELEMENTS:
+            sizes["several tiles for each block"] = (1, (2 * blocks + 1) * tile - 5, 1)
+        turns = tile * (layout.most_blocks or 0) + tile + plan.threads + 1
+        if layout.most_blocks and turns <= MOST_ELEMENTS_OF_ONE_CASE:
+            sizes[SECOND_TURN] = (1, turns, 1)
     elif isinstance(layout, LaneLayout):
         step = layout.lanes * vector
         rows = layout.rows_per_block
@@ -119,6 +131,11 @@ def fill_array(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...
     a = plan.arithmetic
     if name != "X":
         return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    if case.name.startswith(EXTREMUM_LAST):
+        usual, last = (2, 1) if a.operation in ("min", "argmin") else (1, 2)
+        values = np.full(shape, usual)
+        values[tuple(-1 if index == _reduced_axis(plan) else slice(None) for index in range(len(shape)))] = last
+        return values
     if a.operation == "product" and (a.prologue or (a.is_float and a.stored not in FLOATS)):
         return _factors(plan, shape, rng)
     if a.stored not in FLOATS:
@@ -133,6 +150,11 @@ def fill_array(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...
         lines = max(1, values.size // max(1, case.dimensions["reduced"]))
         values = np.where(rng.random(shape) < 2.0 * lines / max(1, values.size), special, values)
     return values
+
+
+def _reduced_axis(plan: ReductionPlan) -> int:
+    """Which axis of X is reduced."""
+    return 1 if plan.has_outer else 0
 
 
 def _factors(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
