@@ -97,7 +97,9 @@ def _find_shipped(argument: str) -> list[SpecFile]:
     if argument and chosen:
         return [SpecFile(known, shipped[known]) for known in chosen]
     close = get_close_matches(name, shipped, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"those that come with gemmgen: {', '.join(shipped)}"
+    folders = sorted({known.rpartition("/")[0] for known in shipped})
+    count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"
+    hint = f"did you mean {' or '.join(close)}?" if close else count
     raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")
 
 
