@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,10 +181,3 @@ def _compare(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[floa
     place = ", ".join(map(str, where))
     ratio = float(ratios[where]) if np.isfinite(ratios[where]) else float("inf")
     return ratio, f"{name}[{place}] is {actual[where]:{digits}}, expected {need}; {len(wrong)} of {value.size} elements are wrong"
-
-
-def dimension_text(dimensions: Mapping[str, int], names: Iterable[str]) -> str:
-    """A problem's size for people: ``m=128 n=64 k=8``."""
-    return " ".join(f"{name}={dimensions[name]}" for name in names)
-
-

@@ -162,18 +162,6 @@ def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     return to_f32(s, e, mode)
 
 
-def fma_f16(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
-    """float16 a * b + c, rounded once."""
-    s, e = _fused(a, b, c, mode)
-    return to_f16(s, e, mode)
-
-
-def fma_bf16(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
-    """bfloat16 a * b + c (bits), rounded once."""
-    s, e = _fused(bf16_to_f64(a), bf16_to_f64(b), bf16_to_f64(c), mode)
-    return to_bf16(s, e, mode)
-
-
 def _fused(a: Array, b: Array, c: Array, mode: str) -> tuple[Array, Array]:
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     addend = np.asarray(c, np.float64)
