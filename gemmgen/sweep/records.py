@@ -1,0 +1,113 @@
+"""What became of one point of a sweep: its status, in the words of auto-tuners, and everything that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gemmgen.errors import GemmgenError
+
+
+class SweepError(GemmgenError):
+    """A sweep file, an option of a sweep or a results file that cannot be used."""
+
+
+class Status(StrEnum):
+    """How a point ended, in the vocabulary of the T4 format for auto-tuning results."""
+
+    CORRECT = "correct"
+    CONSTRAINTS = "constraints"
+    COMPILE = "compile"
+    RUNTIME = "runtime"
+    CORRECTNESS = "correctness"
+    TIMEOUT = "timeout"
+
+
+FAILURES = frozenset({Status.COMPILE, Status.RUNTIME, Status.CORRECTNESS, Status.TIMEOUT})
+"""What a point that was accepted must not end in."""
+
+
+class Stage(StrEnum):
+    """What is done with a point, in this order."""
+
+    CHECK = "check"
+    COMPILE = "compile"
+    VERIFY = "verify"
+    BENCH = "bench"
+
+    @property
+    def number(self) -> int:
+        """The position in the order."""
+        return tuple(Stage).index(self)
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """One point of a sweep and its end. Plain data: it can be kept in a file and sent between processes."""
+
+    digest: str
+    """SHA-256, in hex, of everything that determines the result: rendered source (or the spec where it cannot be planned),
+    options, compiler version, architecture, device, problem, stage asked for, the cases that a verification runs, and the
+    named constraints that rejected it."""
+    sweep: str
+    kind: str
+    """The kernel family; "" where the spec could not be read."""
+    instance: str
+    """The instance's name; "" where the spec could not be planned."""
+    spec: dict[str, Any]
+    """The whole spec, defaults included where it could be read."""
+    axes: dict[str, Any]
+    """Field path -> value, for every field that an axis of the sweep sets."""
+    problem: dict[str, int]
+    """The sizes that were timed, in the family's order; empty if there were none."""
+    architecture: str
+    device: str
+    """The GPU or the emulator that ran it; "" for stages that run nothing."""
+    backend: str
+    """``gpu``, ``emulator``, or "" for stages that run nothing."""
+    compiler: str
+    """``NVRTC 13.0``; "" if nothing is compiled."""
+    stage: Stage
+    """The last stage that was reached: for a point that failed, the one in which it did."""
+    status: Status
+    reason: str
+    """Why, in words; "" for ``correct``."""
+    reason_code: str
+    """The same for programs: the name of a constraint, the code of a plan's reason, ``time_limit``; "" for ``correct``."""
+    metrics: dict[str, float]
+    """``registers`` and ``spill_bytes`` (a thread), ``shared_bytes`` (a block), ``threads`` (a block), ``blocks_per_sm``,
+    ``worst_ratio``, ``elements``, ``cases`` and ``cases_total``; of a timed point also ``median_us``, ``p10_us``, ``p90_us``,
+    ``operations_per_second``, ``bytes_per_second``, ``operations``, ``bytes``, ``peer_us``, ``sm_clock_mhz``,
+    ``memory_clock_mhz``. Of a sequence of kernels: the largest, of ``blocks_per_sm`` the smallest."""
+    seconds: dict[str, float]
+    """Stage -> the time it took."""
+    date: str
+    """UTC, ISO 8601."""
+    cases: tuple[str, ...] = field(default=())
+    """The names of the cases that verification ran."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was accepted and then did not come out right."""
+        return self.status in FAILURES
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {**asdict(self), "stage": str(self.stage), "status": str(self.status), "cases": list(self.cases)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PointResult:
+        """The inverse of ``to_json``. Raises ``SweepError`` if ``data`` is something else."""
+        try:
+            return cls(
+                **{
+                    **data,
+                    "stage": Stage(data["stage"]),
+                    "status": Status(data["status"]),
+                    "cases": tuple(data.get("cases", ())),
+                }
+            )
+        except (TypeError, ValueError, KeyError) as error:
+            raise SweepError(f"not the result of a point: {error}") from None

@@ -1,0 +1,174 @@
+"""Results of sweeps in one SQLite file: appended point by point, so that a sweep that was killed goes on where it stood.
+
+The journal is a write-ahead log: a process that is killed at any moment leaves a whole file, and several may write at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gemmgen.sweep.records import PointResult, SweepError
+
+APPLICATION_ID = 0x67656D73
+"""Marks a file as gemmgen's results: ``gems`` in ASCII, in the header of the SQLite file."""
+
+FORMAT = 1
+"""Version of the tables."""
+
+WAIT_SECONDS = 60.0
+"""How long to wait for another process that writes."""
+
+_TABLES = f"""
+BEGIN;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+CREATE TABLE results (
+    number INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL,
+    sweep TEXT NOT NULL,
+    record TEXT NOT NULL,
+    UNIQUE (sweep, digest)
+);
+CREATE INDEX by_digest ON results (digest);
+COMMIT;
+"""
+
+
+class ResultStore:
+    """The results in one file, which is made when it does not exist. Each sweep has at most one result under a digest."""
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        """Opens ``path``. Raises ``SweepError`` if it cannot be used or holds something else, which is left as it is."""
+        self.path = Path(path)
+        exists = self._exists()
+        if read_only and not exists:
+            raise SweepError(f"{self.path}: there is no such results file")
+        with self._explained():
+            if not exists:
+                self._create()
+            self._require_own()
+            self._connection = self._open_to_read() if read_only else self._open_to_write()
+
+    def append(self, result: PointResult) -> None:
+        """Keeps a result on disk; an older one of the same sweep under the same digest gives way."""
+        with self._explained():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO results (digest, sweep, record) VALUES (?, ?, ?)",
+                (result.digest, result.sweep, json.dumps(result.to_json())),
+            )
+
+    def get(self, digest: str, sweep: str | None = None) -> PointResult | None:
+        """The newest result under ``digest``, of one sweep or of any; None if there is none."""
+        with self._explained():
+            row = self._connection.execute(
+                "SELECT record FROM results WHERE digest = ? AND (?2 IS NULL OR sweep = ?2) ORDER BY number DESC LIMIT 1",
+                (digest, sweep),
+            ).fetchone()
+        return None if row is None else self._decode(row[0])
+
+    def all(self, sweep: str | None = None) -> list[PointResult]:
+        """Every result, of one sweep or of all, oldest first."""
+        with self._explained():
+            rows = self._connection.execute(
+                "SELECT record FROM results WHERE (?1 IS NULL OR sweep = ?1) ORDER BY number", (sweep,)
+            ).fetchall()
+        return [self._decode(row[0]) for row in rows]
+
+    def sweeps(self) -> list[str]:
+        """The names of the sweeps that have results here."""
+        with self._explained():
+            return [row[0] for row in self._connection.execute("SELECT DISTINCT sweep FROM results ORDER BY sweep")]
+
+    def close(self) -> None:
+        """Gives the file back."""
+        self._connection.close()
+
+    def __enter__(self) -> ResultStore:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _exists(self) -> bool:
+        try:
+            if self.path.is_dir():
+                raise SweepError(f"{self.path}: is a directory; name the file that keeps the results")
+            return self.path.exists()
+        except (OSError, ValueError) as error:
+            raise SweepError(f"{str(self.path)!r}: cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
+
+    def _require_own(self) -> None:
+        """Looks at the header only, so that nothing foreign is opened for writing."""
+        with self.path.open("rb") as file:
+            header = file.read(100)
+        if not header:
+            raise SweepError(f"{self.path}: the file is empty; name a results file of gemmgen's or one that does not exist yet")
+        if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+            raise SweepError(f"{self.path}: this is no results file of gemmgen's (nor any SQLite file), and was left as it is")
+        # https://www.sqlite.org/fileformat.html#the_database_header: user version at byte 60, application id at byte 68.
+        version, application = (int.from_bytes(header[start : start + 4], "big") for start in (60, 68))
+        if application != APPLICATION_ID:
+            raise SweepError(f"{self.path}: this SQLite file was not made by gemmgen, and was left as it is")
+        if version != FORMAT:
+            raise SweepError(f"{self.path}: results of format {version}; this gemmgen reads format {FORMAT}")
+
+    def _create(self) -> None:
+        """Makes the file whole under another name first: whoever is killed meanwhile leaves nothing under this one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{self.path.name[:64]}.", dir=self.path.parent) as folder:
+            made = Path(folder) / "results"
+            connection = sqlite3.connect(made, isolation_level=None)
+            connection.executescript(_TABLES)
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.close()
+            with contextlib.suppress(FileExistsError):  # somebody else was first
+                os.link(made, self.path)
+
+    def _open_to_write(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
+        try:
+            # Safe when a process is killed; when the machine loses power, the newest results may be gone, the file is whole.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("SELECT number, digest, sweep, record FROM results LIMIT 1").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        location = self.path.resolve().as_uri()
+        connection = sqlite3.connect(f"{location}?mode=ro", uri=True, timeout=WAIT_SECONDS, isolation_level=None)
+        try:
+            connection.execute("SELECT number, digest, sweep, record FROM results LIMIT 1").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if "no such table" in str(error):
+                raise
+            # A folder that cannot be written has no room for the log's index; nobody writes there, so none is needed.
+            connection = sqlite3.connect(f"{location}?immutable=1", uri=True, isolation_level=None)
+        return connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what SQLite says into a message that names the file."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise SweepError(f"{self.path}: the results file cannot be used: {error}") from None
+        except sqlite3.DatabaseError as error:
+            raise SweepError(f"{self.path}: the results file is damaged ({error}); move it away, or name another one") from None
+        except OSError as error:
+            raise SweepError(f"{self.path}: the results file cannot be used: {error.strerror or error}") from None
+
+    def _decode(self, text: str) -> PointResult:
+        try:
+            return PointResult.from_json(json.loads(text))
+        except (ValueError, SweepError) as error:
+            raise SweepError(f"{self.path}: the results file holds something that is no result: {error}") from None
