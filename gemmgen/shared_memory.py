@@ -28,12 +28,33 @@ class SharedAccessCost:
     """Wavefronts beyond one for each group of lanes with an active lane."""
 
 
+@dataclass(frozen=True)
+class ServedGroup:
+    """Lanes of a warp that are served together."""
+
+    first_lane: int
+    lanes: int
+    bank_words: tuple[int, ...]
+    """For each bank, how many different words of it they touch; 0 for all if none of them is active."""
+
+    @property
+    def wavefronts(self) -> int:
+        """One for each word of the bank that has most; none for a group without an active lane."""
+        return max(self.bank_words)
+
+
 def shared_access_cost(offsets: Sequence[int], width: int, *, store: bool) -> SharedAccessCost:
     """Wavefronts and conflicts of one warp-wide access.
 
     ``offsets``: byte offset in shared memory for each of the 32 lanes, -1 where the lane is inactive; ``width``: bytes a lane,
     1 to 16. Raises ``ValueError`` for another number of lanes or another width.
     """
+    wavefronts = [group.wavefronts for group in served_groups(offsets, width, store=store)]
+    return SharedAccessCost(sum(wavefronts), sum(count - 1 for count in wavefronts if count))
+
+
+def served_groups(offsets: Sequence[int], width: int, *, store: bool) -> list[ServedGroup]:
+    """The groups of lanes that one warp-wide access is served by, in order; arguments and errors as for ``shared_access_cost``."""
     if len(offsets) != WARP:
         raise ValueError(f"a warp has {WARP} lanes, got {len(offsets)} offsets")
     if width not in (1, 2, 4, 8, 16):
@@ -41,8 +62,8 @@ def shared_access_cost(offsets: Sequence[int], width: int, *, store: bool) -> Sh
     group_size = WARP if width <= BANK_BYTES else WARP * BANK_BYTES // width
     if not store and width > BANK_BYTES and any(_partners_agree(offsets, distance) for distance in (1, 2)):
         group_size *= 2
-    wavefronts = groups = 0
     words_per_lane = max(1, width // BANK_BYTES)
+    groups = []
     for first in range(0, WARP, group_size):
         words = {
             offset // BANK_BYTES + word
@@ -50,14 +71,11 @@ def shared_access_cost(offsets: Sequence[int], width: int, *, store: bool) -> Sh
             if offset >= 0
             for word in range(words_per_lane)
         }
-        if not words:
-            continue
         per_bank = [0] * BANKS
         for word in words:
             per_bank[word % BANKS] += 1
-        wavefronts += max(per_bank)
-        groups += 1
-    return SharedAccessCost(wavefronts, wavefronts - groups)
+        groups.append(ServedGroup(first, group_size, tuple(per_bank)))
+    return groups
 
 
 def _partners_agree(offsets: Sequence[int], distance: int) -> bool:
