@@ -45,6 +45,40 @@ def estimated_wavefronts(operand: Operand) -> int:
     return stores.wavefronts + loads.wavefronts
 
 
+def every_store(operand: Operand) -> list[list[list[int]]]:
+    """Byte offsets in the operand's shared tile of all lanes' stores during one step along k: for each warp, for each of its stores.
+
+    A warp of fewer than 32 threads has fewer lanes.
+    """
+    copy, width = operand.copy, operand.store_width
+    warps = []
+    for first in range(0, copy.threads, WARP):
+        accesses = []
+        for a_pass in range(copy.passes):
+            places = [copy.position(thread, a_pass) for thread in range(first, min(first + WARP, copy.threads))]
+            for element in range(0, copy.vector, width):
+                shared = [(column + element, row) if operand.transposes else (row, column + element) for row, column in places]
+                accesses.append([shared_offset(operand, *place) for place in shared])
+        warps.append(accesses)
+    return warps
+
+
+def every_load(operand: Operand) -> list[list[list[int]]]:
+    """Byte offsets in the operand's shared tile of all lanes' reads of fragments during one step along k: for each position of a
+    warp along the operand's axis, for each of its reads."""
+    fragment = operand.fragment
+    elements = range(0, fragment.extent, operand.load_width if operand.mn_major else 1)
+    warps = []
+    for warp in range(fragment.warps):
+        accesses = []
+        for k in range(0, operand.tile_k, operand.k_vector):
+            for element in elements:
+                along = [fragment.position(warp, lane, element) for lane in operand.lane_positions]
+                accesses.append([shared_offset(operand, *((k, at) if operand.mn_major else (at, k))) for at in along])
+        warps.append(accesses)
+    return warps
+
+
 Start = tuple[int, int, int]
 """How an access begins: row and column of its first element in the shared tile, as far as they matter for its cost, and where in
 a row of the stored matrix the first lane's vector is, as far as the next lanes' places depend on it."""
@@ -96,8 +130,8 @@ def _store_offsets(operand: Operand, start: Start) -> list[int]:
     first_row, first_column, phase = start
     rows_and_columns = _lane_vectors(operand.copy, phase)
     if operand.transposes:
-        return [_shared_offset(operand, first_row + column, first_column + row) for row, column in rows_and_columns]
-    return [_shared_offset(operand, first_row + row, first_column + column) for row, column in rows_and_columns]
+        return [shared_offset(operand, first_row + column, first_column + row) for row, column in rows_and_columns]
+    return [shared_offset(operand, first_row + row, first_column + column) for row, column in rows_and_columns]
 
 
 def _lane_vectors(copy: TileCopy, phase: int) -> Iterator[tuple[int, int]]:
@@ -137,11 +171,12 @@ def _fragment_starts(fragment: FragmentMap, width: int, modulus: int) -> list[Co
 def _load_offsets(operand: Operand, start: int, k: int) -> list[int]:
     along = [start + position * operand.fragment.lane_stride for position in operand.lane_positions]
     if operand.mn_major:
-        return [_shared_offset(operand, k, column) for column in along]
-    return [_shared_offset(operand, row, k) for row in along]
+        return [shared_offset(operand, k, column) for column in along]
+    return [shared_offset(operand, row, k) for row in along]
 
 
-def _shared_offset(operand: Operand, row: int, column: int) -> int:
+def shared_offset(operand: Operand, row: int, column: int) -> int:
+    """Byte offset within one stage of the operand's shared tile of the element that belongs at ``row`` and ``column`` of it."""
     if operand.swizzle is not None:
         column = operand.swizzle.column(row, column)
     return (row * operand.pitch + column) * operand.shared_bytes

@@ -97,18 +97,25 @@ def plan_exchange(major: Operand, minor: Operand, warps: int, alignment: int, re
 
 def exchange_accesses(exchange: Exchange, positions: tuple[tuple[int, int], ...]) -> tuple[SharedAccess, SharedAccess]:
     """The accesses of one warp for one slab: stores of fragments, loads of rows. ``positions``: (major, minor) of each lane."""
-    pitch, copy, fragment = exchange.pitch, exchange.copy, exchange.fragment
-    stores = [(row * pitch + column * fragment.lane_stride) * FLOAT_BYTES for row, column in positions]
-    loads = []
-    for lane in range(WARP):
-        row, column = copy.position(lane, 0)
-        loads.append((row * pitch + column) * FLOAT_BYTES)
+    stores, loads = first_offsets(exchange, positions)
+    copy, fragment = exchange.copy, exchange.fragment
     store_count = fragment.extent // exchange.store_width
     load_count = copy.passes * copy.vector // exchange.load_width
     return (
         _access("store slab", stores, exchange.store_width, store_count, store=True),
         _access("load slab", loads, exchange.load_width, load_count, store=False),
     )
+
+
+def first_offsets(exchange: Exchange, positions: tuple[tuple[int, int], ...]) -> tuple[list[int], list[int]]:
+    """Byte offsets within the slab of the lanes' first store and of their first load; the others are as many bytes further for all."""
+    pitch, copy, fragment = exchange.pitch, exchange.copy, exchange.fragment
+    stores = [(row * pitch + column * fragment.lane_stride) * FLOAT_BYTES for row, column in positions]
+    loads = []
+    for lane in range(WARP):
+        row, column = copy.position(lane, 0)
+        loads.append((row * pitch + column) * FLOAT_BYTES)
+    return stores, loads
 
 
 def _access(what: str, offsets: list[int], width: int, count: int, *, store: bool) -> SharedAccess:
