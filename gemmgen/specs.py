@@ -54,8 +54,11 @@ def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] =
     return _validated(fields, name)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds. Raises ``SpecError`` if the file cannot be read or holds something else."""
+def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm, ...)") -> dict[str, Any]:
+    """The mapping that a YAML file holds; ``expected`` tells the user what should be in it.
+
+    Raises ``SpecError`` if the file cannot be read or holds something else.
+    """
     try:
         if path.is_dir():
             raise SpecError(f"{path}: is a directory; name the YAML files in it")
@@ -66,10 +69,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: cannot be read: {reason}") from None
     if len(data) > MAXIMUM_BYTES:
         raise SpecError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no spec is")
-    loaded = _parse_yaml(data, str(path))
+    loaded = parse_yaml(data, str(path))
     if not isinstance(loaded, dict):
         kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
-        raise SpecError(f"{path}: a spec is a YAML mapping (kind: gemm, ...), this file holds {kind}")
+        raise SpecError(f"{path}: {expected}, this file holds {kind}")
     return loaded
 
 
@@ -79,7 +82,8 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "gemmgen kernel spec", **schema}
 
 
-def _parse_yaml(data: bytes | str, name: str) -> Any:
+def parse_yaml(data: bytes | str, name: str) -> Any:
+    """What a YAML text holds. Raises ``SpecError`` that begins with ``name`` if it is not valid, or has keys twice or aliases."""
     try:
         loader = _LOADER(data)
         try:
@@ -101,29 +105,36 @@ def _parse_yaml(data: bytes | str, name: str) -> Any:
 
 def _overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
     path, separator, text = override.partition("=")
-    keys = path.split(".")
-    if not separator or not all(keys):
+    if not separator or not all(path.split(".")):
         raise SpecError(f"--set {override!r}: expected path=value, for example mainloop.tile.threadblock.k=16")
-    value = _parse_yaml(text, f"--set {path}")
+    return with_field(fields, path, parse_yaml(text, f"--set {path}"), f"--set {override!r}")
+
+
+def with_field(fields: dict[str, Any], path: str, value: Any, name: str) -> dict[str, Any]:
+    """A copy of ``fields`` in which the field that ``path`` leads to, ``mainloop.tile.threadblock.k`` say, is ``value``.
+
+    Raises ``SpecError`` that begins with ``name`` if the path leads nowhere.
+    """
+    keys = path.split(".")
     result = dict(fields)
     here: Any = result
     for key, following in zip(keys, [*keys[1:], None], strict=True):
         if isinstance(here, list):
             if not key.isdecimal() or int(key) > len(here) or (int(key) == len(here) and following is not None):
-                raise SpecError(f"--set {override!r}: {key!r} is not a position in a list of {len(here)}")
+                raise SpecError(f"{name}: {key!r} is not a position in a list of {len(here)}")
             if int(key) == len(here):
                 here.append(None)
             slot: Any = int(key)
         elif isinstance(here, dict):
             slot = key
         else:
-            raise SpecError(f"--set {override!r}: {path!r} leads through a value that has no fields")
+            raise SpecError(f"{name}: {path!r} leads through a value that has no fields")
         if following is None:
             here[slot] = value
             break
         below = here[slot] if isinstance(here, list) else here.get(slot, {})
         if not isinstance(below, dict | list):
-            raise SpecError(f"--set {override!r}: {key!r} is {reprlib.repr(below)} and has no field {following!r}")
+            raise SpecError(f"{name}: {key!r} is {reprlib.repr(below)} and has no field {following!r}")
         here[slot] = below.copy()
         here = here[slot]
     return result
@@ -143,13 +154,19 @@ def _validated(fields: dict[str, Any], name: str) -> KernelSpec:
     if not isinstance(kind, str) or kind not in FAMILIES:
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         raise SpecError(f"{name}: kind: {got}, need one of: {', '.join(FAMILIES)}")
+    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec")
+    return checked
+
+
+def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str) -> Any:
+    """``fields`` as an instance of a Pydantic ``model``. Raises ``SpecError``: ``name``, ``wrong``, and all mistakes."""
     try:
-        return family(kind).spec.model_validate(fields)
+        return model.model_validate(fields)
     except pydantic.ValidationError as error:
         reasons = [_reason(item, fields) for item in error.errors(include_url=False, include_context=False)]
     except RecursionError:
         raise SpecError(f"{name}: nested too deeply") from None
-    raise SpecError("\n".join([f"{name}: not a valid spec:", *(f"  - {reason}" for reason in reasons)]))
+    raise SpecError("\n".join([f"{name}: {wrong}:", *(f"  - {reason}" for reason in reasons)]))
 
 
 def _path(location: tuple[Any, ...], fields: Any) -> str:
