@@ -95,6 +95,9 @@ def _blocks(plan: GemmPlan) -> Lines:
     if raster.group > 1:
         order = f"bands of {raster.group} tiles along {across}, walked along {along}: what runs together shares rows and columns in the L2"
     lines = [("order of tiles", order)]
+    if plan.spec.early_launch:
+        text = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
+        lines.append(("launch", text))
     if plan.spec.batch == "strided":
         lines.append(("batch", "y of the grid counts the products of the batch"))
     if isinstance(plan.loop, TiledLoop):
@@ -124,11 +127,10 @@ def _division_of_k(plan: GemmPlan) -> Lines:
             ("workspace", f"{zeroed}: for each tile whose turn it is, then its sum"),
         )
     if isinstance(division, SplitKParallel):
-        early = "; it starts while the first one ends, and waits on the device" if division.early_launch else ""
         groups = f", shared among {plan.reduction_groups} groups of its threads" if plan.reduction_groups > 1 else ""
         return (
             ("division of k", f"{division.slices} slices, a block for each slice of a tile (z of the grid); none waits for another"),
-            ("sum", f"a second kernel adds the slices up in a fixed order{groups}, and writes C{early}"),
+            ("sum", f"a second kernel adds the slices up in a fixed order{groups}, and writes C"),
             ("workspace", f"{workspace}: the partial products of all slices"),
         )
     if isinstance(division, StreamK):

@@ -18,6 +18,7 @@ from gemmgen.families.gemm.reasons import (
     alignment_reasons,
     cache_reasons,
     combination_reasons,
+    launch_reasons,
     loop_reasons,
     resource_reasons,
     thread_reasons,
@@ -211,7 +212,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
     matrices = matrix_layouts(spec)
-    reasons += alignment_reasons(matrices) + combination_reasons(spec)
+    reasons += alignment_reasons(matrices) + combination_reasons(spec) + launch_reasons(spec)
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | None
     regions: tuple[SharedRegion, ...] = ()

@@ -121,12 +121,15 @@ def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
         if prefetch and mainloop.copies != "cp_async":
             need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
             reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
-    decomposition = spec.decomposition
-    early = isinstance(decomposition, SplitKParallel) and decomposition.early_launch
-    if early and not find_architecture(spec.architecture).supports("programmatic_launch"):
-        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
-        reasons.append(Reason("early_launch", "decomposition.early_launch", f"true on {spec.architecture}", need, hint))
     return reasons
+
+
+def launch_reasons(spec: GemmSpec) -> list[Reason]:
+    """A way of launching that the spec's architecture does not have."""
+    if not spec.early_launch or find_architecture(spec.architecture).supports("programmatic_launch"):
+        return []
+    need, hint = "an architecture with programmatic launches", "architecture: sm_90"
+    return [Reason("early_launch", "early_launch", f"true on {spec.architecture}", need, hint)]
 
 
 def resource_reasons(

@@ -91,6 +91,7 @@ def gemm_sequence(
             block=(geometry.threads, 1, 1),
             arguments=tuple(argument.name for argument in arguments),
             dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),
+            programmatic=spec.early_launch,
         )
 
     workspace_bytes, zero_bytes = Formula("0"), Formula("0")
@@ -105,7 +106,7 @@ def gemm_sequence(
             grid=(Formula(f"ceil_div({major} * {pitch}, {geometry.reduction_elements})"), Formula("1"), Formula("1")),
             block=(geometry.reduction_threads, 1, 1),
             arguments=tuple(argument.name for argument in [m, n, *alphas, *result, workspace]),
-            programmatic=spec.decomposition.early_launch,
+            programmatic=spec.early_launch,
         )
         launches = (main_launch([*factors, workspace], slices), reduction)
         arguments = [*factors, *result, workspace]

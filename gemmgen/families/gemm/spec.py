@@ -144,9 +144,6 @@ class SplitKParallel(SpecModel):
 
     scheme: Literal["split_k_parallel"]
     slices: Slices
-    early_launch: bool = False
-    """Whether the second kernel may start while the first one still runs and wait for it on the device, which hides its launch
-    (programmatic dependent launch). Needs sm_90."""
 
 
 class StreamK(SpecModel):
@@ -217,3 +214,6 @@ class GemmSpec(KernelSpec):
     epilogue reads) in whole vectors, side by side, whatever the fragments are."""
     epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""
+    early_launch: bool = False
+    """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
+    dependent launch). Needs sm_90."""
