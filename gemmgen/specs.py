@@ -50,7 +50,7 @@ def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] =
     else:
         name, fields = str(source), read_yaml(Path(source))
     for override in overrides:
-        fields = _overridden(fields, override)
+        fields = overridden(fields, override)
     return _validated(fields, name)
 
 
@@ -103,7 +103,8 @@ def parse_yaml(data: bytes | str, name: str) -> Any:
         raise SpecError(f"{name}: not valid YAML: {text}") from None
 
 
-def _overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
+def overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
+    """A copy of ``fields`` with one ``path=value`` applied. Raises ``SpecError``."""
     path, separator, text = override.partition("=")
     if not separator or not all(path.split(".")):
         raise SpecError(f"--set {override!r}: expected path=value, for example mainloop.tile.threadblock.k=16")

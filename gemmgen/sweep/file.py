@@ -1,0 +1,199 @@
+"""The sweep file: which spec is varied, along which axes, under which constraints, and what is done with each point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from gemmgen.errors import SpecError
+from gemmgen.families.base import Identifier, PlainText, SpecModel
+from gemmgen.resources import resource_directory
+from gemmgen.specs import parse_yaml, read_yaml, validated
+from gemmgen.sweep.records import Stage, SweepError
+
+MAXIMUM_VALUES = 10_000
+"""Values of one axis."""
+
+FieldPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.\w+)*$", max_length=200)]
+"""Where a field of a spec lies: ``mainloop.tile.threadblock.k``."""
+Number = Annotated[int, Field(strict=True, ge=-(1 << 62), le=1 << 62)]
+Sizes = Annotated[tuple[Annotated[int, Field(strict=True, ge=0, le=1 << 40)], ...], Field(min_length=1)]
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class Range(SpecModel):
+    """From the first number to the last, that included if a step lands on it: ``{range: [8, 64, 8]}``."""
+
+    range: tuple[Number, Number, Annotated[int, Field(strict=True, ge=1)]]
+
+    def values(self) -> list[Any]:
+        low, high, step = self.range
+        if (high - low) // step >= MAXIMUM_VALUES:
+            raise ValueError(f"range {list(self.range)} has more than {MAXIMUM_VALUES} values")
+        return list(range(low, high + 1, step))
+
+
+class PowersOfTwo(SpecModel):
+    """The powers of two from the first number to the last: ``{powers_of_two: [8, 64]}``."""
+
+    powers_of_two: tuple[Annotated[int, Field(strict=True, ge=1, le=1 << 62)], Annotated[int, Field(strict=True, ge=1, le=1 << 62)]]
+
+    def values(self) -> list[Any]:
+        low, high = self.powers_of_two
+        return [1 << exponent for exponent in range(63) if low <= 1 << exponent <= high]
+
+
+class Together(SpecModel):
+    """Several fields at once: ``{together: [{alignment.a: 4, alignment.b: 4}, {alignment.a: 1, alignment.b: 1}]}``."""
+
+    together: Annotated[list[Annotated[dict[FieldPath, Any], Field(min_length=1)]], Field(min_length=1, max_length=MAXIMUM_VALUES)]
+
+
+AxisValues = Annotated[list[Any], Field(min_length=1, max_length=MAXIMUM_VALUES)] | Range | PowersOfTwo | Together
+
+
+class Limits(SpecModel):
+    """How long a point may take in each stage, in seconds, and how much memory its process may have."""
+
+    check: Seconds = 60.0
+    compile: Seconds = 300.0
+    verify: Seconds = 900.0
+    bench: Seconds = 300.0
+    memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """None: all that the machine has."""
+
+    def of(self, stage: Stage) -> float:
+        """The limit of a stage in seconds."""
+        return float(getattr(self, stage.value))
+
+
+class SweepFile(SpecModel):
+    """What a sweep file holds."""
+
+    schema_version: Literal[1] = 1
+    name: Identifier
+    description: PlainText = ""
+    base: str | dict[str, Any]
+    """The spec that is varied: one that ships with gemmgen, a file (beside the sweep's, or here), or the spec itself."""
+    axes: dict[str, AxisValues] = Field(default_factory=dict)
+    """For each field path the values that it takes; every combination is a point. An axis that sets several fields at once
+    (``together``) has a name of its own instead."""
+    constraints: dict[Identifier, str] = Field(default_factory=dict)
+    """Expressions over fields of the spec and values of its plan (``plan.shared_bytes``), all of which must hold."""
+    sizes: tuple[Sizes, ...] = ()
+    """Problems to time, each a list of sizes in the family's order. Only the stage ``bench`` uses them."""
+    stages: Literal["check", "compile", "verify", "bench"] = "verify"
+    """The last stage that points go through."""
+    architectures: tuple[str, ...] = ()
+    """Architectures to compile for; empty: the GPU's, or the spec's own without one."""
+    cases: Annotated[int, Field(strict=True, ge=1)] | None = None
+    """How many of the family's cases each point is verified on, chosen by the spec's digest; all if not given."""
+    limits: Limits = Limits()
+    rounds: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 20
+    """How often everybody is timed, in turns."""
+    peer: bool = True
+    """Time the vendor's library in the same run, if torch is there."""
+
+    @model_validator(mode="after")
+    def _axes_are_possible(self) -> SweepFile:
+        setters: dict[str, str] = {}
+        for name, values in self.axes.items():
+            if not isinstance(values, Together) and not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
+                raise ValueError(f"{name!r} is no field path such as mainloop.stages")
+            choices = self.choices()[name]
+            if not choices:
+                raise ValueError(f"the axis {name!r} has no values")
+            for path in dict.fromkeys(path for choice in choices for path in choice):
+                if path in setters:
+                    raise ValueError(f"the axes {setters[path]!r} and {name!r} both set {path!r}")
+                setters[path] = name
+        return self
+
+    def choices(self) -> dict[str, list[dict[str, Any]]]:
+        """For each axis what it sets, choice by choice: field path -> value."""
+        return {
+            name: list(values.together)
+            if isinstance(values, Together)
+            else [{name: value} for value in (values if isinstance(values, list) else values.values())]
+            for name, values in self.axes.items()
+        }
+
+
+def load_sweep(argument: str, overrides: Iterable[str] = ()) -> tuple[SweepFile, Path]:
+    """The sweep that a file or the name of one that ships with gemmgen holds, and the file's folder.
+
+    ``overrides`` are ``path=value`` texts: for the path of an axis its new values, else a field of the base. Raises ``SpecError``.
+    """
+    path = find_sweep(argument)
+    fields = read_yaml(path, "a sweep is a YAML mapping (name: ..., base: ..., axes: ...)")
+    sweep: SweepFile = validated(SweepFile, fields, str(path), "not a valid sweep")
+    axes, more = _with_axes(sweep, overrides)
+    if axes != sweep.axes:
+        sweep = validated(SweepFile, {**fields, "axes": axes}, str(path), "not a valid sweep")
+    base = _base(sweep, path.parent, more)
+    return sweep.model_copy(update={"base": base}), path.parent
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """The sweeps that come with gemmgen, by name."""
+    return {path.stem: path for path in sorted((resource_directory("specs") / "sweeps").glob("*.yaml"))}
+
+
+def find_sweep(argument: str) -> Path:
+    """The file that ``argument`` names. Raises ``SweepError`` if there is none."""
+    from difflib import get_close_matches
+
+    path = Path(argument)
+    try:
+        if argument and path.exists():
+            return path
+    except (OSError, ValueError) as error:
+        raise SweepError(f"{argument!r} cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
+    shipped = shipped_sweeps()
+    name = argument.removeprefix("specs/").removeprefix("sweeps/").removesuffix(".yaml")
+    if name in shipped:
+        return shipped[name]
+    close = get_close_matches(name, shipped, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(shipped)}"
+    raise SweepError(f"{argument!r} is no file here and no sweep of gemmgen's; {hint}")
+
+
+def _with_axes(sweep: SweepFile, overrides: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The axes with their overrides applied, and the overrides that are left for the base."""
+    axes: dict[str, Any] = dict(sweep.axes)
+    together = {path: name for name, axis in sweep.axes.items() if isinstance(axis, Together) for entry in axis.together for path in entry}
+    more = []
+    for override in overrides:
+        path, separator, text = override.partition("=")
+        if separator and path in together:
+            raise SweepError(f"--set {override!r}: the axis {together[path]!r} sets this field together with others; set that axis")
+        if separator and path in axes:
+            value = parse_yaml(text, f"--set {path}")
+            axes[path] = value if isinstance(value, list | dict) else [value]
+        else:
+            more.append(override)
+    return axes, more
+
+
+def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+    """The base as plain fields, with ``overrides`` applied."""
+    from gemmgen.specs import overridden
+
+    fields = sweep.base if isinstance(sweep.base, dict) else read_yaml(_base_file(sweep.base, folder))
+    for override in overrides:
+        fields = overridden(fields, override)
+    return fields
+
+
+def _base_file(base: str, folder: Path) -> Path:
+    specs = resource_directory("specs")
+    for candidate in (folder / base, Path(base), specs / base, specs / f"{base.removeprefix('specs/')}.yaml"):
+        try:
+            if candidate.is_file():
+                return candidate
+        except (OSError, ValueError):
+            continue
+    raise SpecError(f"base: {base!r} is no spec file beside the sweep's, none here, and no spec of gemmgen's")

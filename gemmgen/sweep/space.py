@@ -1,0 +1,111 @@
+"""All points of a sweep, numbered, so that any of them can be made without listing the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from gemmgen.errors import SpecError
+from gemmgen.specs import with_field
+from gemmgen.sweep.expression import Expression
+from gemmgen.sweep.file import SweepFile
+from gemmgen.sweep.records import Stage
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of the axes' values, with the problem to time it on and the architecture to compile it for."""
+
+    sweep: str
+    fields: dict[str, Any]
+    """The spec, as a file would hold it; not checked yet."""
+    axes: dict[str, Any]
+    """Field path -> value, for every field that an axis sets."""
+    sizes: tuple[int, ...] = ()
+    """The problem's sizes in the family's order; empty: none is timed."""
+    architecture: str | None = None
+    """None: the GPU's or the spec's own."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a sweep file spans.
+
+    ``stage`` is the last stage that its points go through: problems only make points of their own if it is ``bench``.
+    """
+
+    file: SweepFile
+    stage: Stage
+
+    @cached_property
+    def axes(self) -> dict[str, list[dict[str, Any]]]:
+        """For each axis its choices, each a mapping from field paths to values."""
+        return self.file.choices()
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The problems to time; one empty entry if none is."""
+        return (self.file.sizes or ((),)) if self.stage is Stage.BENCH else ((),)
+
+    @cached_property
+    def architectures(self) -> tuple[str | None, ...]:
+        """The architectures to compile for; None stands for the GPU's or the spec's own."""
+        return self.file.architectures or (None,)
+
+    @cached_property
+    def constraints(self) -> tuple[Expression, ...]:
+        """The constraints. Raises ``ExpressionError`` for one that is not in the grammar."""
+        return tuple(Expression(name, text) for name, text in self.file.constraints.items())
+
+    def __len__(self) -> int:
+        return len(self.architectures) * prod(map(len, self.axes.values())) * len(self.sizes)
+
+    def __getitem__(self, number: int) -> Point:
+        """The point of that number: problems change fastest, then the last axis; architectures change slowest."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        number, size = divmod(number, len(self.sizes))
+        chosen = {}
+        for name, choices in reversed(self.axes.items()):
+            number, chosen[name] = divmod(number, len(choices))
+        return self.point(chosen, self.sizes[size], self.architectures[number])
+
+    def point(self, chosen: Mapping[str, int], sizes: Sequence[int] = (), architecture: str | None = None) -> Point:
+        """The point at the given position of each axis. Raises ``SpecError`` if a path leads through a value without fields."""
+        assert isinstance(self.file.base, dict), "load_sweep reads the base"
+        fields = self.file.base
+        values: dict[str, Any] = {}
+        for name, choices in self.axes.items():
+            for path, value in choices[chosen[name]].items():
+                try:
+                    fields = with_field(fields, path, value, f"axis {name}")
+                except SpecError as error:
+                    raise SpecError(f"{self.file.name}: {error}") from None
+                values[path] = value
+        return Point(self.file.name, fields, values, tuple(sizes), architecture)
+
+    def numbers(self, seed: int | None = None) -> Iterator[int]:
+        """The numbers of all points: in order, or shuffled by ``seed``."""
+        if seed is None:
+            yield from range(len(self))
+        else:
+            yield from _shuffled(len(self), seed)
+
+
+def _shuffled(count: int, seed: int) -> Iterator[int]:
+    """Every number below ``count`` once, in random order, without a list of them: Fisher and Yates' shuffle, remembering only
+    the places that were touched."""
+    generator = random.Random(seed)
+    moved: dict[int, int] = {}
+    for place in range(count):
+        other = generator.randrange(place, count)
+        here, there = moved.pop(place, place), moved.get(other, other)
+        if other != place:
+            moved[other] = here
+            yield there
+        else:
+            yield here
