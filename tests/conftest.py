@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gemmgen.cli.selection import shipped_specs
+
 SPECS = Path(__file__).resolve().parent.parent / "specs"
+SHIPPED = sorted(shipped_specs().values())
+"""The kernel specs among the files in it."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SPECS
+from conftest import SHIPPED, SPECS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ import gemmgen
 from gemmgen.rendering import _folded, float_literal, spec_lines
 from gemmgen.specs import load_spec
 
-PATHS = sorted(SPECS.rglob("*.yaml"))
+PATHS = SHIPPED
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

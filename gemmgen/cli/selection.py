@@ -33,9 +33,14 @@ class PlannedSpec:
 
 
 def shipped_specs() -> dict[str, Path]:
-    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``."""
+    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``. They lie in a folder for each kind; the list of the
+    library and the sweeps beside these folders are something else."""
     root = resource_directory("specs")
-    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
+    return {
+        path.relative_to(root).with_suffix("").as_posix(): path
+        for path in sorted(root.glob("*/**/*.yaml"))
+        if path.relative_to(root).parts[0] != "sweeps"
+    }
 
 
 def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
@@ -80,7 +85,8 @@ def _find(argument: str) -> Iterator[SpecFile]:
     except (OSError, ValueError) as error:
         raise SpecError(f"{argument!r} cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
     if is_directory:
-        files = sorted(path.rglob("*.yaml"))
+        own, specs = resource_directory("specs"), {file.resolve() for file in shipped_specs().values()}
+        files = [file for file in sorted(path.rglob("*.yaml")) if own not in file.resolve().parents or file.resolve() in specs]
         if not files:
             raise SpecError(f"{argument}: the directory holds no .yaml file")
         yield from (SpecFile(str(file), file) for file in files)
