@@ -64,6 +64,8 @@ TILED = st.fixed_dictionaries(
 def mend(fields: dict[str, Any]) -> dict[str, Any]:
     """The same spec without most of the combinations that are known not to work."""
     loop = fields["mainloop"]
+    if fields["early_launch"]:
+        fields = {**fields, "architecture": "sm_90"}
     if fields["batch"] == "strided":
         fields = {**fields, "decomposition": {"scheme": "data_parallel"}}
     halves = [name for name, element in fields["storage"].items() if element != "f32"]
@@ -88,7 +90,7 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     depth = max(block["k"], threads // min(block["m"], block["n"]))
     tile = loop["tile"] = {**tile, "threadblock": {**block, "k": depth}}
     if loop["copies"] == "cp_async":
-        fields = {**fields, "architecture": "sm_80"}
+        fields = {**fields, "architecture": "sm_90" if fields["early_launch"] else "sm_80"}
         loop["stages"] = max(2, loop["stages"])
     else:
         loop["stages"] = min(2, loop["stages"])
@@ -154,6 +156,7 @@ ANY = st.fixed_dictionaries(
         "mainloop": st.one_of(TILED, TILED, TILED, NAIVE),
         "epilogue": EPILOGUES,
         "architecture": st.sampled_from(["sm_75", "sm_80", "sm_90"]),
+        "early_launch": st.sampled_from([False, False, True]),
     }
 )
 SPECS = st.one_of(ANY, ANY.map(mend), ANY.map(mend), ANY.map(mend), ANY.map(mend))
