@@ -1,0 +1,373 @@
+"""Takes points through their stages in worker processes, and keeps every result as soon as there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gemmgen import __version__
+from gemmgen.cache import cache_key
+from gemmgen.errors import EnvironmentMissing
+from gemmgen.sweep.file import Limits
+from gemmgen.sweep.point import Conditions, Ending, Prepared
+from gemmgen.sweep.processes import Lane, Outcome, Task, wait_for
+from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
+
+if TYPE_CHECKING:
+    from gemmgen.sweep.space import Point
+    from gemmgen.sweep.store import ResultStore
+
+PREPARE = "gemmgen.sweep.point:prepare"
+EXECUTE = "gemmgen.sweep.point:execute"
+BACKLOG = 32
+"""Points that may wait for a GPU while others are compiled."""
+ATTEMPTS = 3
+"""How often a point is given to a worker that is found dead before it begins."""
+
+
+class Executor(Protocol):
+    """Where tasks run: ``processes.Lane`` on this machine, or a cluster."""
+
+    @property
+    def idle(self) -> int: ...
+    def submit(self, key: Any, task: Task) -> None: ...
+    def collect(self) -> list[tuple[Any, Outcome]]: ...
+    def waitables(self) -> list[Any]: ...
+    def deadline(self) -> float: ...
+    def retire(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an engine works; none of it changes a result that is ``correct``."""
+
+    conditions: Conditions
+    limits: Limits = field(default_factory=Limits)
+    jobs: int = 0
+    """Workers for checking, compiling and emulating; 0: one for each CPU that this process may use."""
+    gpus: tuple[Mapping[str, str], ...] = ()
+    """For each GPU the environment of its worker, which sees no other."""
+    retry: bool = False
+    """Run points again whose known result is ``timeout`` or ``runtime``."""
+    execute: str = EXECUTE
+    """The function, ``module:name``, that takes an accepted point through its stages."""
+
+
+Step = tuple[Executor, tuple[Stage, ...]]
+"""Stages that one task takes a point through, and where."""
+
+
+@dataclass
+class _Job:
+    point: Point
+    place: int
+    """In the list of results."""
+    prepared: Prepared | None = None
+    ending: Ending = field(default_factory=lambda: Ending(Stage.CHECK, Status.CORRECT))
+    steps: list[Step] = field(default_factory=list)
+    """What is left to do."""
+    attempts: int = 0
+    followers: list[_Job] = field(default_factory=list)
+    """Other points that turned out to be the same."""
+
+    @property
+    def kernel_step(self) -> tuple[str, tuple[Stage, ...]]:
+        """What its next step depends on, unless that is timed: all problems of a kernel share it."""
+        assert self.prepared is not None
+        return self.prepared.kernel_digest, self.steps[0][1]
+
+
+Listener = Callable[[PointResult, bool], None]
+"""Called with each result, and whether it was known before."""
+
+
+class Engine:
+    """Evaluates points, on this machine or a cluster, and remembers what came of each. A context manager: its end ends the workers.
+
+    A point whose result is in ``store`` is not run again; a new result is in the store before ``listener`` hears of it.
+    """
+
+    def __init__(
+        self, settings: Settings, store: ResultStore | None = None, listener: Listener | None = None, cluster: Executor | None = None
+    ) -> None:
+        """``cluster`` takes the place of this machine for everything but checking."""
+        self.settings = settings
+        self.results: dict[str, PointResult] = {}
+        """Every distinct result so far, by digest."""
+        self.duplicates = 0
+        """Points that were the same as an earlier one."""
+        self.reused = 0
+        """Points whose result was known."""
+        self.interrupted = False
+        """Whether the user stopped an evaluation."""
+        self._store = store
+        self._listener = listener
+        memory = int((settings.limits.memory_gib or 0) * 2**30) or _machine_memory()
+        quiet = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        self._cpu: Executor = Lane([quiet] * (settings.jobs or len(os.sched_getaffinity(0))), memory)
+        self._gpu: Executor | None = Lane(settings.gpus, memory) if settings.gpus else None
+        self._cluster = cluster
+        self._kernel_steps: dict[tuple[str, tuple[Stage, ...]], Ending] = {}
+        self._waiting: dict[tuple[str, tuple[Stage, ...]], list[_Job]] = {}
+        self._queues: dict[int, deque[_Job]] = {id(lane): deque() for lane in self._lanes()}
+        self._running: dict[str, _Job] = {}
+        self._answers: dict[int, PointResult] = {}
+        self._taken = self._open = 0
+
+    def evaluate(self, points: Iterable[Point]) -> list[PointResult | None]:
+        """The results of ``points``, in their order; may be called again and again, while the workers stay.
+
+        A point that fails, hangs or kills its worker has a result that says so. None stands for points that were not
+        finished because the user pressed Ctrl-C (``interrupted``). Raises ``SweepError`` and ``EnvironmentMissing`` for what
+        is wrong with all points: a constraint that cannot be evaluated, a compiler that is not there.
+        """
+        self._answers, self._taken = {}, 0
+        try:
+            self._run(enumerate(points))
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.stop()
+        except BaseException:
+            self.stop()
+            raise
+        count = len(points) if isinstance(points, Sized) else self._taken
+        return [self._answers.get(place) for place in range(count)]
+
+    def stop(self) -> None:
+        """Kills all workers and forgets what they were doing."""
+        for lane in self._lanes():
+            lane.stop()
+            self._queues[id(lane)].clear()
+        self._running.clear()
+        self._waiting.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _lanes(self) -> list[Executor]:
+        return [lane for lane in (self._cpu, self._gpu, self._cluster) if lane is not None]
+
+    def _run(self, source: Iterator[tuple[int, Point]]) -> None:
+        """Takes points from ``source`` as workers become free, until all are done."""
+        exhausted, self._open = False, 0
+        while True:
+            self._begin()
+            while not exhausted and self._cpu.idle and self._has_room():
+                following = next(source, None)
+                if following is None:
+                    exhausted = True
+                    break
+                self._taken += 1
+                self._open += 1
+                self._submit(self._cpu, _Job(following[1], following[0]))
+            if exhausted and not self._open:
+                return
+            lanes = self._lanes()
+            wait_for([one for lane in lanes for one in lane.waitables()], min(lane.deadline() for lane in lanes))
+            for lane in lanes:
+                for job, outcome in lane.collect():
+                    self._take(lane, job, outcome)
+
+    def _has_room(self) -> bool:
+        return all(len(queue) < BACKLOG for queue in self._queues.values())
+
+    def _begin(self) -> None:
+        """Gives idle workers what is queued. Compilation does not run ahead of a GPU that has enough to do."""
+        for lane in self._lanes():
+            queue = self._queues[id(lane)]
+            ahead = lane is self._cpu and any(
+                len(self._queues[id(other)]) >= BACKLOG for other in self._lanes() if other is not lane
+            )
+            while queue and lane.idle and not ahead:
+                self._submit(lane, queue.popleft())
+
+    def _submit(self, lane: Executor, job: _Job) -> None:
+        job.attempts += 1
+        limits = {stage: self.settings.limits.of(stage) for stage in Stage}
+        conditions = self.settings.conditions
+        if job.prepared is None:
+            lane.submit(job, Task(PREPARE, (job.point, conditions), limits))
+        else:
+            lane.submit(job, Task(self.settings.execute, (job.prepared, conditions, job.steps[0][1]), limits))
+
+    def _take(self, lane: Executor, job: _Job, outcome: Outcome) -> None:
+        """What follows from the outcome of a task."""
+        if outcome.kind == "mistake":
+            raise SweepError(outcome.text)
+        if outcome.kind == "missing":
+            raise EnvironmentMissing(outcome.text)
+        if outcome.kind == "died" and outcome.stage is None and job.attempts < ATTEMPTS:
+            self._queues[id(lane)].appendleft(job)
+            return
+        job.attempts = 0
+        if job.prepared is None:
+            if outcome.kind == "done":
+                self._take_prepared(job, outcome.value)
+            else:
+                job.prepared, job.ending = _unprepared(job.point), _ending_of(outcome)
+                self._finish(job)
+            return
+        ending = outcome.value if outcome.kind == "done" else _ending_of(outcome)
+        if ending.context_lost:
+            lane.retire()
+        waiting = self._waiting.pop(job.kernel_step, None)
+        if waiting is not None:
+            self._kernel_steps[job.kernel_step] = replace(ending, seconds={})
+        self._go_on(job, ending)
+        for sibling in waiting or []:
+            self._go_on(sibling, replace(ending, seconds={}))
+
+    def _take_prepared(self, job: _Job, prepared: Prepared) -> None:
+        """A checked point: it is the same as another, its result is known, it was rejected, or it goes on."""
+        job.prepared, job.ending = prepared, prepared.ending
+        if prepared.digest in self._running:
+            self.duplicates += 1
+            self._running[prepared.digest].followers.append(job)
+        elif prepared.digest in self.results:
+            self.duplicates += 1
+            self._answer(job, self.results[prepared.digest])
+        elif (known := self._known(prepared.digest, job.point)) is not None:
+            self.reused += 1
+            self.results[prepared.digest] = known
+            self._answer(job, known)
+            if self._listener is not None:
+                self._listener(known, True)
+        else:
+            self._running[prepared.digest] = job
+            job.steps = self._steps() if prepared.ending.status is Status.CORRECT else []
+            self._enqueue(job)
+
+    def _steps(self) -> list[Step]:
+        """Compiling needs no GPU; whatever runs there comes after it. On a cluster, a worker does all but the timing at once."""
+        last = self.settings.conditions.stage
+        wanted = [stage for stage in Stage if Stage.CHECK.number < stage.number <= last.number]
+        untimed = tuple(stage for stage in wanted if stage is not Stage.BENCH)
+        timed: tuple[Stage, ...] = (Stage.BENCH,) if Stage.BENCH in wanted else ()
+        runs_on = self._cluster or (self._gpu if self.settings.conditions.backend == "gpu" else None) or self._cpu
+        if runs_on is self._gpu and runs_on is not self._cpu:
+            steps = [(self._cpu, untimed[:1]), (runs_on, untimed[1:]), (runs_on, timed)]
+        else:
+            steps = [(runs_on, untimed), (runs_on, timed)]
+        return [(lane, stages) for lane, stages in steps if stages]
+
+    def _enqueue(self, job: _Job) -> None:
+        """The next step of a point, unless another problem of the same kernel takes it or has taken it."""
+        if not job.steps:
+            self._finish(job)
+        elif Stage.BENCH in job.steps[0][1]:
+            self._queues[id(job.steps[0][0])].append(job)
+        elif job.kernel_step in self._kernel_steps:
+            self._go_on(job, self._kernel_steps[job.kernel_step])
+        elif job.kernel_step in self._waiting:
+            self._waiting[job.kernel_step].append(job)
+        else:
+            self._waiting[job.kernel_step] = []
+            self._queues[id(job.steps[0][0])].append(job)
+
+    def _go_on(self, job: _Job, ending: Ending) -> None:
+        """Adds the ending of a step; the next one follows if it went well."""
+        before = job.ending
+        job.ending = replace(
+            ending,
+            metrics=before.metrics | ending.metrics,
+            seconds=before.seconds | ending.seconds,
+            cases=before.cases + ending.cases,
+        )
+        job.steps.pop(0)
+        if ending.status is not Status.CORRECT:
+            job.steps.clear()
+        self._enqueue(job)
+
+    def _known(self, digest: str, point: Point) -> PointResult | None:
+        """The stored result of a point, under this sweep's name; None if there is none that holds."""
+        found = self._store.get(digest, point.sweep) or self._store.get(digest) if self._store is not None else None
+        if found is None or (self.settings.retry and found.status in (Status.TIMEOUT, Status.RUNTIME)):
+            return None
+        if found.status is Status.TIMEOUT and found.metrics.get("limit_seconds", 0.0) < self.settings.limits.of(found.stage):
+            return None
+        own = replace(found, sweep=point.sweep, axes=point.axes)
+        if own != found and self._store is not None:
+            self._store.append(own)
+        return own
+
+    def _answer(self, job: _Job, result: PointResult) -> None:
+        self._answers[job.place] = result if result.axes == job.point.axes else replace(result, axes=job.point.axes)
+        self._open -= 1
+
+    def _finish(self, job: _Job) -> None:
+        """Keeps the result of a point, and tells whoever waits for it."""
+        assert job.prepared is not None
+        result = _result(job.point, job.prepared, job.ending, self.settings.conditions)
+        if self._store is not None:
+            self._store.append(result)
+        self._running.pop(result.digest, None)
+        self.results[result.digest] = result
+        for one in (job, *job.followers):
+            self._answer(one, result)
+        if self._listener is not None:
+            self._listener(result, False)
+
+
+def _result(point: Point, prepared: Prepared, ending: Ending, conditions: Conditions) -> PointResult:
+    ran = ending.stage.number >= Stage.VERIFY.number
+    return PointResult(
+        digest=prepared.digest,
+        sweep=point.sweep,
+        kind=prepared.kind,
+        instance=prepared.instance,
+        spec=prepared.spec,
+        axes=point.axes,
+        problem=prepared.problem,
+        architecture=prepared.architecture,
+        device=conditions.device if ran else "",
+        backend=conditions.backend if ran else "",
+        compiler=conditions.compiler if ending.stage is not Stage.CHECK else "",
+        stage=ending.stage,
+        status=ending.status,
+        reason=ending.reason,
+        reason_code=ending.reason_code,
+        metrics=ending.metrics,
+        seconds={stage: round(spent, 6) for stage, spent in ending.seconds.items()},
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        cases=ending.cases,
+    )
+
+
+def _ending_of(outcome: Outcome) -> Ending:
+    """The end of a point whose task brought no value."""
+    stage = outcome.stage or Stage.CHECK
+    seconds = {str(stage): outcome.seconds} if outcome.seconds else {}
+    match outcome.kind:
+        case "expired":
+            return Ending(stage, Status.TIMEOUT, outcome.text, "time_limit", {"limit_seconds": outcome.limit}, seconds)
+        case "died":
+            return Ending(stage, Status.RUNTIME, outcome.text, "worker_died", seconds=seconds)
+        case "memory":
+            return Ending(stage, Status.RUNTIME, outcome.text, "out_of_memory", seconds=seconds)
+    return Ending(stage, Status.RUNTIME, outcome.text, "exception", seconds=seconds)
+
+
+def _unprepared(point: Point) -> Prepared:
+    """What is known of a point that could not even be checked."""
+    content = json.dumps([point.fields, point.sizes, point.architecture], sort_keys=True, default=str)
+    digest = cache_key("sweep point not checked", __version__, content)
+    kind = point.fields.get("kind")
+    nothing = Ending(Stage.CHECK, Status.RUNTIME)
+    return Prepared(digest, digest, kind if isinstance(kind, str) else "", "", point.fields, {}, point.architecture or "", nothing)
+
+
+def _machine_memory() -> int:
+    """Bytes of memory of this machine; 0 if it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0

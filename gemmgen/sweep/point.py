@@ -1,0 +1,359 @@
+"""What is done with one point: checked, compiled, verified, timed. It runs in a process that may die of it."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gemmgen import __version__
+from gemmgen.cache import cache_key
+from gemmgen.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
+from gemmgen.sweep.expression import Expression, UnknownName
+from gemmgen.sweep.records import Stage, Status
+from gemmgen.sweep.space import Point
+
+if TYPE_CHECKING:
+    from gemmgen.backend import Backend, HostBuffer
+    from gemmgen.compiler import Binary
+    from gemmgen.families.base import Case, KernelPlan
+    from gemmgen.launch import LaunchSequence
+
+MAXIMUM_REASON = 2000
+"""Characters of a reason that are kept."""
+
+Enter = Callable[[Stage], None]
+"""Told when a stage begins, so that its time limit runs from there."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """All that decides a result besides the point. Plain data, the same for a whole sweep."""
+
+    stage: Stage
+    """The last stage."""
+    constraints: tuple[Expression, ...] = ()
+    compiler: str = ""
+    backend: str = ""
+    """``emulator`` or ``gpu``; "" if nothing runs."""
+    device: str = ""
+    """Its name."""
+    driver: str = ""
+    """Of a GPU, with the architecture."""
+    architecture: str | None = None
+    """The GPU's; None: the spec's own."""
+    cases: int | None = None
+    rounds: int = 20
+    peer: bool = True
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How far a point got in some stages, and how it ended there."""
+
+    stage: Stage
+    status: Status
+    reason: str = ""
+    reason_code: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    cases: tuple[str, ...] = ()
+    context_lost: bool = False
+    """Whether the process cannot use its GPU any more."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A point that was checked: what it is, or why it cannot be."""
+
+    digest: str
+    kernel_digest: str
+    """The same for all problems that one kernel is timed on: of what verification depends on."""
+    kind: str
+    instance: str
+    spec: dict[str, Any]
+    problem: dict[str, int]
+    architecture: str
+    ending: Ending
+    """Of the stage ``check``."""
+
+
+def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
+    """Reads the spec, plans it for its architecture, applies the constraints, and says what the result will depend on."""
+    point, conditions = job
+    enter(Stage.CHECK)
+    started = time.perf_counter()
+    checked = _Checked(point, conditions)
+    reason_code, reason = checked.rejection
+    seconds = {str(Stage.CHECK): time.perf_counter() - started}
+    status = Status.CONSTRAINTS if reason_code else Status.CORRECT
+    metrics: dict[str, float] = {}
+    if checked.plan is not None:
+        metrics = {"shared_bytes": float(_shared_bytes(checked.plan)), "threads": float(_threads(checked.plan))}
+    return Prepared(
+        digest=checked.digest(conditions.stage, checked.problem),
+        kernel_digest=checked.digest(Stage.VERIFY, {}),
+        kind=checked.kind,
+        instance=checked.plan.name if checked.plan is not None else "",
+        spec=checked.spec,
+        problem=checked.problem,
+        architecture=checked.architecture,
+        ending=Ending(Stage.CHECK, status, _short(reason), reason_code, metrics, seconds),
+    )
+
+
+class _Checked:
+    """A point with its spec, plan and problem, as far as they can be made, and why not further."""
+
+    def __init__(self, point: Point, conditions: Conditions) -> None:
+        from gemmgen.api import plan
+        from gemmgen.specs import load_spec
+
+        self._conditions = conditions
+        self.spec: dict[str, Any] = point.fields
+        kind = point.fields.get("kind")
+        self.kind = kind if isinstance(kind, str) else ""
+        self.plan: KernelPlan | None = None
+        self.problem: dict[str, int] = {}
+        self.dimensions: dict[str, int] = {}
+        named = point.architecture or conditions.architecture
+        self.architecture = named or str(point.fields.get("architecture", ""))
+        self.rejection = ("", "")
+        try:
+            spec = load_spec(point.fields)
+            self.spec = spec.model_dump(mode="json")
+            self.architecture = named or spec.architecture
+            if self._constrained(before_planning=True):
+                return
+            self.plan = plan(spec, named)
+            if not self._constrained(before_planning=False):
+                self._set_problem(point.sizes)
+        except PlanError as error:
+            code = error.reasons[0].code if error.reasons else "plan"
+            self.rejection = (code, "; ".join(map(str, error.reasons)) or str(error))
+        except SpecError as error:
+            self.rejection = ("spec", " ".join(str(error).removeprefix("spec: ").split()))
+
+    def _constrained(self, before_planning: bool) -> bool:
+        """Whether constraints reject the point: first those that need no plan."""
+        chosen = [constraint for constraint in self._conditions.constraints if constraint.reads_plan is not before_planning]
+        broken = [constraint for constraint in chosen if not constraint.holds(self.spec, self.plan)]
+        if broken:
+            self.rejection = (broken[0].name, "; ".join(f"constraint {one.name}: {one.text}" for one in broken))
+        return bool(broken)
+
+    def _set_problem(self, sizes: Sequence[int]) -> None:
+        from gemmgen.families import family_of
+
+        if not sizes or self.plan is None:
+            return
+        family = family_of(self.plan.spec)
+        names = tuple(family.instance_sizes(self.plan))
+        if len(sizes) != len(names):
+            self.rejection = ("sizes", f"the problem {list(sizes)} does not fit the instance, which has the sizes {', '.join(names)}")
+            return
+        self.problem = dict(zip(names, sizes, strict=True))
+        try:
+            self.dimensions = family.problem(self.plan, sizes)
+            self.plan.sequence.resolve(self.dimensions)
+        except GemmgenError as error:
+            self.rejection = ("problem", f"the instance cannot be launched on {self.problem}: {error}")
+
+    def digest(self, stage: Stage, problem: Mapping[str, int]) -> str:
+        """Of everything that decides the result."""
+        from gemmgen.api import COMPILE_OPTIONS
+        from gemmgen.rendering import render
+
+        conditions = self._conditions
+        content = json.dumps(self.spec, sort_keys=True, default=str) if self.plan is None else render(self.plan).text
+        parts: list[Any] = [__version__, content, self.architecture, str(stage), self.rejection]
+        if stage.number >= Stage.COMPILE.number:
+            parts += [COMPILE_OPTIONS, conditions.compiler]
+        if stage.number >= Stage.VERIFY.number:
+            parts += [conditions.backend, conditions.device, conditions.driver]
+            if self.plan is not None and not self.rejection[0]:
+                parts += [[_case_facts(case) for case in chosen_cases(self.plan, conditions.cases)[0]]]
+        if stage is Stage.BENCH:
+            parts += [sorted(problem.items()), conditions.rounds, conditions.peer]
+        return cache_key("sweep point", json.dumps(parts, default=str))
+
+
+def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -> Ending:
+    """Takes a point that was accepted through ``stages``; ends with the first that fails.
+
+    Raises ``EnvironmentMissing`` if this machine cannot do what is asked.
+    """
+    from gemmgen.api import compile_plan, plan
+
+    prepared, conditions, stages = job
+    planned = plan(prepared.spec, prepared.architecture)
+    work: dict[Stage, Callable[[], Ending]] = {
+        Stage.COMPILE: lambda: _compile(planned),
+        Stage.VERIFY: lambda: _verify(planned, compile_plan(planned), conditions),
+        Stage.BENCH: lambda: _bench(planned, compile_plan(planned), prepared.problem, conditions),
+    }
+    ending = Ending(Stage.CHECK, Status.CORRECT)
+    for stage in stages:
+        enter(stage)
+        started = time.perf_counter()
+        try:
+            step = work[stage]()
+        except EnvironmentMissing:
+            raise
+        except CompileError as error:
+            step = Ending(stage, Status.COMPILE, str(error), "compile_error")
+        except MemoryError:
+            step = Ending(stage, Status.RUNTIME, "the process ran out of memory", "out_of_memory")
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            step = Ending(stage, Status.RUNTIME, text, "exception", context_lost=stage is Stage.BENCH)
+        seconds = {str(stage): time.perf_counter() - started}
+        ending = Ending(
+            stage, step.status, _short(step.reason), step.reason_code, ending.metrics | step.metrics, ending.seconds | seconds,
+            ending.cases + step.cases, step.context_lost,
+        )  # fmt: skip
+        if ending.status is not Status.CORRECT:
+            break
+    return ending
+
+
+def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
+    """The cases that a point is verified on, and how many its family has: ``count`` of them, drawn by the spec's digest."""
+    from gemmgen.families import family_of
+
+    cases = family_of(plan.spec).cases(plan)
+    if count is None or count >= len(cases):
+        return cases, len(cases)
+    places = sorted(random.Random(plan.spec_digest).sample(range(len(cases)), count))
+    return [cases[place] for place in places], len(cases)
+
+
+def _compile(planned: KernelPlan) -> Ending:
+    from gemmgen.analysis.residency import residencies
+    from gemmgen.api import compile_plan
+
+    kernels = residencies(planned, compile_plan(planned))
+    metrics = {
+        "registers": float(max(kernel.resources.registers for kernel in kernels)),
+        "spill_bytes": float(max(kernel.resources.spill_stores + kernel.resources.spill_loads for kernel in kernels)),
+        "shared_bytes": float(max(kernel.shared_bytes for kernel in kernels)),
+        "threads": float(max(kernel.threads for kernel in kernels)),
+        "blocks_per_sm": float(min(kernel.occupancy.blocks_per_sm for kernel in kernels)),
+    }
+    if metrics["blocks_per_sm"] == 0:
+        worst = min(kernels, key=lambda kernel: kernel.occupancy.blocks_per_sm)
+        limits = ", ".join(worst.occupancy.limited_by)
+        return Ending(Stage.COMPILE, Status.COMPILE, f"no block of {worst.entry} fits on an SM: {limits}", "occupancy", metrics)
+    return Ending(Stage.COMPILE, Status.CORRECT, metrics=metrics)
+
+
+class _Watched:
+    """A backend that remembers whether the last run was stopped by it: then the kernel faulted, rather than computed wrongly."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.name, self.description, self.architecture = backend.name, backend.description, backend.architecture
+        self.faulted = False
+        self._backend = backend
+
+    def run(
+        self, binary: Binary, sequence: LaunchSequence, dimensions: Mapping[str, int], scalars: Mapping[str, float],
+        buffers: Mapping[str, HostBuffer],
+    ) -> None:  # fmt: skip
+        self.faulted = True
+        self._backend.run(binary, sequence, dimensions, scalars, buffers)
+        self.faulted = False
+
+
+@cache
+def _backend(name: str) -> Backend:
+    """One backend for all points that this process runs. Time is limited from outside, not by the backend."""
+    if name == "gpu":
+        from gemmgen.gpu import GpuBackend
+
+        return GpuBackend(time_limit=1e6)
+    from gemmgen.emulation import EmulatorBackend
+
+    return EmulatorBackend()
+
+
+def _verify(planned: KernelPlan, binary: Binary, conditions: Conditions) -> Ending:
+    """Runs the cases until one fails."""
+    from gemmgen.verification import verify_case
+
+    backend = _Watched(_backend(conditions.backend))
+    cases, total = chosen_cases(planned, conditions.cases)
+    worst, elements, names = 0.0, 0, []
+    status, reason, code = Status.CORRECT, "", ""
+    for case in cases:
+        result = verify_case(planned, binary, backend, case)
+        names.append(f"{case.name}, {case.data}")
+        worst, elements = max(worst, result.worst_ratio), elements + result.elements
+        if not result.passed:
+            status, code = (Status.RUNTIME, "fault") if backend.faulted else (Status.CORRECTNESS, "wrong_result")
+            sizes = " ".join(f"{name}={value}" for name, value in case.dimensions.items())
+            reason = f"case {case.name}, {case.data} ({sizes}): {result.failure}"
+            break
+    metrics = {"worst_ratio": worst, "elements": float(elements), "cases": float(len(names)), "cases_total": float(total)}
+    return Ending(Stage.VERIFY, status, reason, code, metrics, cases=tuple(names))
+
+
+def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], conditions: Conditions) -> Ending:
+    """Times the kernel on one problem, beside the peer."""
+    from gemmgen.benchmark import Candidate, benchmark
+    from gemmgen.families import family_of
+
+    family = family_of(planned.spec)
+    dimensions = family.problem(planned, tuple(problem.values()))
+    try:
+        report = benchmark([Candidate(planned, binary)], dimensions, with_peer=conditions.peer, rounds=conditions.rounds)
+    except VerificationError as error:
+        return Ending(Stage.BENCH, Status.CORRECTNESS, str(error), "wrong_result")
+    except LaunchError as error:
+        return Ending(Stage.BENCH, Status.RUNTIME, str(error), "fault", context_lost=True)
+    cost = family.cost(planned, dimensions)
+    metrics: dict[str, float | None] = {"operations": cost.operations, "bytes": cost.bytes}
+    for timing in report.timings:
+        if timing.kind == "peer":
+            metrics["peer_us"] = timing.median_us
+        else:
+            metrics |= {
+                "median_us": timing.median_us, "p10_us": timing.p10_us, "p90_us": timing.p90_us,
+                "operations_per_second": timing.operations_per_second, "bytes_per_second": timing.bytes_per_second,
+            }  # fmt: skip
+    metrics |= {"sm_clock_mhz": report.clocks.sm_median, "memory_clock_mhz": report.clocks.memory_median}
+    return Ending(Stage.BENCH, Status.CORRECT, metrics={name: float(value) for name, value in metrics.items() if value is not None})
+
+
+def _case_facts(case: Case) -> list[Any]:
+    return [case.name, sorted(case.dimensions.items()), sorted(case.scalars.items()), case.data, sorted(case.offsets.items()), case.seed]
+
+
+def _shared_bytes(plan: KernelPlan) -> int:
+    return plan.shared_bytes
+
+
+def _threads(plan: KernelPlan) -> int:
+    return max(launch.threads for launch in plan.sequence.launches)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAXIMUM_REASON else f"{text[: MAXIMUM_REASON - 4]} ..."
+
+
+def selects(point: Point, where: Expression, conditions: Conditions) -> bool:
+    """Whether ``where`` holds for a point; it does not for one without the plan or the fields that it asks about."""
+    checked = _Checked(point, Conditions(Stage.CHECK, architecture=conditions.architecture))
+    if checked.plan is None and where.reads_plan:
+        return False
+    try:
+        return where.holds(checked.spec, checked.plan)
+    except UnknownName:
+        if checked.rejection[0] == "spec":
+            return False
+        raise
