@@ -19,7 +19,9 @@ _TIMEOUT_SECONDS = 120
 
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.(?P<name>[^,]+)")
 _OTHER_SECTION = re.compile(r"^\s*\.section\s+(?!\.text\.)")
-_LABEL = re.compile(r"^(?P<name>\.L[\w$.]*):")
+_LABEL = re.compile(r"^(?P<name>(?:\.L|\$)[\w$.]*):")
+_TARGET = re.compile(r"`\((?P<label>[^()\s]+)\)|\b0x(?P<address>[0-9a-f]+)\b")
+_REGISTER = re.compile(r"[-~|!]*R(?P<number>\d+)\b(?P<modifiers>[.\w]*)")
 _SOURCE_LINE = re.compile(r'^\s*//## File "(?P<file>[^"]*)", line (?P<line>\d+)')
 _INSTRUCTION = re.compile(
     r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/\s+"
@@ -37,7 +39,7 @@ class Instruction:
 
     `opcode` carries its modifiers (LDG.E.128), `predicate` is "P0", "!UP1" or empty, `operands` keep their `.reuse`
     flags, `notes` are the compiler's marks such as SpillRefill. `source_line` is the CUDA line it was generated from
-    where the cubin has line information, `label` the branch target that it is, or empty.
+    where the cubin has line information, `labels` the branch targets that stand before it.
     """
 
     function: str
@@ -47,7 +49,30 @@ class Instruction:
     predicate: str
     notes: tuple[str, ...]
     source_line: int | None
-    label: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def mnemonic(self) -> str:
+        """The opcode without its modifiers: LDG."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def modifiers(self) -> tuple[str, ...]:
+        """What follows the mnemonic: E and 128 of LDG.E.128."""
+        return tuple(self.opcode.split(".")[1:])
+
+    @property
+    def conditional(self) -> bool:
+        """Whether lanes may pass it by: it has a predicate other than the one that is always true."""
+        return self.predicate not in ("", "PT", "UPT")
+
+    @property
+    def target(self) -> str | int | None:
+        """Where a branch leads: a label, or an address as disassemblers print it that set no labels; None: it names neither."""
+        match = _TARGET.search(self.operands[-1]) if self.operands else None
+        if match is None:
+            return None
+        return match["label"] or int(match["address"], 16)
 
     @property
     def reused_operands(self) -> int:
@@ -59,6 +84,14 @@ class Instruction:
         wanted = opcode.split(".")
         own = self.opcode.split(".")
         return own[0] == wanted[0] and all(modifier in own[1:] for modifier in wanted[1:])
+
+    def register(self, position: int) -> tuple[int, bool] | None:
+        """The number of the general register that is operand ``position``, and whether it is marked `.reuse`.
+
+        None where the operand is something else: a constant, a literal, RZ, a predicate, a uniform register, an address.
+        """
+        match = _REGISTER.match(self.operands[position]) if position < len(self.operands) else None
+        return (int(match["number"]), ".reuse" in match["modifiers"]) if match else None
 
 
 def find_nvdisasm() -> Path | None:
@@ -97,17 +130,18 @@ def disassemble(cubin: bytes, *, line_info: bool = True) -> str:
 def parse(text: str) -> list[Instruction]:
     """The instructions of a disassembly in order."""
     instructions: list[Instruction] = []
-    function, label, source_line = "", "", None
+    function, source_line = "", None
+    labels: list[str] = []
     for line in text.splitlines():
         if match := _INSTRUCTION.match(line):
-            instructions.append(_instruction(match, function, label, source_line))
-            label = ""
+            instructions.append(_instruction(match, function, tuple(labels), source_line))
+            labels = []
         elif match := _SECTION.match(line):
-            function, label, source_line = match["name"], "", None
+            function, source_line, labels = match["name"], None, []
         elif _OTHER_SECTION.match(line):
             function = ""
         elif match := _LABEL.match(line):
-            label = match["name"]
+            labels.append(match["name"])
         elif match := _SOURCE_LINE.match(line):
             source_line = int(match["line"])
     return instructions
@@ -118,7 +152,7 @@ def count_opcodes(instructions: Iterable[Instruction]) -> Counter[str]:
     return Counter(instruction.opcode for instruction in instructions)
 
 
-def _instruction(match: re.Match[str], function: str, label: str, source_line: int | None) -> Instruction:
+def _instruction(match: re.Match[str], function: str, labels: tuple[str, ...], source_line: int | None) -> Instruction:
     return Instruction(
         function=function,
         address=int(match["address"], 16),
@@ -127,5 +161,5 @@ def _instruction(match: re.Match[str], function: str, label: str, source_line: i
         predicate=match["predicate"] or "",
         notes=tuple(re.findall(r'\(\*"?(.*?)"?\*\)', match["notes"] or "")),
         source_line=source_line,
-        label=label,
+        labels=labels,
     )

@@ -48,11 +48,11 @@ needs_nvdisasm = pytest.mark.skipif(find_nvdisasm() is None, reason="needs nvdis
 def test_reads_every_part_of_an_instruction():
     load, multiply, store, branch, leave = parse(TEXT)
     assert (load.function, load.address, load.opcode, load.operands) == ("k1", 0, "LDC", ("R1", "c[0x0][0x28]"))
-    assert (load.source_line, load.label, load.predicate) == (7, "", "")
+    assert (load.source_line, load.labels, load.predicate) == (7, (), "")
     assert (multiply.predicate, multiply.reused_operands) == ("!UP0", 2)
     assert multiply.operands == ("R5", "R5.reuse", "R24.reuse", "RZ")
-    assert (store.label, store.notes, store.operands) == (".L_x_3", ("SpillRefill",), ("[R1+0x15c]", "R8"))
-    assert (branch.address, branch.predicate, branch.source_line, branch.label) == (0x10030, "P0", 9, "")
+    assert (store.labels, store.notes, store.operands) == ((".L_x_3",), ("SpillRefill",), ("[R1+0x15c]", "R8"))
+    assert (branch.address, branch.predicate, branch.source_line, branch.labels) == (0x10030, "P0", 9, ())
     assert (leave.opcode, leave.operands) == ("EXIT", ())
 
 
