@@ -55,6 +55,8 @@ class Settings:
     """For each GPU the environment of its worker, which sees no other."""
     retry: bool = False
     """Run points again whose known result is ``timeout`` or ``runtime``."""
+    check_only: bool = False
+    """Points end once they are checked, under the digest that their result would have."""
     execute: str = EXECUTE
     """The function, ``module:name``, that takes an accepted point through its stages."""
 
@@ -243,7 +245,8 @@ class Engine:
                 self._listener(known, True)
         else:
             self._running[prepared.digest] = job
-            job.steps = self._steps() if prepared.ending.status is Status.CORRECT else []
+            go_on = not self.settings.check_only and prepared.ending.status is Status.CORRECT
+            job.steps = self._steps() if go_on else []
             self._enqueue(job)
 
     def _steps(self) -> list[Step]:

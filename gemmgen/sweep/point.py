@@ -348,7 +348,10 @@ def _short(text: str) -> str:
 
 def selects(point: Point, where: Expression, conditions: Conditions) -> bool:
     """Whether ``where`` holds for a point; it does not for one without the plan or the fields that it asks about."""
-    checked = _Checked(point, Conditions(Stage.CHECK, architecture=conditions.architecture))
+    try:
+        checked = _Checked(point, Conditions(Stage.CHECK, architecture=conditions.architecture))
+    except Exception:  # a point that breaks its planning is run, and ends with the reason
+        return True
     if checked.plan is None and where.reads_plan:
         return False
     try:

@@ -9,7 +9,6 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from gemmgen.errors import SpecError
 from gemmgen.specs import with_field
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import SweepFile
@@ -72,21 +71,21 @@ class Space:
         chosen = {}
         for name, choices in reversed(self.axes.items()):
             number, chosen[name] = divmod(number, len(choices))
-        return self.point(chosen, self.sizes[size], self.architectures[number])
-
-    def point(self, chosen: Mapping[str, int], sizes: Sequence[int] = (), architecture: str | None = None) -> Point:
-        """The point at the given position of each axis. Raises ``SpecError`` if a path leads through a value without fields."""
-        assert isinstance(self.file.base, dict), "load_sweep reads the base"
-        fields = self.file.base
         values: dict[str, Any] = {}
         for name, choices in self.axes.items():
-            for path, value in choices[chosen[name]].items():
-                try:
-                    fields = with_field(fields, path, value, f"axis {name}")
-                except SpecError as error:
-                    raise SpecError(f"{self.file.name}: {error}") from None
-                values[path] = value
-        return Point(self.file.name, fields, values, tuple(sizes), architecture)
+            values |= choices[chosen[name]]
+        return self.point(values, self.sizes[size], self.architectures[number])
+
+    def point(self, axes: Mapping[str, Any], sizes: Sequence[int] = (), architecture: str | None = None) -> Point:
+        """The point at which the fields of ``axes`` (path -> value) have these values.
+
+        Raises ``SpecError`` if a path leads through a value without fields.
+        """
+        assert isinstance(self.file.base, dict), "load_sweep reads the base"
+        fields = self.file.base
+        for path, value in axes.items():
+            fields = with_field(fields, path, value, f"sweep {self.file.name}, axis {path}")
+        return Point(self.file.name, fields, dict(axes), tuple(sizes), architecture)
 
     def numbers(self, seed: int | None = None) -> Iterator[int]:
         """The numbers of all points: in order, or shuffled by ``seed``."""

@@ -1,0 +1,101 @@
+"""What a machine brings to a sweep: its compiler, and the GPU or the emulator that points run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemmgen.errors import EnvironmentMissing
+from gemmgen.sweep.file import SweepFile
+from gemmgen.sweep.point import Conditions
+from gemmgen.sweep.records import Stage, SweepError
+from gemmgen.sweep.space import Space
+
+if TYPE_CHECKING:
+    from gemmgen.gpu import GpuDevice
+
+DESCRIBE = "gemmgen.sweep.machine:describe"
+EMULATOR = "PTX emulator on the CPU"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides results besides the points."""
+
+    compiler: str = ""
+    backend: str = ""
+    device: str = ""
+    driver: str = ""
+    architecture: str | None = None
+    """The GPU's."""
+
+
+def describe(request: tuple[str, Stage], enter: Callable[[Stage], None] = lambda stage: None) -> Machine:
+    """This machine, for a backend (``auto``, ``gpu``, ``emulator``) and a last stage.
+
+    Raises ``EnvironmentMissing`` if the stage needs what is not here.
+    """
+    backend, stage = request
+    enter(Stage.CHECK)
+    device = _device(backend, stage)
+    compiler = ""
+    if stage is not Stage.CHECK:
+        from gemmgen.compiler import nvrtc_version
+
+        compiler = "NVRTC {}.{}".format(*nvrtc_version())
+    if stage.number < Stage.VERIFY.number:
+        return Machine(compiler)
+    if device is None:
+        return Machine(compiler, "emulator", EMULATOR)
+    if device.architecture is None:
+        raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
+    return Machine(compiler, "gpu", device.name, str(device), device.architecture.name)
+
+
+def conditions_of(space: Space, machine: Machine) -> Conditions:
+    """Raises ``SweepError`` if the sweep's architectures do not exist or the GPU does not run them."""
+    from gemmgen.target import architecture
+
+    for name in space.file.architectures:
+        chosen = architecture(name)
+        if machine.architecture is not None and not architecture(machine.architecture).runs_cubins_of(chosen):
+            raise SweepError(
+                f"architectures: the {machine.device} ({machine.architecture}) does not run kernels compiled for {name}; "
+                "sweep up to --stages compile, or with --backend emulator"
+            )
+    file: SweepFile = space.file
+    return Conditions(
+        space.stage, space.constraints, machine.compiler, machine.backend, machine.device, machine.driver, machine.architecture,
+        file.cases, file.rounds, file.peer,
+    )  # fmt: skip
+
+
+def gpu_environments() -> tuple[Mapping[str, str], ...]:
+    """For each GPU like the first, what makes a process see it alone."""
+    from gemmgen.gpu import list_gpus
+
+    devices = list_gpus()
+    visible = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
+    chosen = [device for device in devices if (device.name, device.sm_count) == (devices[0].name, devices[0].sm_count)]
+    return tuple({"CUDA_VISIBLE_DEVICES": visible[device.ordinal] if visible else str(device.ordinal)} for device in chosen)
+
+
+def _device(backend: str, stage: Stage) -> GpuDevice | None:
+    """The GPU to run on; None: the emulator, or nothing runs."""
+    if stage.number < Stage.VERIFY.number:
+        return None
+    if stage is Stage.BENCH and backend == "emulator":
+        raise SweepError("the emulator does not tell how fast a kernel is: take --stages verify, or another --backend")
+    if backend == "emulator":
+        return None
+    from gemmgen.gpu import gpu, gpu_available
+
+    if backend == "auto" and stage is not Stage.BENCH and not gpu_available():
+        return None
+    try:
+        return gpu()
+    except EnvironmentMissing as error:
+        hint = "; without one, a sweep can go up to --stages verify" if stage is Stage.BENCH else ""
+        raise EnvironmentMissing(f"{error}{hint}") from None
