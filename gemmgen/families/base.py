@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.drawing.pictures import Picture
+
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 """A name that may become part of a C identifier and of a file name."""
 
@@ -194,6 +196,10 @@ class Family(ABC):
     @abstractmethod
     def explain(self, plan: Any) -> list[Section]:
         """The plan in words."""
+
+    def pictures(self, plan: Any) -> list[Picture]:
+        """The plan as pictures, as plain data; none, unless a family has some."""
+        return []
 
     def peer(self, plan: Any, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
         """A vendor library's name and a callable that does the same work on torch tensors; None if there is none."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.drawing.pictures import Picture
+
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
@@ -106,6 +108,11 @@ class GemmFamily(Family):
         from gemmgen.families.gemm.explain import explain_gemm
 
         return explain_gemm(plan)
+
+    def pictures(self, plan: GemmPlan) -> list[Picture]:
+        from gemmgen.families.gemm.pictures import gemm_pictures
+
+        return gemm_pictures(plan)
 
     def peer(
         self, plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]

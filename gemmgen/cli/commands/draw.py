@@ -1,0 +1,139 @@
+"""``gemmgen draw``: pictures of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.options import architecture_option, complete_spec, json_option, set_option
+from gemmgen.cli.output import Column, print_json, print_table
+from gemmgen.cli.selection import find_specs, plan_specs, write_output
+from gemmgen.errors import GemmgenError, SpecError
+
+if TYPE_CHECKING:
+    from gemmgen.drawing.pictures import Picture
+
+ALL = "all"
+
+
+@click.command("draw")
+@click.argument("spec", shell_complete=complete_spec)
+@click.option(
+    "output", "-o", "--output", metavar="FILE|DIR",
+    help="Where the pictures go: all into one SVG file, or a file for each into a directory; - is standard output.",
+)
+@click.option(
+    "names", "--picture", metavar="NAME", multiple=True, default=(ALL,), show_default=True,
+    help="Which picture to draw: tiles, fragments, shared, ... Repeatable.",
+)
+@click.option("access", "--access", metavar="NAME", help="Of the picture shared, only this access to shared memory, such as load-a.")
+@architecture_option("Architecture to plan for; else the spec's own.")
+@set_option
+@json_option
+def command(
+    spec: str,
+    output: str | None,
+    names: Sequence[str],
+    access: str | None,
+    architecture: str | None,
+    overrides: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Draw pictures of SPEC: its tiles, which lane has what, and how its accesses fall into the banks of shared memory.
+
+    Without -o, list the pictures that there are of this spec.
+    """  # fmt: skip
+    from gemmgen.drawing import draw
+    from gemmgen.families import family_of
+    from gemmgen.target import architecture as find_architecture
+
+    files = find_specs([spec])
+    if len(files) != 1:
+        raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
+    (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
+    plan = planned.plan
+    pictures = choose(family_of(plan.spec).pictures(plan), names, access, planned.file.label)
+    if output is None or as_json:
+        if output is not None:
+            raise click.UsageError("--json lists the pictures that there are, and does not go with -o")
+        _list(pictures, as_json)
+        return
+    if output == "-":
+        click.echo(draw(plan.name, pictures), nl=False)
+        return
+    path = Path(output)
+    if output.endswith("/") or _is_directory(path):
+        written = [(path / f"{plan.name}.{picture.name}.svg", draw(plan.name, [picture])) for picture in pictures]
+    else:
+        written = [(path, draw(plan.name, pictures))]
+    for file, text in written:
+        click.echo(f"{'written  ' if write_output(file, text) else 'unchanged'}  {file}")
+
+
+def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:
+    """The pictures of these names, in the family's order. Raises ``GemmgenError`` that says which there are."""
+    from gemmgen.drawing.pictures import BankMaps
+
+    known = [picture.name for picture in pictures]
+    unknown = [name for name in names if name not in known and name != ALL]
+    if unknown:
+        raise GemmgenError(f"--picture {unknown[0]!r}: {label} has no such picture; there are: {', '.join(known)} and {ALL}")
+    chosen = list(pictures) if ALL in names else [picture for picture in pictures if picture.name in names]
+    if access is None:
+        return chosen
+    with_banks = [picture for picture in chosen if isinstance(picture, BankMaps)]
+    accesses = [one.access for picture in pictures if isinstance(picture, BankMaps) for one in picture.maps]
+    if not accesses:
+        raise GemmgenError(f"--access {access!r}: {label} makes no access to shared memory that could be drawn")
+    if access not in accesses:
+        raise GemmgenError(f"--access {access!r}: {label} has no such access; there are: {', '.join(accesses)}")
+    if not with_banks:
+        raise click.UsageError("--access chooses among the accesses of --picture shared")
+    return [replace(picture, maps=tuple(one for one in picture.maps if one.access == access)) for picture in with_banks]
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError) as error:
+        raise GemmgenError(f"{str(path)!r}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _list(pictures: Sequence[Picture], as_json: bool) -> None:
+    """The pictures, and for shared memory each access with its wavefronts layout by layout."""
+    from gemmgen.drawing.descriptions import cost_of, describe
+    from gemmgen.drawing.pictures import BankMaps
+
+    if as_json:
+        listed: list[dict[str, Any]] = []
+        for picture in pictures:
+            entry: dict[str, Any] = {"picture": picture.name, "title": picture.title, "description": describe(picture)}
+            if isinstance(picture, BankMaps):
+                entry["accesses"] = [
+                    {
+                        "access": one.access,
+                        "title": one.title,
+                        "layouts": [
+                            {"title": layout.title, "chosen": layout.chosen, "wavefronts": cost.wavefronts, "conflicts": cost.conflicts}
+                            for layout in one.layouts
+                            for cost in [cost_of(layout.access)]
+                        ],
+                    }
+                    for one in picture.maps
+                ]
+            listed.append(entry)
+        print_json(listed)
+        return
+    rows = []
+    for picture in pictures:
+        rows.append((picture.name, "", picture.title))
+        if isinstance(picture, BankMaps):
+            for one in picture.maps:
+                costs = "; ".join(f"{layout.title}: {cost_of(layout.access).wavefronts} wavefronts" for layout in one.layouts)
+                rows.append(("", one.access, f"{one.title}: {costs}"))
+    print_table((Column("picture"), Column("access"), Column("shows", folds=True)), rows)
+    click.echo("-o FILE.svg draws all of them, or those that --picture names", err=True)

@@ -1,0 +1,222 @@
+"""What pictures show, as plain data: families provide it, the other modules here turn it into SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Rectangle = tuple[int, int, int, int]
+"""First row, first column, rows, columns."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one warp, lane or instruction has of a tile."""
+
+    number: int
+    rectangles: tuple[Rectangle, ...]
+
+
+@dataclass(frozen=True)
+class Division:
+    """A tile of ``rows`` x ``columns`` elements, and who has which of them."""
+
+    title: str
+    rows: int
+    columns: int
+    row_axis: str
+    column_axis: str
+    owner: str
+    """What shares are numbered by: ``warp``, ``lane``."""
+    shares: tuple[Share, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProductOverview:
+    """The whole of C = A B, of which one block computes a tile, a slice of k at a time."""
+
+    a: str
+    b: str
+    c: str
+    m: str
+    """What the rows of C are, in a word or two."""
+    n: str
+    k: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    """Slices of A and B that are in shared memory at a time."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ArrayOverview:
+    """An array that is reduced, of which one block takes a part at a time."""
+
+    name: str
+    rows: str
+    """What the rows are called; empty if the array has only one."""
+    columns: str
+    tile_rows: int
+    tile_columns: int
+    tiles_of_block: tuple[tuple[int, int], ...]
+    """Which of the array's tiles the first block takes, by row and column of tiles."""
+    reduces_rows: bool
+    """Whether elements of one column are combined; else those of one row."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TileHierarchy:
+    """From the whole problem to what a thread has, a level a panel."""
+
+    title: str
+    overview: ProductOverview | ArrayOverview
+    levels: tuple[Division, ...]
+    """Each divides the first share of the one before."""
+    name: str = "tiles"
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """Which lane has which elements of a tile of C, and of the operands that it is the product of."""
+
+    title: str
+    c: Division
+    a: Division | None = None
+    """To the left of C, with the same rows."""
+    b: Division | None = None
+    """Above C, with the same columns."""
+    notes: tuple[str, ...] = ()
+    lanes_of_a_color: int = 8
+    """So many lanes, one after the other, have one color."""
+    name: str = "fragments"
+
+
+@dataclass(frozen=True)
+class SharedAccess:
+    """One instruction of a warp that stores to shared memory or loads from it."""
+
+    offsets: tuple[int, ...]
+    """Byte offset for each lane, -1 for lanes that take no part."""
+    width: int
+    """Bytes a lane."""
+    store: bool
+    """Whether the groups that it is served by never pair up: stores, and matrices of ``ldmatrix``."""
+
+    @staticmethod
+    def of(offsets: Iterable[int], width: int, *, store: bool) -> SharedAccess:
+        """An access of as many lanes as there are offsets."""
+        known = tuple(offsets)
+        return SharedAccess(known + (-1,) * (32 - len(known)), width, store)
+
+
+@dataclass(frozen=True)
+class LaneOrder:
+    """One way to count the lanes of a warp over its tile, and what their reads of both operands then cost."""
+
+    title: str
+    chosen: bool
+    """Whether it is the instance's own."""
+    positions: tuple[tuple[int, int], ...]
+    """Row and column, in thread tiles, of each lane."""
+    reads: tuple[tuple[str, SharedAccess], ...]
+    """What is read, and a read of it."""
+
+
+@dataclass(frozen=True)
+class LaneOrders:
+    """Orders of lanes side by side."""
+
+    title: str
+    orders: tuple[LaneOrder, ...]
+    row_axis: str
+    column_axis: str
+    notes: tuple[str, ...] = ()
+    name: str = "lanes"
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """One way to lay a tile out in shared memory, and an access to it."""
+
+    title: str
+    bytes: int
+    """Of the tile, padding included."""
+    colors: Mapping[int, int]
+    """The color of each piece of ``BankMap.unit`` bytes, by its byte offset; what is missing is padding."""
+    access: SharedAccess
+    chosen: bool = True
+    """Whether it is the instance's own."""
+
+
+@dataclass(frozen=True)
+class BankMap:
+    """One access to shared memory, in one layout or before and after a change."""
+
+    access: str
+    """Its name, which ``--access`` takes: ``load-a``."""
+    title: str
+    layouts: tuple[SharedLayout, ...]
+    total: str
+    """How often it is made, and what all of them cost."""
+    notes: tuple[str, ...] = ()
+    unit: int = 16
+    """So many bytes are shown as one."""
+
+
+@dataclass(frozen=True)
+class BankMaps:
+    """Accesses to shared memory, each with the banks that it hits."""
+
+    title: str
+    maps: tuple[BankMap, ...]
+    name: str = "shared"
+
+
+@dataclass(frozen=True)
+class TreeStep:
+    """One step in which threads combine what two of them have: from where to where, thread by thread."""
+
+    title: str
+    pairs: tuple[tuple[int, int], ...]
+    """(into, from): numbers of the states that are combined."""
+    workers: tuple[int, ...]
+    """The threads that do it, in the order of ``pairs``."""
+    access: SharedAccess | None = None
+    """The first warp's load of what is combined, if that lies in shared memory."""
+    barrier: str = ""
+    """What separates it from the next step."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """How the threads of a block combine their results."""
+
+    title: str
+    threads: int
+    steps: tuple[TreeStep, ...]
+    notes: tuple[str, ...] = ()
+    name: str = "fragments"
+
+
+Picture = TileHierarchy | Fragments | LaneOrders | BankMaps | Tree
+
+
+def runs(positions: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Consecutive positions together: (first, how many) of each run, in order."""
+    found: list[tuple[int, int]] = []
+    for position in sorted(positions):
+        if found and sum(found[-1]) == position:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((position, 1))
+    return tuple(found)
+
+
+def product(rows: Iterable[int], columns: Iterable[int]) -> tuple[Rectangle, ...]:
+    """The rectangles of all elements in some rows and some columns."""
+    column_runs = runs(columns)
+    return tuple((row, column, height, width) for row, height in runs(rows) for column, width in column_runs)
