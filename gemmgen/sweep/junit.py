@@ -1,0 +1,133 @@
+"""Results as JUnit XML, which continuous integration shows as tests: one test case for each point.
+
+The file keeps to the schema of Ant's JUnit task (github.com/windyroad/JUnit-Schema) and to that of Jenkins's xUnit plugin
+(junit-10.xsd). What a spec's constraints reject is skipped, a wrong result is a failure, everything else that went wrong an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree
+
+from gemmgen.sweep.exports import encodable, plain
+from gemmgen.sweep.records import PointResult, Status
+
+_OUTCOMES = {
+    Status.CORRECT: None,
+    Status.CONSTRAINTS: "skipped",
+    Status.CORRECTNESS: "failure",
+    Status.COMPILE: "error",
+    Status.RUNTIME: "error",
+    Status.TIMEOUT: "error",
+}
+
+# Characters that XML 1.0 does not have, not even escaped.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_EPOCH = "1970-01-01T00:00:00"
+
+
+def junit(results: Sequence[PointResult]) -> str:
+    """The document: a suite for each sweep and architecture, in the order of ``results``."""
+    suites: dict[tuple[str, str], list[PointResult]] = {}
+    for result in results:
+        suites.setdefault((result.sweep, result.architecture), []).append(result)
+    root = ElementTree.Element("testsuites")
+    for number, ((sweep, architecture), members) in enumerate(suites.items()):
+        root.append(_suite(number, sweep, architecture, members))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _suite(number: int, sweep: str, architecture: str, results: Sequence[PointResult]) -> ElementTree.Element:
+    outcomes = Counter(_OUTCOMES[result.status] for result in results)
+    suite = ElementTree.Element(
+        "testsuite",
+        {
+            "package": "gemmgen.sweep",
+            "id": str(number),
+            "name": _token(f"{sweep} {architecture}") or "sweep",
+            "timestamp": _timestamp(min(result.date for result in results)),
+            "hostname": _token(socket.gethostname()) or "localhost",
+            "tests": str(len(results)),
+            "failures": str(outcomes["failure"]),
+            "errors": str(outcomes["error"]),
+            "skipped": str(outcomes["skipped"]),
+            "time": _decimal(sum(_seconds(result) for result in results)),
+        },
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name in ("device", "backend", "compiler"):
+        values = sorted({getattr(result, name) for result in results} - {""})
+        if values:
+            ElementTree.SubElement(properties, "property", {"name": name, "value": _text(", ".join(values))})
+    names: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        suite.append(_case(result, names))
+    # Empty, but the schema of Ant's task wants them.
+    ElementTree.SubElement(suite, "system-out")
+    ElementTree.SubElement(suite, "system-err")
+    return suite
+
+
+def _case(result: PointResult, names: Counter[tuple[str, str]]) -> ElementTree.Element:
+    classname = _token(".".join(part for part in ("gemmgen", result.sweep, result.kind, result.architecture) if part))
+    name = _name(result)
+    names[classname, name] += 1
+    if names[classname, name] > 1:
+        name = f"{name} #{names[classname, name]}"
+    case = ElementTree.Element("testcase", {"classname": classname, "name": name, "time": _decimal(_seconds(result))})
+    outcome = _OUTCOMES[result.status]
+    if outcome is not None:
+        first = next(iter(result.reason.strip().splitlines()), "") or result.reason_code or str(result.status)
+        told = ElementTree.SubElement(
+            case, outcome, {"type": _text(result.reason_code or str(result.status)), "message": _text(first)}
+        )
+        told.text = _text("\n".join([result.reason, "", f"stage {result.stage}, {result.instance}", json.dumps(plain(result.spec))]))
+    return case
+
+
+def _name(result: PointResult) -> str:
+    """What tells this point from the others: its axes, and its problem."""
+    parts = [f"{path}={_value(value)}" for path, value in result.axes.items()]
+    if result.problem:
+        parts.append(f"[{','.join(str(size) for size in result.problem.values())}]")
+    return _token(" ".join(parts)) or _token(result.instance) or result.digest[:12] or "point"
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(plain(value), separators=(",", ":"))
+
+
+def _seconds(result: PointResult) -> float:
+    return sum(value for value in result.seconds.values() if math.isfinite(value) and value > 0)
+
+
+def _decimal(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _timestamp(date: str) -> str:
+    """Without a time zone, as the schema wants it; UTC."""
+    try:
+        moment = datetime.fromisoformat(date)
+        moment = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    except (ValueError, OverflowError):
+        return _EPOCH
+    return moment.isoformat(timespec="seconds")
+
+
+def _text(text: str) -> str:
+    return _NO_XML.sub("\ufffd", encodable(text))
+
+
+def _token(text: str) -> str:
+    """Text on one line, with single spaces: what XML Schema calls a token."""
+    return " ".join(_text(text).split())

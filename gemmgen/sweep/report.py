@@ -1,0 +1,298 @@
+"""An HTML report of a sweep in one file: what became of the points, what each axis does, how far the best is from the roof.
+
+It needs no network and no other file, escapes all text, and stays a few megabytes at most however many points there are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemmgen import __version__
+from gemmgen.errors import GemmgenError
+from gemmgen.sweep.exports import encodable, plain
+from gemmgen.sweep.records import FAILURES, PointResult, Stage, Status
+from gemmgen.sweep.report_charts import Chart, axis_charts, progress_chart, roofline_charts
+from gemmgen.sweep.report_data import LEAST_DOTS, MAXIMUM_DOTS, Group, Shown, grouped, reasons, value_text
+
+if TYPE_CHECKING:
+    import jinja2
+
+BEST = 20
+"""Points of a problem that are listed."""
+BEST_OF_MANY = 5
+"""The same where there are many problems."""
+MANY_PROBLEMS = 8
+MAXIMUM_PROBLEMS = 40
+"""Problems that are shown with charts."""
+MAXIMUM_REASONS = 25
+MAXIMUM_FAILURES = 50
+MAXIMUM_TEXT = 400
+"""Characters of a reason, or of a value of an axis."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, and what it is sorted by."""
+
+    text: str
+    key: str
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point in the table of the best."""
+
+    cells: tuple[Cell, ...]
+    yaml: str
+    instance: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is shown of one problem."""
+
+    title: str
+    sizes: str
+    best: str
+    against_peer: str
+    drawn: int
+    points: int
+    progress: Chart
+    axes: list[Chart]
+    columns: list[tuple[str, bool]]
+    """Headings, and whether a column holds numbers."""
+    rows: list[Row]
+
+
+def html_report(results: Sequence[PointResult], title: str = "") -> str:
+    """The page, as evaluated points in the order of their dates. ``title``: the sweeps' names if empty."""
+    groups = grouped(results)
+    charted = sorted((group for group in groups if group.shown), key=lambda group: -len(group.shown))[:MAXIMUM_PROBLEMS]
+    charted.sort(key=groups.index)
+    limit = max(LEAST_DOTS, MAXIMUM_DOTS // max(len(charted), 1))
+    drawn = {place: group.drawn(limit) for place, group in enumerate(charted)}
+    listed = BEST if len(charted) <= MANY_PROBLEMS else BEST_OF_MANY
+    counts = Counter(result.status for result in results)
+    why = reasons(results)
+    failures = [result for result in results if result.status in FAILURES]
+    page = _template().render(
+        title=title or ", ".join(dict.fromkeys(result.sweep for result in results)) or "no points",
+        version=__version__,
+        facts=_facts(results),
+        tiles=_tiles(results, charted),
+        total=len(results),
+        statuses=[(str(status), counts[status]) for status in Status],
+        reasons=[(str(status), code, count, _cut(text), count / why[0][2]) for status, code, count, text in why[:MAXIMUM_REASONS]],
+        other_reasons=why[MAXIMUM_REASONS:],
+        failures=[(str(one.status), one.instance, _named_axes(one), _cut(one.reason)) for one in failures[:MAXIMUM_FAILURES]],
+        failure_count=len(failures),
+        roofs=roofline_charts(charted, drawn),
+        sections=[_section(group, drawn[place], listed) for place, group in enumerate(charted)],
+        other_problems=sum(bool(group.shown) for group in groups) - len(charted),
+        points=_script_json(_labels(charted, drawn)),
+    )
+    return encodable(page).replace("\0", "\ufffd")
+
+
+def _section(group: Group, drawn: Sequence[Shown], listed: int) -> Section:
+    best = group.ranked[0]
+    time = best.result.metrics.get("median_us")
+    told = group.measure.text(best.value)
+    if time is not None and group.measure.metric != "median_us" and math.isfinite(time):
+        told = f"{told} · {time:,.4g} µs"
+    columns = _columns(group)
+    return Section(
+        title=group.title,
+        sizes=" × ".join(str(size) for size in group.sizes.values()),
+        best=told,
+        against_peer=f"{group.peer_us / time:.2f}× the peer's speed" if group.peer_us and time else "",
+        drawn=len(drawn),
+        points=len(group.shown),
+        progress=progress_chart(group, drawn),
+        axes=axis_charts(group, drawn),
+        columns=[(name, number) for name, number, _ in columns],
+        rows=[
+            Row(tuple(cell(one) for _, _, cell in columns), spec_yaml(one.result.spec), one.result.instance)
+            for one in group.ranked[:listed]
+        ],
+    )
+
+
+_Column = tuple[str, bool, Callable[[Shown], Cell]]
+
+
+def _columns(group: Group) -> list[_Column]:
+    """What the table of a group tells of each point: only what some point has."""
+    rank = {one.number: place for place, one in enumerate(group.ranked, start=1)}
+    metrics = {name for one in group.shown for name in one.result.metrics}
+    columns: list[_Column] = [
+        ("#", True, lambda one: Cell(str(rank[one.number]), str(rank[one.number]))),
+        (group.measure.unit.removesuffix("/s") if group.measure.unit == "µs" else _heading(group), True,
+         lambda one: Cell(group.measure.text(one.value), repr(one.value))),
+    ]  # fmt: skip
+    if "median_us" in metrics and group.measure.metric != "median_us":
+        columns.append(("µs", True, lambda one: _metric(one, "median_us", "{:,.4g}")))
+    if {"p10_us", "p90_us"} <= metrics:
+        columns.append(("spread", True, _spread))
+    if group.peer_us is not None:
+        columns.append(("to peer", True, _to_peer))
+    if group.roofs is not None:
+        columns.append(("of roof", True, lambda one: _share(group.fraction(one.result))))
+    for name, heading in (
+        ("registers", "registers"), ("spill_bytes", "spilled B"), ("shared_bytes", "shared B"), ("blocks_per_sm", "blocks/SM"),
+        ("worst_ratio", "error/bound"),
+    ):  # fmt: skip
+        if name in metrics and name != group.measure.metric:
+            columns.append((heading, True, lambda one, name=name: _metric(one, name, "{:,.6g}")))  # type: ignore[misc]
+    for axis in group.axes:
+        columns.append((axis.name, axis.numbers is not None, lambda one, path=axis.path: _axis_cell(one, path)))  # type: ignore[misc]
+    return columns
+
+
+def _heading(group: Group) -> str:
+    return "rate" if group.measure.unit.endswith("/s") else group.measure.metric.replace("_", " ")
+
+
+def _metric(one: Shown, name: str, form: str) -> Cell:
+    value = one.result.metrics.get(name)
+    return Cell("", "") if value is None or not math.isfinite(value) else Cell(form.format(value), repr(float(value)))
+
+
+def _spread(one: Shown) -> Cell:
+    low, high = one.result.metrics.get("p10_us", math.nan), one.result.metrics.get("p90_us", math.nan)
+    half = (high - low) / 2
+    return Cell(f"±{half:,.2g}", repr(half)) if math.isfinite(half) else Cell("", "")
+
+
+def _to_peer(one: Shown) -> Cell:
+    peer, time = one.result.metrics.get("peer_us", math.nan), one.result.metrics.get("median_us", math.nan)
+    return Cell(f"{peer / time:.2f}×", repr(peer / time)) if time > 0 and math.isfinite(peer / time) else Cell("", "")
+
+
+def _share(fraction: float | None) -> Cell:
+    return Cell("", "") if fraction is None else Cell(f"{fraction:.1%}", repr(fraction))
+
+
+def _axis_cell(one: Shown, path: str) -> Cell:
+    text = _cut(value_text(one.result, path), 80)
+    value = one.result.axes.get(path)
+    return Cell(text, repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else text)
+
+
+def _facts(results: Sequence[PointResult]) -> list[tuple[str, str]]:
+    """What the points have in common, in words."""
+    facts = []
+    for name in ("kind", "architecture", "device", "backend", "compiler"):
+        values = sorted({getattr(result, name) for result in results} - {""})
+        if values:
+            facts.append((name, _cut(", ".join(values), 160)))
+    clocks = [value for result in results if (value := result.metrics.get("sm_clock_mhz")) is not None and math.isfinite(value)]
+    if clocks:
+        low, high = min(clocks), max(clocks)
+        facts.append(("SM clock", f"{low:,.0f} MHz" if round(low) == round(high) else f"{low:,.0f} to {high:,.0f} MHz"))
+    dates = sorted({result.date for result in results} - {""})
+    if dates:
+        first, last = _minute(dates[0]), _minute(dates[-1])
+        facts.append(("evaluated", f"{first} UTC" if first == last else f"{first} to {last} UTC"))
+    return facts
+
+
+def _minute(date: str) -> str:
+    try:
+        moment = datetime.fromisoformat(date)
+        return (moment.astimezone(UTC) if moment.tzinfo else moment).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError):
+        return date
+
+
+def _tiles(results: Sequence[PointResult], groups: Sequence[Group]) -> list[tuple[str, str, str]]:
+    """The figures to see first: (number, what it is, class)."""
+    counts = Counter(result.status for result in results)
+    failed = sum(counts[status] for status in FAILURES)
+    verified = sum(result.status is Status.CORRECT and result.stage.number >= Stage.VERIFY.number for result in results)
+    tiles = [
+        (f"{len(results):,}", "point" if len(results) == 1 else "points", ""),
+        (f"{counts[Status.CORRECT]:,}", "correct" if verified == counts[Status.CORRECT] else f"correct, {verified:,} of them verified", ""),
+        (f"{counts[Status.CONSTRAINTS]:,}", "rejected by constraints", ""),
+        (f"{failed:,}", "failed", "bad" if failed else ""),
+    ]
+    if len(groups) == 1:
+        best = groups[0].ranked[0]
+        tiles.append((groups[0].measure.text(best.value), "the best", "best"))
+        share = groups[0].fraction(best.result)
+        if share is not None:
+            tiles.append((f"{share:.0%}", "of the roof that binds", ""))
+    elif groups:
+        tiles.append((f"{len(groups):,}", "problems", ""))
+    ratios = [group.peer_us / time for group in groups if group.peer_us and (time := group.ranked[0].result.metrics.get("median_us"))]
+    if ratios:
+        mean = math.exp(math.fsum(math.log(ratio) for ratio in ratios) / len(ratios))
+        tiles.append((f"{mean:.2f}×", "the peer's speed" if len(ratios) == 1 else "the peers' speed, geometric mean of the best", "best"))
+    return tiles
+
+
+def _labels(groups: Sequence[Group], drawn: dict[int, tuple[Shown, ...]]) -> dict[str, Any]:
+    """What the page says about a dot under the pointer: per group the axes' names, per point its group, value and settings."""
+    points = {}
+    for place, group in enumerate(groups):
+        chosen = {one.number: one for one in drawn[place]}
+        best = None
+        for one in group.shown:  # those on the line of the best so far are drawn, too
+            if best is None or group.measure.better(one.value, best):
+                best = one.value
+                chosen[one.number] = one
+        for number, one in chosen.items():
+            settings = [_cut(value_text(one.result, axis.path), 60) for axis in group.axes]
+            points[str(number)] = [place, group.measure.text(one.value), *settings]
+    return {"groups": [[group.title, *(axis.name for axis in group.axes)] for group in groups], "points": points}
+
+
+def _script_json(data: Any) -> str:
+    """JSON that nothing in it can end a script element."""
+    text = json.dumps(plain(data), separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def spec_yaml(fields: dict[str, Any]) -> str:
+    """A spec as a file would hold it: without defaults if it can still be read, else with all its fields."""
+    import yaml
+
+    from gemmgen.rendering import spec_lines
+    from gemmgen.specs import load_spec
+
+    try:
+        return "\n".join(spec_lines(load_spec(fields)))
+    except (GemmgenError, yaml.YAMLError, ValueError, TypeError):
+        return str(yaml.safe_dump(plain(fields), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)).rstrip()
+
+
+def _named_axes(result: PointResult) -> str:
+    return _cut(", ".join(f"{path}={value_text(result, path)}" for path in result.axes))
+
+
+def _cut(text: str, most: int = MAXIMUM_TEXT) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+@lru_cache(maxsize=1)
+def _template() -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
