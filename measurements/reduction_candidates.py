@@ -77,13 +77,15 @@ def _small(size: int) -> dict[str, Spec]:
 
 
 def _large(size: int) -> dict[str, Spec]:
-    """A grid that fills the device, and turns of it."""
+    """A grid that fills the device once or several times, and turns of it."""
     specs: dict[str, Spec] = {}
-    for threads, per_sm in ((256, 4), (256, 8), (512, 1), (512, 2), (512, 3), (512, 4), (1024, 1), (1024, 2)):
-        for unroll in (2, 4, 8):
-            if threads * per_sm * unroll <= 8192:
-                name = f"{threads}x{unroll}, {per_sm} an SM"
-                specs[name] = _sum("streaming", size, early_launch=True, threads=threads, unroll=unroll, blocks_per_sm=per_sm)
+    for threads, per_sm in ((256, 8), (512, 1), (512, 2), (512, 3), (512, 4), (1024, 1), (1024, 2)):
+        for unroll in (4, 8):
+            for waves in (1, 2, 7):
+                if threads * per_sm * unroll <= 8192:
+                    name = f"{threads}x{unroll}, {per_sm} an SM{f', {waves} waves' if waves > 1 else ''}"
+                    fields = {"threads": threads, "unroll": unroll, "blocks_per_sm": per_sm, "waves": waves}
+                    specs[name] = _sum("streaming", size, early_launch=True, **fields)
     return specs
 
 

@@ -19,7 +19,7 @@ LARGEST_INTEGER = 4
 """Elements of integer cases lie in [-4, 4]: their sums stay exact in float32, and in a float16 that stores the result."""
 MOST_ELEMENTS = 1 << 20
 """No case but one is larger, so that the emulator gets through it."""
-MOST_ELEMENTS_OF_ONE_CASE = 1 << 23
+MOST_ELEMENTS_OF_ONE_CASE = 9 << 20
 SECOND_TURN = "a second turn of some blocks"
 """The case in which blocks come round again; with integers only, for it may be large."""
 EXTREMUM_LAST = "the extremum comes last"

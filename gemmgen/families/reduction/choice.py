@@ -27,6 +27,8 @@ VECTOR_BYTES = 16
 LOADS = 4
 """Loads of a thread that are on their way at the same time: with the threads that fit on an SM, more than memory needs."""
 ONE_BLOCK_THREADS = 256
+LARGE_VECTORS = 1 << 24
+"""Loads from which on an array is large: tens of microseconds on an H200."""
 LONG_ROW_VECTORS = 512
 """Rows of more vectors than this get a block, or several."""
 BLOCKS_FOR_ROWS = 64 * MULTIPROCESSORS
@@ -126,33 +128,35 @@ def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int) -> BlockCh
         streams = number >= 6
         return BlockChoice(
             strategy.name, threads, vector, unroll, strategy.early_launch, items, strategy.finish or "two_pass",
-            most_blocks=strategy.multiprocessors * (strategy.blocks_per_sm or 8) if streams else None,
+            most_blocks=strategy.multiprocessors * (strategy.blocks_per_sm or 8) * (strategy.waves or 1) if streams else None,
             blocks_per_sm=strategy.blocks_per_sm or 1,
         )  # fmt: skip
     size = spec.typical.reduced if spec.typical is not None else 1 << 24
     vector = strategy.vector or widest
-    threads, unroll, blocks_per_sm = _streaming(ceil_div(size, vector))
+    threads, unroll, blocks_per_sm, waves = _streaming(ceil_div(size, vector))
     threads, unroll = strategy.threads or threads, strategy.unroll or unroll
     blocks_per_sm = strategy.blocks_per_sm or min(blocks_per_sm, 2048 // threads)
     return BlockChoice(
         strategy.name, threads, vector, unroll, strategy.early_launch,
         strategy.items_per_thread or vector * unroll, strategy.finish or "first_block",
-        most_blocks=strategy.multiprocessors * blocks_per_sm, blocks_per_sm=blocks_per_sm,
+        most_blocks=strategy.multiprocessors * blocks_per_sm * (strategy.waves or waves), blocks_per_sm=blocks_per_sm,
     )  # fmt: skip
 
 
-def _streaming(vectors: int) -> tuple[int, int, int]:
-    """Threads, unroll and blocks per SM for everything to one value.
+def _streaming(vectors: int) -> tuple[int, int, int, int]:
+    """Threads, unroll, blocks per SM and waves for everything to one value.
 
     One block is best where its 256 threads need no more than four loads each. Beyond that, four loads are on their way in
     each thread, in about one small block for each SM, whose threads grow with the array; then all SMs are filled. A grid
     that fills only a part of each SM is to be avoided where launches overlap: blocks of the next one then crowd on the SMs
-    that are free first.
+    that are free first. Arrays that take much longer than a block's start are shared out in two waves.
     """
     if vectors <= ONE_BLOCK_THREADS * LOADS:
         threads = min(ONE_BLOCK_THREADS, max(32, power_of_two(vectors)))
-        return threads, power_of_two(ceil_div(vectors, threads)), 1
-    return min(1024, max(64, power_of_two(ceil_div(vectors, LOADS * 128)))), LOADS, 2
+        return threads, power_of_two(ceil_div(vectors, threads)), 1, 1
+    if vectors >= LARGE_VECTORS:
+        return 512, 2 * LOADS, 2, 2
+    return min(1024, max(64, power_of_two(ceil_div(vectors, LOADS * 128)))), LOADS, 2, 1
 
 
 def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockChoice:

@@ -12,7 +12,7 @@ from gemmgen.families.naming import architecture_reasons, instance_name, spec_di
 from gemmgen.families.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.families.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, choose
 from gemmgen.families.reduction.sequence import ROUND, Workspace, launch_sequence, plan_workspace
-from gemmgen.families.reduction.spec import SERIES, BlockStrategy, ReductionSpec
+from gemmgen.families.reduction.spec import SERIES, ReductionSpec
 from gemmgen.formula import Formula, ceil_div
 from gemmgen.launch import BYTES, Argument
 from gemmgen.target import ARCHITECTURES, WARP_THREADS, Architecture
@@ -293,9 +293,10 @@ def _layout_reasons(spec: ReductionSpec, choice: Choice, layout: Layout) -> list
         fixed = 1 if layout.loads == "one" else 2
         if layout.items_per_thread != fixed:
             reasons.append(Reason("series", "strategy.items_per_thread", str(layout.items_per_thread), f"{fixed} for {spec.strategy.name}"))  # type: ignore[union-attr]
-        if isinstance(spec.strategy, BlockStrategy) and spec.strategy.blocks_per_sm is not None:
-            need = "nothing for strategies before grid_stride: their grid grows with the array"
-            reasons.append(Reason("series", "strategy.blocks_per_sm", str(spec.strategy.blocks_per_sm), need))
+        for field in ("blocks_per_sm", "waves"):
+            if getattr(spec.strategy, field, None) is not None:
+                need = "nothing for strategies before grid_stride: their grid grows with the array"
+                reasons.append(Reason("series", f"strategy.{field}", str(getattr(spec.strategy, field)), need))
     if isinstance(layout, ColumnLayout) and layout.lanes > choice.threads:
         reasons.append(Reason("lanes", "strategy.lanes", str(layout.lanes), f"at most the block's {choice.threads} threads"))
     if isinstance(layout, BlockLayout) and choice.blocks_per_sm * choice.threads > 2048:  # type: ignore[union-attr]

@@ -61,7 +61,10 @@ class BlockStrategy(Launching):
     items_per_thread: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
     """Elements that a thread takes at least before the grid grows; for strategies whose threads take as many as it needs."""
     blocks_per_sm: BlocksPerSm | None = None
-    """The grid never has more than this times ``multiprocessors`` blocks; for strategies whose threads take many elements."""
+    """Blocks that an SM holds at a time; for strategies whose threads take many elements."""
+    waves: Annotated[int, Field(ge=1, le=16, strict=True)] | None = None
+    """The grid never has more than ``waves`` times ``blocks_per_sm`` times ``multiprocessors`` blocks. With one wave all run at the
+    same time; with more, blocks start as others end, and an SM that is nearer to the memory takes more of them."""
     multiprocessors: Annotated[int, Field(ge=1, le=1024, strict=True)] = 132
     """SMs of the device that the grid is sized for. The result does not depend on the device that it runs on."""
     finish: Finish | None = None

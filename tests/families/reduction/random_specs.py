@@ -43,6 +43,7 @@ def reductions(draw: st.DrawFn) -> dict[str, Any]:
             strategy |= {"threads": common["threads"]}
         else:
             strategy |= {**common, "multiprocessors": draw(st.sampled_from([1, 2, 5])), "blocks_per_sm": draw(st.sampled_from([1, 2]))}
+            strategy |= {"waves": draw(st.sampled_from([None, 2]))}
     elif kind == "row_lanes":
         strategy = {"name": kind, **common, "lanes": draw(st.sampled_from([1, 2, 4, 8, 16, 32])), "rows": draw(st.sampled_from([1, 2, 3]))}
     elif kind == "row_blocks":
