@@ -15,6 +15,7 @@ COMMANDS = {
     "emulate": "Run any kernel of your own without a GPU, and report what is wrong with it.",
     "bench": "Time specs on a GPU beside the vendor's library.",
     "explain": "Explain the plan of a spec in words, and what bounds it.",
+    "analyze": "Analyse what specs compile to: occupancy, machine code, traffic, roofs.",
     "draw": "Draw a spec's tiles, lanes and banks of shared memory.",
     "schema": "Print the JSON Schema of specs.",
     "doctor": "Show what this machine has, and what each missing piece costs.",

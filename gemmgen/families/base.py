@@ -189,6 +189,10 @@ class Family(ABC):
     def cost(self, plan: Any, problem: Mapping[str, int]) -> Cost:
         """Least operations and bytes of one problem."""
 
+    def executed_operations(self, plan: Any, problem: Mapping[str, int]) -> float:
+        """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
+        return self.cost(plan, problem).operations
+
     @abstractmethod
     def summary(self, plan: Any) -> list[str]:
         """What the kernel computes, in a few lines for the top of its source."""

@@ -9,6 +9,7 @@ from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, Kern
 from gemmgen.families.conv2d.plan import Conv2dPlan, plan_conv2d
 from gemmgen.families.conv2d.problem import SIZE_NAMES, sizes
 from gemmgen.families.conv2d.spec import Conv2dSpec
+from gemmgen.formula import round_up
 from gemmgen.launch import BYTES
 from gemmgen.target import Architecture
 
@@ -55,6 +56,14 @@ class Conv2dFamily(Family):
         size = BYTES[plan.output.type] * outputs
         total = n * c * h * w + depth * k + size + (size if plan.spec.residual else 0) + (4 * k if plan.shifted else 0)
         return Cost(2.0 * outputs * depth, float(total), "int8")
+
+    def executed_operations(self, plan: Conv2dPlan, problem: Mapping[str, int]) -> float:
+        """Tiles of pixels by output channels of a group, over whole steps of the implicit GEMM's k."""
+        tile, groups = plan.spec.tile.threadblock, problem["groups"]
+        pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
+        depth = problem["c"] // groups * problem["r"] * problem["s"]
+        rows = round_up(problem["n"] * problem["p"] * problem["q"], pixels)
+        return 2.0 * rows * round_up(problem["k"] // groups, channels) * groups * round_up(depth, tile.k)
 
     def summary(self, plan: Conv2dPlan) -> list[str]:
         from gemmgen.families.conv2d.explain import formula_lines

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gemmgen.backend import to_numbers
 from gemmgen.families.accuracy import UNIT_ROUNDOFF, rounded, stored
 from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
-from gemmgen.families.gemm.plan import GemmPlan, plan_gemm
+from gemmgen.families.gemm.plan import GemmPlan, TiledLoop, plan_gemm
 from gemmgen.families.gemm.spec import GemmSpec
 from gemmgen.families.stages import apply_reference
+from gemmgen.formula import round_up
 from gemmgen.target import Architecture
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ class GemmFamily(Family):
         results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
         batch = problem.get("batch", 1)
         return Cost(2.0 * batch * m * n * k, float(batch * (factors + results)), "fp32")
+
+    def executed_operations(self, plan: GemmPlan, problem: Mapping[str, int]) -> float:
+        tile_k = plan.loop.tile_k if isinstance(plan.loop, TiledLoop) else 1
+        tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": tile_k}
+        return self.cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
 
     def summary(self, plan: GemmPlan) -> list[str]:
         from gemmgen.families.gemm.explain import formula_lines

@@ -1,0 +1,138 @@
+"""``gemmgen analyze``: what the compiled kernels of specs use, issue, read and could reach, without running them on a GPU."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.options import architecture_option, complete_device, json_option, parse_size, set_option, specs_argument
+from gemmgen.cli.output import print_json, print_table, progress_bar
+from gemmgen.cli.selection import find_specs, plan_specs
+
+if TYPE_CHECKING:
+    from gemmgen.analysis.report import Analysis
+    from gemmgen.cli.selection import PlannedSpec
+    from gemmgen.target import Architecture, Device
+
+DEFAULT_DEVICE = "H200"
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*(?P<unit>[a-zµμ]*)\s*", re.IGNORECASE)
+
+
+def parse_time(text: str) -> float:
+    """The seconds of ``123us``, ``1.2ms`` or ``0.001s``. Raises ``UsageError``."""
+    match = _TIME.fullmatch(text)
+    seconds = float(match["number"]) * _UNITS.get(match["unit"].lower(), math.nan) if match else math.nan
+    if not (0 < seconds < math.inf):
+        raise click.UsageError(f"--time {text!r}: expected a time above 0 with its unit (ns, us, ms, s), for example 123us or 1.2ms")
+    return seconds
+
+
+@click.command("analyze")
+@specs_argument
+@architecture_option("Architecture to compile for; else the device's.")
+@click.option(
+    "device_name", "--device", shell_complete=complete_device,
+    help=f"The GPU to hold it against; else {DEFAULT_DEVICE}, or one of --arch.",
+)
+@click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
+@click.option("time_text", "--time", metavar="TIME", help="A measured time for it, such as 123us or 1.2ms: adds the utilisations.")
+@click.option("traffic", "--traffic/--no-traffic", default=True, help="Count wavefronts and sectors of one case on the emulator.")
+@set_option
+@json_option
+def command(
+    specs: Sequence[str], architecture: str | None, device_name: str | None, size: str | None, time_text: str | None,
+    traffic: bool, overrides: Sequence[str], as_json: bool,
+) -> None:
+    """Analyse what each SPEC compiles to: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
+
+    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm: pip install 'gemmgen[sass]'.
+    """  # fmt: skip
+    from gemmgen.analysis.report import analyse
+    from gemmgen.cli.compilation import compile_plans
+    from gemmgen.target import architecture as find_architecture
+
+    seconds = parse_time(time_text) if time_text is not None else None
+    sizes = parse_size(size) if size is not None else None
+    wanted = find_architecture(architecture) if architecture else None
+    device = _device(device_name, wanted)
+    files = find_specs(specs)
+    if seconds is not None and len(files) != 1:
+        raise click.UsageError(f"--time is that of one spec, and {len(files)} are named")
+    planned = plan_specs(files, overrides, wanted or device.architecture)
+    chosen = {item.file.label: _sizes(item, sizes) for item in planned}
+    binaries = compile_plans([item.plan for item in planned])
+    analyses: dict[str, Analysis] = {}
+    with progress_bar() as progress:
+        task = progress.add_task("analysing", total=len(planned))
+        for item, binary in zip(planned, binaries, strict=True):
+            progress.update(task, description=item.file.label)
+            label = item.file.label
+            analyses[label] = analyse(item.plan, binary, device, chosen[label], seconds=seconds, traffic=traffic)
+            progress.advance(task)
+    if as_json:
+        print_json([{"spec": label, **analysis.to_json()} for label, analysis in analyses.items()])
+    elif len(analyses) == 1:
+        _print_one(*analyses.values())
+    else:
+        _print_comparison(analyses, device)
+
+
+def _device(name: str | None, architecture: Architecture | None) -> Device:
+    """The device that is named; else the default one, or the first that runs what is compiled for ``architecture``."""
+    from gemmgen.target import DEVICES, device
+
+    if name is not None:
+        return device(name)
+    default = device(DEFAULT_DEVICE)
+    if architecture is None:
+        return default
+    return next((found for found in (default, *DEVICES.values()) if found.architecture.runs_cubins_of(architecture)), default)
+
+
+def _sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> tuple[int, ...]:
+    from gemmgen.families import family_of
+
+    typical: dict[str, Any] = family_of(item.plan.spec).instance_sizes(item.plan)
+    if sizes is None:
+        return tuple(typical.values())
+    if len(sizes) != len(typical):
+        given = ",".join(map(str, sizes))
+        raise click.UsageError(f"--size {given}: {item.file.label} needs {len(typical)} numbers: {','.join(typical)}")
+    return sizes
+
+
+def _print_one(analysis: Analysis) -> None:
+    from gemmgen.cli.analysis import sections_of
+    from gemmgen.cli.counters import print_counters
+    from gemmgen.cli.sections import print_sections
+
+    print_sections(analysis.plan.name, sections_of(analysis))
+    click.echo()
+    if analysis.traffic is None:
+        click.echo(f"Memory traffic: not counted: {analysis.traffic_missing}")
+        return
+    case = analysis.traffic.case
+    dimensions = " ".join(f"{name}={value}" for name, value in case.dimensions.items())
+    click.echo(f"Memory traffic of one case ({case.name}: {dimensions}), counted on the emulator\n")
+    print_counters(analysis.traffic.counters)
+
+
+def _print_comparison(analyses: dict[str, Analysis], device: Device) -> None:
+    from gemmgen.cli.analysis import COLUMN_NOTES, comparison_rows
+
+    columns, rows = comparison_rows(analyses)
+    print_table(columns, rows)
+    missing = dict.fromkeys(analysis.code_missing for analysis in analyses.values() if analysis.code_missing)
+    architectures = ", ".join(dict.fromkeys(analysis.architecture for analysis in analyses.values()))
+    click.echo(f"\nCompiled for {architectures}; filled: typical or given sizes on the {device.name}.")
+    for text in missing:
+        click.echo(f"Machine code was not looked at: {text}")
+    for label, analysis in analyses.items():
+        if analysis.traffic is None and analysis.traffic_missing != "not asked for":
+            click.echo(f"{label}: memory traffic was not counted: {analysis.traffic_missing}")
+    click.echo("\n".join(COLUMN_NOTES))
