@@ -1,0 +1,187 @@
+"""The certificate of an instance on one architecture, and the manifest: pure functions of specs, templates, compiler and evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gemmgen import __version__
+from gemmgen.families import family_of
+from gemmgen.families.base import KernelPlan
+from gemmgen.launch import LaunchSequence
+from gemmgen.library.digests import cases_digest, compile_options, options_digest, templates_digest
+from gemmgen.library.evidence import Evidence, Record
+from gemmgen.library.facts import Facts
+from gemmgen.library.json_text import rounded
+from gemmgen.library.listing import Instance, Listing
+from gemmgen.rendering import parameters
+from gemmgen.target import occupancy
+
+SCHEMA_VERSION = 1
+FORMAT = "gemmgen certificate"
+MANIFEST_FORMAT = "gemmgen manifest"
+MANIFEST = "manifest.json"
+FORMULAS = (
+    "Integer expressions over the dimensions: // divides rounding down, ceil_div(a, b) rounding up, round_up(a, b) is the next "
+    "multiple of b, ceil_log2(a) the smallest exponent of a power of two that is at least a, comparisons are 1 or 0, and "
+    "select(condition, yes, no) chooses. Shapes and strides are in elements."
+)
+
+
+def certificate_name(instance: str, architecture: str) -> str:
+    """The file of a certificate."""
+    return f"{instance}.{architecture}.json"
+
+
+def make_certificate(listing: Listing, instance: Instance, architecture: str, facts: Facts, evidence: Evidence) -> dict[str, Any]:
+    """What is known of an instance on one architecture, as plain data."""
+    plan = instance.plans[architecture]
+    options = options_digest()
+    emulated = evidence.emulator.get((facts.program, cases_digest(plan)))
+    seen = evidence.seen_on_gpus(facts.code, architecture, options)
+    return {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "name": instance.name,
+        "architecture": architecture,
+        "kind": instance.spec.kind,
+        "description": instance.spec.description,
+        "spec_file": f"{instance.label}.yaml",
+        "spec": instance.spec.identity(),
+        "digests": {
+            "spec": plan.spec_digest,
+            "source": instance.source.digest,
+            "templates": templates_digest(plan.template),
+            "options": options,
+            "program": facts.program,
+            "code": facts.code,
+        },
+        "compiler": {"name": "NVRTC", "release": listing.release, "options": list(compile_options())},
+        "binary": {entry: dict(kernel) for entry, kernel in facts.kernels.items()},
+        "occupancy": _occupancy(plan, instance, facts),
+        "launch": describe_launch(plan.sequence) | {"example": _example(plan, instance)},
+        "predicted": _predicted(emulated, instance) if emulated else None,
+        "verification": _verifications([emulated] if emulated else [], seen),
+        "sanitizer": _newest(seen, "sanitizer", lambda item: (item["tool"],)),
+        "benchmarks": _newest(seen, "benchmarks", lambda item: tuple(sorted({**item["problem"], **item["scalars"]}.items()))),
+    }
+
+
+def make_manifest(listing: Listing) -> dict[str, Any]:
+    """The index of the library."""
+    return {
+        "format": MANIFEST_FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "gemmgen": __version__,
+        "compiler": {"name": "NVRTC", "release": listing.release, "options": list(compile_options())},
+        "architectures": list(listing.architectures),
+        "formulas": FORMULAS,
+        "instances": [
+            {
+                "name": instance.name,
+                "spec_file": f"{instance.label}.yaml",
+                "kind": instance.spec.kind,
+                "group": instance.group.title,
+                "description": instance.spec.description,
+                "digests": {"spec": instance.plan.spec_digest, "source": instance.source.digest},
+                "source": instance.source.file_name,
+                "certificates": {name: certificate_name(instance.name, name) for name in instance.plans},
+                "launches": [
+                    {"grid": [str(extent) for extent in launch.grid], "block": list(launch.block)}
+                    for launch in instance.plan.sequence.launches
+                ],
+                "workspace_bytes": str(instance.plan.sequence.workspace_bytes),
+            }
+            for instance in listing.instances
+        ],
+    }
+
+
+def describe_launch(sequence: LaunchSequence) -> dict[str, Any]:
+    """The signature and the launches, with each kernel's declaration in C, as a host in any language needs them."""
+    described = sequence.to_json()
+    described["formulas"] = FORMULAS
+    for index, launch in enumerate(described["launches"]):
+        listed = " ".join(parameters(sequence.parameters_of(index)).split())
+        launch["declaration"] = f'extern "C" __global__ void {launch["entry"]}({listed})'
+    return described
+
+
+def _problem(plan: KernelPlan, instance: Instance) -> dict[str, int]:
+    """A problem that stands for the instance: the first that it is timed on, else the largest that it is verified on."""
+    return next(iter(instance.problems()), None) or dict(family_of(plan.spec).counted_case(plan).dimensions)
+
+
+def _example(plan: KernelPlan, instance: Instance) -> dict[str, Any]:
+    """One problem and what the formulas come to, to test a host's arithmetic against."""
+    problem, sequence = _problem(plan, instance), plan.sequence
+    return {
+        "problem": problem,
+        "workspace_bytes": sequence.workspace_bytes.evaluate(problem),
+        "workspace_zero_bytes": sequence.workspace_zero_bytes.evaluate(problem),
+        "launches": [
+            {"entry": launch.entry, "grid": list(launch.grid), "dynamic_shared_bytes": launch.shared_bytes}
+            for launch in sequence.resolve(problem)
+        ],
+    }
+
+
+def _occupancy(plan: KernelPlan, instance: Instance, facts: Facts) -> dict[str, Any]:
+    problem = _problem(plan, instance)
+    found = {}
+    for launch in plan.sequence.launches:
+        kernel = facts.kernels[launch.entry]
+        shared = (kernel["static_shared_bytes"] or 0) + launch.dynamic_shared_bytes.evaluate(problem)
+        result = occupancy(plan.architecture, launch.threads, kernel["registers"] or 0, shared)
+        found[launch.entry] = {
+            "threads": launch.threads,
+            "shared_bytes": shared,
+            "blocks_per_sm": result.blocks_per_sm,
+            "warps_per_sm": result.warps,
+            "fraction": rounded(result.fraction),
+            "limited_by": list(result.limited_by),
+        }
+    return found
+
+
+def _predicted(record: Record, instance: Instance) -> dict[str, Any]:
+    """What the emulator counted, each access site with its line of the source."""
+    lines = instance.source.text.splitlines()
+
+    def quoted(line: int) -> str:
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    traffic = record["traffic"]
+    sites = [{"line": site["line"], "source": quoted(site["line"]), **site} for site in traffic["sites"]]
+    return {**traffic, "sites": sites}
+
+
+def _verifications(emulated: list[Record], seen: list[Record]) -> list[dict[str, Any]]:
+    """The verifications, the newest of each device."""
+    newest = {record["device"]: record for record in [*emulated, *seen] if "verification" in record}
+    return [
+        {**_origin(record), "architecture": record["architecture"], **record["verification"]} for record in newest.values()
+    ]
+
+
+def _newest(records: Iterable[Record], what: str, key: Any) -> list[dict[str, Any]]:
+    """The newest of each device and key among what is listed under ``what``."""
+    newest: dict[Any, dict[str, Any]] = {}
+    for record in records:
+        for item in record.get(what, ()):
+            newest[record["device"], key(item)] = {**_origin(record), **item}
+    return list(newest.values())
+
+
+def _origin(record: Record) -> dict[str, Any]:
+    names = ("date", "backend", "device", "driver", "compiler")
+    return {name: record[name] for name in names if name in record}
+
+
+def failures(certificate: Mapping[str, Any]) -> list[str]:
+    """What the evidence in a certificate says against its instance, in words."""
+    name = certificate["name"]
+    found = [f"{name}: wrong on {item['device']}: {item['failure']}" for item in certificate["verification"] if not item["passed"]]
+    return found + [
+        f"{name}: {item['tool']} on {item['device']}: {item['failure']}" for item in certificate["sanitizer"] if not item["passed"]
+    ]

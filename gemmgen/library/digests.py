@@ -1,0 +1,72 @@
+"""What identifies the parts of an instance: digests of its templates, its options, its cases and the program that came out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cache
+from typing import Any
+
+from gemmgen.families import family_of
+from gemmgen.families.base import KernelPlan
+
+_PROLOGUE = re.compile(r"^\s*\.(?:version|target)\b.*\n|//.*$", re.MULTILINE)
+_LINE_INFORMATION = re.compile(r"^\s*\.(?:loc|file)\b.*\n|^\s*\.section\b[^{]*\{[^}]*\}", re.MULTILINE)
+
+
+def digest(*parts: str) -> str:
+    """SHA-256, in hex, of texts, of which none runs into the next."""
+    found = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        found.update(f"{len(data)}:".encode())
+        found.update(data)
+    return found.hexdigest()
+
+
+def compile_options() -> tuple[str, ...]:
+    """All options that an instance is compiled with, besides the architecture."""
+    from gemmgen.api import COMPILE_OPTIONS
+    from gemmgen.compiler import BASE_OPTIONS
+
+    return (*BASE_OPTIONS, *COMPILE_OPTIONS)
+
+
+def options_digest() -> str:
+    """The digest of ``compile_options``."""
+    return digest(*compile_options())
+
+
+@cache
+def templates_digest(template: str) -> str:
+    """The digest of all templates that go into a source: the one called ``template`` and those that it imports."""
+    from jinja2 import Environment, meta
+
+    from gemmgen.resources import resource_directory
+
+    root, environment = resource_directory("templates"), Environment()
+    texts: dict[str, str] = {}
+    wanted = [template]
+    while wanted:
+        name = wanted.pop()
+        if name not in texts:
+            texts[name] = (root / name).read_text(encoding="utf-8")
+            wanted += [found for found in meta.find_referenced_templates(environment.parse(texts[name])) if found is not None]
+    return digest(*(part for name in sorted(texts) for part in (name, texts[name])))
+
+
+def program_digests(ptx: str) -> dict[str, str]:
+    """Two digests of PTX without what names the architecture: ``program`` with its line information, so that what was seen of
+    it can be told by lines of the source, and ``code`` without."""
+    program = _PROLOGUE.sub("", ptx)
+    return {"program": digest(program), "code": digest(_LINE_INFORMATION.sub("", program))}
+
+
+def cases_digest(plan: KernelPlan) -> str:
+    """The digest of the cases that an instance is verified on."""
+    cases: list[Any] = [
+        [case.name, dict(case.dimensions), dict(case.scalars), case.data, dict(case.offsets), case.seed]
+        for case in family_of(plan.spec).cases(plan)
+    ]
+    return digest(json.dumps(cases, sort_keys=True))

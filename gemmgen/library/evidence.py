@@ -1,0 +1,75 @@
+"""Records of runs: verifications, sanitizer runs and benchmarks, dated, with what they ran on. Certificates quote them.
+
+A file of evidence holds what its records have in common (``run``) and the records. A record names what it is about by digests: what
+was seen on the emulator holds for every architecture whose PTX is the same, what was seen on a GPU for the code that ran there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemmgen.errors import GemmgenError
+from gemmgen.files import write_atomically
+from gemmgen.library.json_text import to_text
+
+SCHEMA_VERSION = 1
+FORMAT = "gemmgen evidence"
+EMULATOR_FILE = "emulator.json"
+
+Record = Mapping[str, Any]
+
+
+@dataclass
+class Evidence:
+    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, the others by ``(code, architecture)``."""
+
+    emulator: dict[tuple[str, str], Record] = field(default_factory=dict)
+    others: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Takes a record up; the newest of one program on the emulator stays."""
+        if record["backend"] == "emulator":
+            key = (record["program"], record["cases"])
+            known = self.emulator.get(key)
+            if known is None or known["date"] <= record["date"]:
+                self.emulator[key] = record
+        else:
+            self.others.setdefault((record["code"], record["architecture"]), []).append(record)
+
+    def seen_on_gpus(self, code: str, architecture: str, options: str) -> list[Record]:
+        """The records of what ran on GPUs, the oldest first."""
+        found = [record for record in self.others.get((code, architecture), []) if record["options"] == options]
+        return sorted(found, key=lambda record: str(record["date"]))
+
+
+def read_evidence(folder: Path) -> Evidence:
+    """The records in all files of a folder, which need not exist. ``GemmgenError`` names a file that is none of evidence."""
+    evidence = Evidence()
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["format"] != FORMAT or data["schema_version"] != SCHEMA_VERSION:
+                raise ValueError(f"its format is not {FORMAT!r}, version {SCHEMA_VERSION}")
+            for record in data["records"]:
+                evidence.add({**data["run"], **record})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            missing = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise GemmgenError(f"{path} does not hold evidence: {missing}; restore it, or delete it and run again") from None
+    return evidence
+
+
+def evidence_text(run: Record, records: Iterable[Record]) -> str:
+    """A file of evidence; records lose what they have in common with ``run`` and come in the order of instance and architecture."""
+    own = [{name: value for name, value in record.items() if name not in run or run[name] != value} for record in records]
+    own.sort(key=lambda record: (str(record.get("instance")), str(record.get("architecture")), str(record.get("program"))))
+    return to_text({"format": FORMAT, "schema_version": SCHEMA_VERSION, "run": dict(run), "records": own})
+
+
+def write_emulator_evidence(folder: Path, records: Iterable[Record]) -> bool:
+    """Writes the file of what the emulator found; whether it changed."""
+    run = {"backend": "emulator", "device": "PTX emulator on the CPU"}
+    return write_atomically(folder / EMULATOR_FILE, evidence_text(run, records))

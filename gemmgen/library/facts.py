@@ -1,0 +1,52 @@
+"""What the compiler made of an instance on one architecture: from a binary, or from a certificate that is still true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.library.digests import program_digests
+
+if TYPE_CHECKING:
+    from gemmgen.compiler import Binary
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The part of a certificate that only the compiler can tell."""
+
+    program: str
+    """Digest of the PTX with its line information, without what names the architecture."""
+    code: str
+    """The same without line information."""
+    kernels: Mapping[str, Mapping[str, int | None]]
+    """The fields of ``compiler.KernelResources`` of each entry, in the order of the launches."""
+
+    @property
+    def spills(self) -> bool:
+        """Whether a kernel spills registers: what ptxas makes of such a kernel may differ from run to run."""
+        return any(kernel["spill_stores"] or kernel["spill_loads"] for kernel in self.kernels.values())
+
+
+def facts_of(binary: Binary, entries: tuple[str, ...]) -> Facts:
+    """The facts of a binary whose kernels are launched in the order of ``entries``."""
+    return Facts(
+        **program_digests(binary.ptx),
+        kernels={entry: asdict(binary.resources[entry]) for entry in dict.fromkeys(entries)},
+    )
+
+
+def kept_facts(certificate: Any, source: str, options: str, release: str) -> Facts | None:
+    """The facts in a certificate, if it is about the source and options with these digests and was made by that release."""
+    try:
+        digests = certificate["digests"]
+        if (digests["source"], digests["options"], certificate["compiler"]["release"]) != (source, options, release):
+            return None
+        kernels = {str(entry): dict(kernel) for entry, kernel in certificate["binary"].items()}
+        if not kernels or not all(isinstance(value, int | None) for kernel in kernels.values() for value in kernel.values()):
+            return None
+        facts = Facts(str(digests["program"]), str(digests["code"]), kernels)
+        return facts if isinstance(facts.spills, bool) else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,192 @@
+"""Reads the list of the library: which instances, for which architectures, made by which release of the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from gemmgen.errors import LaunchError, PlanError, SpecError
+from gemmgen.families import family_of
+from gemmgen.families.base import KernelPlan, KernelSpec, SpecModel
+from gemmgen.rendering import Source, render
+from gemmgen.resources import resource_directory
+from gemmgen.specs import load_spec, read_yaml, validated
+from gemmgen.target import architecture
+
+LARGEST_WORKSPACE = 256 << 20
+"""Bytes; an instance that would need more for a problem was made for another one."""
+
+Pattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_*./-]*$", max_length=200)]
+
+
+class Group(SpecModel):
+    """Instances that belong together."""
+
+    title: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    specs: Annotated[tuple[Pattern, ...], Field(min_length=1)]
+    """Names of specs below the folder of the list, without ``.yaml``; ``*`` stands for anything but a slash."""
+    sizes: tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...], ...] = ()
+    """Sizes that the instances are timed on, in their family's order; without any, their typical one."""
+    dimensions: dict[str, Annotated[int, Field(ge=0, strict=True)]] = {}
+    """Values of dimensions that the sizes leave open."""
+
+
+class ListFile(SpecModel):
+    """What the file of the list holds."""
+
+    schema_version: Literal[1] = 1
+    compiler: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")]
+    """Release of NVRTC that makes the binaries which the certificates describe."""
+    architectures: Annotated[tuple[str, ...], Field(min_length=1)]
+    groups: Annotated[tuple[Group, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One instance of the library, planned for every architecture that it can be compiled for."""
+
+    label: str
+    """The name of its spec below the folder of the list."""
+    path: Path
+    group: Group
+    plans: Mapping[str, KernelPlan]
+    """By architecture, in the order of the list; never empty."""
+
+    @property
+    def plan(self) -> KernelPlan:
+        """The plan for the first of the architectures."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def spec(self) -> KernelSpec:
+        checked: KernelSpec = self.plan.spec
+        return checked
+
+    @cached_property
+    def source(self) -> Source:
+        """The source, which is the same for every architecture."""
+        return render(self.plan)
+
+    def problems(self) -> list[dict[str, int]]:
+        """All dimensions of the problems that stand for the instance: those of its group that it takes, else its typical one."""
+        family, plan = family_of(self.spec), self.plan
+        typical = family.instance_sizes(plan)
+        found = []
+        for sizes in self.group.sizes or [tuple(typical.values())]:
+            if len(sizes) != len(typical):
+                continue
+            try:
+                problem = family.problem(plan, sizes)
+            except LaunchError:
+                continue
+            problem |= {name: value for name, value in self.group.dimensions.items() if name in problem}
+            if takes(plan, problem):
+                found.append(problem)
+        return found
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The library as it should be."""
+
+    path: Path
+    compiler: tuple[int, int]
+    architectures: tuple[str, ...]
+    instances: tuple[Instance, ...]
+    """In the order of their names."""
+
+    @property
+    def release(self) -> str:
+        """The compiler's release, ``13.0`` say."""
+        return ".".join(map(str, self.compiler))
+
+    def targets(self) -> Iterator[tuple[Instance, str, KernelPlan]]:
+        """Every instance on every architecture that it can be compiled for."""
+        for instance in self.instances:
+            for name, plan in instance.plans.items():
+                yield instance, name, plan
+
+
+def takes(plan: KernelPlan, problem: Mapping[str, int]) -> bool:
+    """Whether the instance can be launched on the problem, without a workspace out of proportion."""
+    sequence = plan.sequence
+    holds = all(constraint.condition.evaluate(problem) for constraint in sequence.constraints)
+    return holds and sequence.workspace_bytes.evaluate(problem) <= LARGEST_WORKSPACE
+
+
+def default_list() -> Path:
+    """The list of the library that comes with gemmgen."""
+    return resource_directory("specs") / "library.yaml"
+
+
+def read_listing(path: Path | None = None) -> Listing:
+    """The library that a list describes; gemmgen's own without ``path``.
+
+    Raises ``SpecError`` with all that is wrong: patterns that match nothing, specs that are listed twice, that cannot be
+    read, or that cannot work on any of the architectures.
+    """
+    file = default_list() if path is None else path
+    fields = read_yaml(file, "a list of the library is a YAML mapping (compiler, architectures, groups)")
+    checked: ListFile = validated(ListFile, fields, str(file), "not a valid list of the library")
+    for name in checked.architectures:
+        architecture(name)
+    errors: list[str] = []
+    groups = _find(file, checked, errors)
+    instances: dict[str, Instance] = {}
+    for spec_path, group in groups.items():
+        label = spec_path.relative_to(file.parent).with_suffix("").as_posix()
+        try:
+            instance = Instance(label, spec_path, group, _plans(label, load_spec(spec_path), checked.architectures))
+        except SpecError as error:
+            errors.append(str(error))
+            continue
+        other = instances.setdefault(instance.name, instance)
+        if other is not instance:
+            errors.append(f"{other.label} and {label} have the same name {instance.name}; list one of them, or give one a label")
+    if errors:
+        raise SpecError("\n".join([f"{file}: the library cannot be built from this list:", *(f"  - {error}" for error in errors)]))
+    major, minor = map(int, checked.compiler.split("."))
+    ordered = tuple(instances[name] for name in sorted(instances))
+    return Listing(file, (major, minor), tuple(dict.fromkeys(checked.architectures)), ordered)
+
+
+def _find(file: Path, checked: ListFile, errors: list[str]) -> dict[Path, Group]:
+    """The specs of all groups, each with its group."""
+    groups: dict[Path, Group] = {}
+    for group in checked.groups:
+        for pattern in group.specs:
+            if ".." in pattern.split("/"):
+                errors.append(f"{pattern!r} leaves the folder of the list")
+                continue
+            found = sorted(path for path in file.parent.glob(f"{pattern}.yaml") if path.is_file() and path != file)
+            if not found:
+                errors.append(f"{pattern!r} ({group.title}) matches no spec below {file.parent}")
+            for path in found:
+                other = groups.setdefault(path, group)
+                if other is not group:
+                    errors.append(f"{path.relative_to(file.parent)} is listed twice, in {other.title!r} and in {group.title!r}")
+    return groups
+
+
+def _plans(label: str, spec: KernelSpec, architectures: tuple[str, ...]) -> dict[str, KernelPlan]:
+    """The plans for those of ``architectures`` that the spec works on; ``SpecError`` if there is none, or if they differ."""
+    plans: dict[str, KernelPlan] = {}
+    rejected: dict[str, Any] = {}
+    for name in architectures:
+        try:
+            plans[name] = family_of(spec).plan(spec, architecture(name))
+        except PlanError as error:
+            rejected[name] = error.reasons[0] if error.reasons else error
+    if not plans:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
+        raise SpecError(f"{label} works on none of the architectures: {reasons}")
+    return plans
