@@ -275,7 +275,13 @@ class LaunchSequence:
         for argument in self.arguments:
             if isinstance(argument, ScalarArgument):
                 arguments.append(
-                    {"kind": "scalar", "name": argument.name, "type": argument.type, "meaning": argument.meaning}
+                    {
+                        "kind": "scalar",
+                        "name": argument.name,
+                        "type": argument.type,
+                        "default": argument.default,
+                        "meaning": argument.meaning,
+                    }
                 )
             elif isinstance(argument, HostArgument):
                 arguments.append(
@@ -308,13 +314,20 @@ class LaunchSequence:
                         "shape": [str(extent) for extent in argument.shape],
                         "strides": [str(stride) for stride in argument.strides],
                         "alignment": argument.alignment,
+                        "needed": argument.needed,
                         "meaning": argument.meaning,
                     }
                 )
         return {
             "name": self.name,
             "dimensions": [
-                {"name": d.name, "meaning": d.meaning, "minimum": d.minimum, "maximum": d.maximum}
+                {
+                    "name": d.name,
+                    "minimum": d.minimum,
+                    "maximum": d.maximum,
+                    "default": None if d.default is None else str(d.default),
+                    "meaning": d.meaning,
+                }
                 for d in self.dimensions
             ],
             "arguments": arguments,
