@@ -1,0 +1,1 @@
+"""Instances for other programs: cubins, fat binaries, C headers and Python modules that need no gemmgen."""

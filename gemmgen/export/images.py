@@ -1,0 +1,110 @@
+"""What an export carries: an instance compiled for several architectures, and the PTX that later ones translate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.compiler import Binary
+from gemmgen.errors import PlanError
+from gemmgen.families.base import KernelPlan
+from gemmgen.target import ARCHITECTURES, Architecture
+
+
+@dataclass(frozen=True)
+class Image:
+    """One binary that the driver loads."""
+
+    kind: Literal["cubin", "ptx"]
+    architecture: Architecture
+    data: bytes
+    """The cubin, or the PTX as text without a terminator."""
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        return self.architecture.compute_capability
+
+    @property
+    def runs_on(self) -> Literal["same", "family", "later"]:
+        """Which devices it runs on: those of exactly its compute capability, also those of later minor versions, or also
+        those of later major ones."""
+        if self.kind == "ptx":
+            return "later"
+        return "same" if self.architecture.name.endswith("a") else "family"
+
+    @property
+    def label(self) -> str:
+        """``sm_80``; PTX is named after the virtual architecture, ``compute_80``."""
+        return self.architecture.name if self.kind == "cubin" else self.architecture.name.replace("sm_", "compute_")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An instance and its images, the best first: a device takes the first that runs on it."""
+
+    plan: KernelPlan
+    images: tuple[Image, ...]
+    nvrtc_version: tuple[int, int]
+
+    @property
+    def cubins(self) -> tuple[Image, ...]:
+        return tuple(image for image in self.images if image.kind == "cubin")
+
+
+def bundle(plan: KernelPlan, binaries: Sequence[Binary]) -> Bundle:
+    """The cubins of ``binaries``, and the PTX of the newest whose PTX later devices accept."""
+    cubins = [Image("cubin", ARCHITECTURES[binary.architecture], binary.cubin) for binary in binaries]
+    cubins.sort(key=lambda image: (image.compute_capability, image.architecture.name), reverse=True)
+    # PTX for an architecture-specific target, sm_90a say, is accepted by that architecture alone.
+    texts = {binary.architecture: binary.ptx for binary in binaries if not binary.architecture.endswith("a")}
+    newest = max(texts, key=lambda name: ARCHITECTURES[name].compute_capability, default=None)
+    ptx = [] if newest is None else [Image("ptx", ARCHITECTURES[newest], texts[newest].encode())]
+    return Bundle(plan, (*cubins, *ptx), binaries[0].nvrtc_version)
+
+
+def portable_architectures(allowed: Sequence[Architecture]) -> list[Architecture]:
+    """Enough of the ``allowed`` architectures to run wherever all of them would: the oldest of each major version, whose cubins
+    its later minor versions run, and an architecture-specific one only where there is no other."""
+    chosen: dict[int, Architecture] = {}
+    for architecture in sorted(allowed, key=lambda entry: (entry.name.endswith("a"), entry.compute_capability)):
+        chosen.setdefault(architecture.compute_capability[0], architecture)
+    return sorted(chosen.values(), key=lambda entry: entry.compute_capability)
+
+
+def plans_for(plan: KernelPlan, architectures: Sequence[Architecture]) -> list[KernelPlan]:
+    """The plan of the same instance on each architecture.
+
+    Raises ``PlanError`` with all reasons if it cannot work on one of them.
+    """
+    from gemmgen.api import plan as plan_for
+
+    planned, errors = [], []
+    for architecture in architectures:
+        try:
+            planned.append(plan_for(plan, architecture))
+        except PlanError as error:
+            errors.append(str(error))
+    if errors:
+        raise PlanError("\n".join(errors))
+    different = [other.architecture.name for other in planned if other.sequence != planned[0].sequence]
+    if different:
+        raise PlanError(
+            f"{plan.name} is launched differently on {', '.join(different)} than on {planned[0].architecture.name}; "
+            "export each architecture by itself"
+        )
+    return planned
+
+
+def allowed_architectures(plan: KernelPlan) -> list[Architecture]:
+    """The architectures on which the instance can work."""
+    from gemmgen.api import plan as plan_for
+
+    allowed = []
+    for architecture in ARCHITECTURES.values():
+        try:
+            plan_for(plan, architecture)
+        except PlanError:
+            continue
+        allowed.append(architecture)
+    return allowed

@@ -1,0 +1,157 @@
+/* A CUDA driver without a GPU for tests of exported headers: it keeps what it was asked to do, in order, and launches nothing. */
+#include <string.h>
+
+#include <cuda.h>
+
+enum { MOST_EVENTS = 64, MOST_ENTRIES = 512, MOST_PARAMETERS = 64, MOST_BYTES = 4096 };
+
+typedef struct event {
+    char kind[16]; /* launch, memset, load, unload, allow */
+    char entry[256];
+    unsigned grid[3], block[3], cluster[3];
+    unsigned shared_bytes;
+    int programmatic;
+    unsigned long long stream, address, bytes;
+    int argument_bytes;
+    unsigned char arguments[MOST_BYTES];
+} event_t;
+
+typedef struct entry {
+    char name[256];
+    int count, sizes[MOST_PARAMETERS];
+} entry_t;
+
+event_t fake_events[MOST_EVENTS];
+int fake_event_count;
+int fake_major = 9, fake_minor = 0;
+int fake_shared_optin = 232448, fake_static_shared = 1024;
+CUresult fake_launch_result = CUDA_SUCCESS;
+static entry_t entries[MOST_ENTRIES];
+static int entry_count;
+
+static event_t *next_event(const char *kind)
+{
+    event_t *event = &fake_events[fake_event_count < MOST_EVENTS - 1 ? fake_event_count++ : MOST_EVENTS - 1];
+    memset(event, 0, sizeof *event);
+    strcpy(event->kind, kind);
+    return event;
+}
+
+/* Makes a kernel known: the bytes of each of its parameters. */
+void fake_add_entry(const char *name, int count, const int *sizes)
+{
+    entry_t *entry = &entries[entry_count++];
+    strncpy(entry->name, name, sizeof entry->name - 1);
+    entry->count = count;
+    memcpy(entry->sizes, sizes, sizeof(int) * (size_t)count);
+}
+
+int fake_event_size(void) { return (int)sizeof(event_t); }
+
+CUresult cuCtxGetDevice(CUdevice *device) { *device = 3; return CUDA_SUCCESS; }
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    if (device != 3) return CUDA_ERROR_INVALID_DEVICE;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = fake_major; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = fake_minor; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = fake_shared_optin; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    memcpy(next_event("load")->arguments, image, 16);
+    *module = (CUmodule)(size_t)77;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+    next_event("unload");
+    return module == (CUmodule)(size_t)77 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    int i;
+    (void)module;
+    for (i = 0; i < entry_count; ++i) {
+        if (strcmp(entries[i].name, name) == 0) {
+            *function = (CUfunction)(void *)&entries[i];
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
+{
+    event_t *event = next_event("allow");
+    strcpy(event->entry, ((entry_t *)(void *)function)->name);
+    event->shared_bytes = (unsigned)value;
+    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
+{
+    (void)function;
+    *value = fake_static_shared;
+    return attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static event_t *launch(CUfunction function, void **arguments)
+{
+    const entry_t *entry = (const entry_t *)(void *)function;
+    event_t *event = next_event("launch");
+    int i;
+    strcpy(event->entry, entry->name);
+    for (i = 0; i < entry->count; ++i) {
+        memcpy(event->arguments + event->argument_bytes, arguments[i], (size_t)entry->sizes[i]);
+        event->argument_bytes += entry->sizes[i];
+    }
+    event->cluster[0] = event->cluster[1] = event->cluster[2] = 1;
+    return event;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared_bytes, CUstream stream, void **arguments, void **extra)
+{
+    event_t *event = launch(function, arguments);
+    event->grid[0] = gx, event->grid[1] = gy, event->grid[2] = gz;
+    event->block[0] = bx, event->block[1] = by, event->block[2] = bz;
+    event->shared_bytes = shared_bytes;
+    event->stream = (size_t)stream;
+    return extra == NULL ? fake_launch_result : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)
+{
+    unsigned i;
+    const CUresult result = cuLaunchKernel(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                                           config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream,
+                                           arguments, extra);
+    event_t *event = &fake_events[fake_event_count - 1];
+    for (i = 0; i < config->numAttrs; ++i) {
+        const CUlaunchAttribute *attribute = &config->attrs[i];
+        if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+            event->cluster[0] = attribute->value.clusterDim.x;
+            event->cluster[1] = attribute->value.clusterDim.y;
+            event->cluster[2] = attribute->value.clusterDim.z;
+        } else if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+            event->programmatic = attribute->value.programmaticStreamSerializationAllowed;
+        } else {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return result;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream)
+{
+    event_t *event = next_event("memset");
+    event->address = address, event->bytes = bytes, event->stream = (size_t)stream;
+    return value == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
