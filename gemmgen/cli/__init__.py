@@ -14,6 +14,7 @@ COMMANDS = {
     "verify": "Run specs on every edge case and compare with a reference.",
     "emulate": "Run any kernel of your own without a GPU, and report what is wrong with it.",
     "bench": "Time specs on a GPU beside the vendor's library.",
+    "sweep": "Take every point of a parameter space through all of this, each in a process of its own.",
     "explain": "Explain the plan of a spec in words, and what bounds it.",
     "analyze": "Analyse what specs compile to: occupancy, machine code, traffic, roofs.",
     "draw": "Draw a spec's tiles, lanes and banks of shared memory.",

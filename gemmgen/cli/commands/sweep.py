@@ -1,0 +1,343 @@
+"""``gemmgen sweep``: every point of a parameter space, checked, compiled, verified and timed, whatever becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from gemmgen.cli.options import json_option
+from gemmgen.cli.output import print_json
+
+if TYPE_CHECKING:
+    from gemmgen.sweep.cluster import Cluster
+    from gemmgen.sweep.engine import Engine, Settings
+    from gemmgen.sweep.machine import Machine
+    from gemmgen.sweep.records import PointResult
+    from gemmgen.sweep.selection import Selection
+    from gemmgen.sweep.space import Space
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+Exports = list[tuple[Callable[[Sequence["PointResult"], Path], None], Path]]
+
+
+def _complete_sweep(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from gemmgen.sweep.file import shipped_sweeps
+
+    names = [name for name in shipped_sweeps() if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
+
+
+@click.command("sweep")
+@click.argument("sweep", metavar="SWEEP", required=False, shell_complete=_complete_sweep)
+@click.option(
+    "overrides", "--set", metavar="PATH=VALUE", multiple=True,
+    help="Replace one field of the base, or all values of the axis over it: mainloop.stages=[2,3]. Repeatable.",
+)
+@click.option("where", "--where", metavar="EXPR", help="Only points for which this holds: 'mainloop.stages > 1 and plan.threads == 256'.")
+@click.option("sample", "--sample", type=click.IntRange(1), metavar="N", help="Only N points, drawn at random.")
+@click.option("seed", "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Of --sample and --search.")
+@click.option(
+    "stages", "--stages", type=click.Choice(["check", "compile", "verify", "bench"]),
+    help="The last stage that points go through; else as the sweep says.",
+)
+@click.option(
+    "dry_run", "--dry-run", is_flag=True,
+    help="Say how many points there are, what rejects how many, and how long it may take.",
+)
+@click.option("results_path", "--results", metavar="FILE", help="Where results are kept, and found again; else NAME.sqlite in this folder.")
+@click.option(
+    "exports", "--export", metavar="FORMAT=FILE", multiple=True,
+    help="Also write the results as csv, jsonl, t4, junit or html. Repeatable. Without SWEEP: what the results file holds.",
+)
+@click.option(
+    "backend", "--backend", type=click.Choice(["auto", "emulator", "gpu"]), default="auto", show_default=True,
+    help="Where to verify; auto takes the GPUs if there are any.",
+)
+@click.option(
+    "jobs", "--jobs", type=click.IntRange(1, 4096), metavar="N", help="Processes beside those of the GPUs; else one for each CPU."
+)
+@click.option(
+    "timeout", "--timeout", type=click.FloatRange(0, 1e6, min_open=True), metavar="S",
+    help="Seconds that a point may take in each stage, instead of the sweep's limits.",
+)
+@click.option("retry", "--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
+@click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786.")
+@click.option(
+    "search", "--search", type=click.Choice(["tpe", "nsga2", "random"]),
+    help="Let Optuna choose the points instead of trying all.",
+)
+@click.option("trials", "--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many a search tries.")
+@click.option(
+    "objectives", "--objective", metavar="METRIC", multiple=True,
+    help="What a search minimises: median_us (if not given), min:registers, max:operations_per_second. Repeatable.",
+)
+@json_option
+@click.pass_context
+def command(
+    context: click.Context, sweep: str | None, overrides: Sequence[str], where: str | None, sample: int | None, seed: int,
+    stages: str | None, dry_run: bool, results_path: str | None, exports: Sequence[str], backend: str, jobs: int | None,
+    timeout: float | None, retry: bool, scheduler: str | None, search: str | None, trials: int, objectives: Sequence[str], as_json: bool,
+) -> None:
+    """Take all points of SWEEP, a YAML file or one that ships with gemmgen, through check, compile, verify and bench.
+
+    Each point runs in a process that may hang or die without harm to the others. Results are kept one by one: the same command
+    goes on where it was stopped. Exits with 1 if a point that was accepted did not come out right.
+    """  # fmt: skip
+    from gemmgen.sweep.expression import Expression
+    from gemmgen.sweep.file import Limits, load_sweep
+    from gemmgen.sweep.machine import conditions_of, describe, gpu_environments
+    from gemmgen.sweep.records import Stage
+    from gemmgen.sweep.selection import Selection
+    from gemmgen.sweep.space import Space
+
+    writers = _writers(exports)
+    if sweep is None:
+        _show_stored(results_path, writers, as_json)
+        return
+    _require_one_way(sample, where, search, dry_run)
+    condition = Expression("--where", where) if where is not None else None
+    file, _ = load_sweep(sweep, overrides)
+    space = Space(file, Stage(stages or file.stages))
+    path = Path(results_path if results_path is not None else f"{file.name}.sqlite")
+    limits = file.limits
+    if timeout is not None:
+        limits = Limits(check=timeout, compile=timeout, verify=timeout, bench=timeout, memory_gib=limits.memory_gib)
+    cluster = _cluster(scheduler, limits.memory_gib)
+    try:
+        machine: Machine = cluster.describe(backend, space.stage) if cluster else describe((backend, space.stage))
+        conditions = conditions_of(space, machine)
+        gpus = gpu_environments() if machine.backend == "gpu" and not cluster else ()
+        from gemmgen.sweep.engine import Settings
+
+        settings = Settings(conditions, limits, jobs or 0, gpus, retry)
+        if search is not None:
+            _search(context, space, settings, cluster, path, writers, search, trials, seed, objectives, as_json)
+            return
+        selection = Selection(space, conditions, condition, sample, seed)
+        if dry_run:
+            _dry_run(selection, settings, path, as_json)
+            return
+        _run(context, selection, settings, cluster, path, writers, as_json)
+    finally:
+        if cluster is not None:
+            cluster.close()
+
+
+def _run(
+    context: click.Context, selection: Selection, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports, as_json: bool
+) -> None:
+    """Evaluates every point, and tells what came of it."""
+    from gemmgen.sweep.engine import Engine
+    from gemmgen.sweep.progress import Progress
+    from gemmgen.sweep.store import ResultStore
+
+    name = selection.space.file.name
+    with (
+        ResultStore(path) as store,
+        Progress(name, selection.most) as progress,
+        Engine(settings, store, progress, cluster) as engine,
+    ):
+        progress.watch(lambda: selection.most - engine.duplicates)
+        engine.evaluate(selection)
+    _finish(context, selection.space, engine, path, writers, as_json, selection.left_out)
+
+
+def _search(
+    context: click.Context, space: Space, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports,
+    sampler: str, trials: int, seed: int, objectives: Sequence[str], as_json: bool,
+) -> None:  # fmt: skip
+    """Evaluates the points that a sampler proposes, and tells what came of them."""
+    from gemmgen.sweep.engine import Engine
+    from gemmgen.sweep.objectives import parse_objective
+    from gemmgen.sweep.progress import Progress
+    from gemmgen.sweep.records import SweepError
+    from gemmgen.sweep.search import guided
+    from gemmgen.sweep.search_space import SearchAxis, SearchSpace
+    from gemmgen.sweep.store import ResultStore
+
+    if len(space.architectures) > 1:
+        raise SweepError("a search is for one architecture; the sweep lists several")
+    axes = tuple(SearchAxis(name, tuple(choices)) for name, choices in space.axes.items())
+    goals = [parse_objective(text) for text in objectives or ["median_us"]]
+    parallel = len(settings.gpus) or settings.jobs or 1
+    with (
+        ResultStore(path) as store,
+        Progress(space.file.name, trials * len(space.sizes)) as progress,
+        Engine(settings, store, progress, cluster) as engine,
+    ):
+        found = guided(
+            SearchSpace(axes, space.sizes),
+            lambda requests: engine.evaluate([space.point(one.axes, one.sizes, space.architectures[0]) for one in requests]),
+            sampler=sampler,  # type: ignore[arg-type]  # click.Choice allows these only
+            trials=trials, seed=seed, objectives=goals, parallel=parallel,
+        )  # fmt: skip
+    if not as_json and found.front:
+        click.echo("Best of the search: " + "; ".join(f"{goal}" for goal in goals))
+        for trial in found.front:
+            values = ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(goals, trial.values, strict=True))
+            click.echo(f"  {trial.results[0].instance}: {values}")
+    _finish(context, space, engine, path, writers, as_json)
+
+
+def _finish(
+    context: click.Context, space: Space, engine: Engine, path: Path, writers: Exports, as_json: bool, left_out: int = 0
+) -> None:
+    """Writes the exports, prints the summary, and exits with what it says."""
+    from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
+
+    results = list(engine.results.values())
+    for write, target in writers:
+        write(results, target)
+    if as_json:
+        print_json(
+            {
+                "sweep": space.file.name,
+                "stage": str(space.stage),
+                "points": len(results),
+                "duplicates": engine.duplicates,
+                "known": engine.reused,
+                "left_out": left_out,
+                "interrupted": engine.interrupted,
+                "counts": by_reason(results),
+                "best": [result.digest for result in best_points(results)],
+                "results": [result.to_json() for result in results],
+            }
+        )
+    else:
+        if results:
+            print_counts(results)
+            print_best(results)
+        more = [
+            f"{engine.reused:,} known before" if engine.reused else "",
+            f"{engine.duplicates:,} more the same as others" if engine.duplicates else "",
+            f"{left_out:,} left out by --where" if left_out else "",
+        ]
+        click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {path}")
+    if engine.interrupted:
+        click.echo("Interrupted: the same command goes on from here.", err=True)
+        context.exit(EXIT_INTERRUPTED)
+    if any(result.failed for result in results):
+        context.exit(EXIT_FAILED)
+
+
+def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool) -> None:
+    """Checks every point and runs none."""
+    from dataclasses import replace
+
+    from gemmgen.cli.sweep_output import by_reason, print_counts, totals
+    from gemmgen.sweep.engine import Engine
+    from gemmgen.sweep.estimate import estimate
+    from gemmgen.sweep.progress import Progress, clock
+    from gemmgen.sweep.records import Status
+    from gemmgen.sweep.store import ResultStore
+
+    stored: list[PointResult] = []
+    if path.exists():
+        with ResultStore(path, read_only=True) as store:
+            stored = store.all()
+    check_only = replace(settings, check_only=True)
+    with Progress(selection.space.file.name, selection.most) as progress, Engine(check_only, None, progress) as engine:
+        engine.evaluate(selection)
+    results = list(engine.results.values())
+    known = {result.digest for result in stored}
+    waiting = [result for result in results if result.status is Status.CORRECT and result.digest not in known]
+    conditions = settings.conditions
+    jobs = settings.jobs or _cpus()
+    expected = estimate(waiting, stored, conditions.stage, conditions.backend, conditions.cases, jobs, len(settings.gpus))
+    if as_json:
+        print_json(
+            {
+                "sweep": selection.space.file.name,
+                "stage": str(conditions.stage),
+                "combinations": len(selection.space),
+                "points": len(results),
+                "duplicates": engine.duplicates,
+                "left_out": selection.left_out,
+                "known": len([result for result in results if result.digest in known]),
+                "to_run": len(waiting),
+                "interrupted": engine.interrupted,
+                "counts": by_reason(results),
+                "estimate": {
+                    "seconds": expected.seconds,
+                    "stages": {str(stage): seconds for stage, seconds in expected.stages.items()},
+                    "measured": {str(stage): number for stage, number in expected.measured.items()},
+                },
+            }
+        )
+        return
+    if results:
+        print_counts(results)
+    accepted = sum(result.status is Status.CORRECT for result in results)
+    click.echo(f"\n{totals(results)}".replace(f"{accepted:,} correct", f"{accepted:,} accepted"))
+    if engine.duplicates:
+        click.echo(f"{engine.duplicates:,} more combinations are the same as others.")
+    if selection.left_out:
+        click.echo(f"{selection.left_out:,} are left out by --where.")
+    click.echo(f"{len(waiting):,} are to be run up to {conditions.stage}; {accepted - len(waiting):,} have a result in {path} already.")
+    parts = [
+        f"{stage} {clock(seconds)} ({f'{expected.measured[stage]:,} measured' if expected.measured[stage] else 'a guess'})"
+        for stage, seconds in expected.stages.items()
+    ]
+    if parts and waiting:
+        workers = f"{jobs} processes" + (f" and {len(settings.gpus)} GPUs" if settings.gpus else "")
+        click.echo(f"Time: about {clock(expected.seconds)} with {workers}; summed over points: {', '.join(parts)}.")
+
+
+def _show_stored(results_path: str | None, writers: Exports, as_json: bool) -> None:
+    """Exports what a results file holds, and sums it up."""
+    from gemmgen.cli.sweep_output import print_best, print_counts, totals
+    from gemmgen.sweep.store import ResultStore
+
+    if results_path is None:
+        raise click.UsageError("name a SWEEP to run, or --results FILE to show and export what it holds")
+    with ResultStore(results_path, read_only=True) as store:
+        results = store.all()
+    for write, target in writers:
+        write(results, target)
+    if as_json:
+        print_json([result.to_json() for result in results])
+        return
+    if results:
+        print_counts(results)
+        print_best(results)
+    click.echo(f"\n{totals(results)}. From {results_path}")
+
+
+def _writers(exports: Sequence[str]) -> Exports:
+    """What ``--export`` asks for, before anything is run."""
+    if not exports:
+        return []
+    from gemmgen.sweep.exports import EXPORTS
+
+    chosen = []
+    for text in exports:
+        form, separator, path = text.partition("=")
+        if not separator or not path or form not in EXPORTS:
+            raise click.UsageError(f"--export {text!r}: expected FORMAT=FILE, with a format of {', '.join(EXPORTS)}")
+        chosen.append((EXPORTS[form], Path(path)))
+    return chosen
+
+
+def _require_one_way(sample: int | None, where: str | None, search: str | None, dry_run: bool) -> None:
+    if search is not None and (sample is not None or where is not None or dry_run):
+        raise click.UsageError("--search chooses points itself: it goes without --sample, --where and --dry-run")
+
+
+def _cluster(address: str | None, memory_gib: float | None) -> Cluster | None:
+    if address is None:
+        return None
+    from gemmgen.sweep.cluster import Cluster
+
+    return Cluster(address, int((memory_gib or 0) * 2**30))
+
+
+def _cpus() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))

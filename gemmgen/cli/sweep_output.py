@@ -1,0 +1,96 @@
+"""How the end of a sweep is shown: its points by status and reason, and the best of them on each problem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.output import Column, count, counted, print_table, rate, styled
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gemmgen.sweep.records import PointResult
+
+BEST = 3
+"""Points that are shown for each problem."""
+
+_STYLES = {"correct": "green", "constraints": "dim", "timeout": "red", "runtime": "red", "compile": "red", "correctness": "bold red"}
+
+
+def by_reason(results: Sequence[PointResult]) -> list[dict[str, Any]]:
+    """How many points ended in each status for each reason, with an example; right ones first, then the commonest."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    examples: dict[tuple[str, str, str], str] = {}
+    for result in results:
+        key = (str(result.status), result.reason_code, str(result.stage))
+        counts[key] += 1
+        examples.setdefault(key, result.reason.split("\n", 1)[0])
+    ordered = sorted(counts.items(), key=lambda item: (item[0][0] != "correct", item[0][0] == "constraints", -item[1], item[0]))
+    return [
+        {"status": status, "stage": stage, "reason_code": code, "points": number, "example": examples[status, code, stage]}
+        for (status, code, stage), number in ordered
+    ]
+
+
+def best_points(results: Sequence[PointResult], most: int = BEST) -> list[PointResult]:
+    """The fastest right points of each problem and device, best first."""
+    groups: dict[Any, list[PointResult]] = {}
+    for result in results:
+        if result.status == "correct" and "median_us" in result.metrics:
+            groups.setdefault((result.kind, result.device, *result.problem.items()), []).append(result)
+    return [
+        result for group in groups.values() for result in sorted(group, key=lambda one: one.metrics["median_us"])[:most]
+    ]
+
+
+def print_counts(results: Sequence[PointResult]) -> None:
+    """The table of statuses and reasons."""
+    rows: list[list[str | Text]] = [
+        [
+            styled(line["status"], _STYLES[line["status"]]), line["stage"], count(line["points"]), line["reason_code"],
+            _shortened(line["example"]),
+        ]
+        for line in by_reason(results)
+    ]  # fmt: skip
+    print_table(
+        [Column("status"), Column("at"), Column("points", "right"), Column("reason"), Column("for example", folds=True)], rows
+    )
+
+
+def print_best(results: Sequence[PointResult]) -> None:
+    """The fastest points of each problem; nothing if none was timed."""
+    best = best_points(results)
+    if not best:
+        return
+    rows: list[list[str | Text]] = []
+    for result in best:
+        metrics = result.metrics
+        peer = metrics.get("peer_us")
+        rows.append(
+            [
+                ",".join(map(str, result.problem.values())),
+                result.instance,
+                f"{metrics['median_us']:.2f}",
+                rate(metrics.get("operations_per_second", 0.0), "op/s"),
+                f"{peer / metrics['median_us']:.2f}x" if peer else "",
+                f"{metrics.get('registers', 0):.0f}",
+            ]
+        )
+    click.echo("\nThe fastest:\n")
+    columns = [Column("size"), Column("instance", folds=True), Column("µs", "right"), Column("rate", "right")]
+    print_table([*columns, Column("peer", "right"), Column("registers", "right")], rows)
+
+
+def totals(results: Sequence[PointResult]) -> str:
+    """``120 points: 80 correct, 38 constraints, 2 runtime``."""
+    counts = Counter(str(result.status) for result in results)
+    ordered = [status for status in _STYLES if counts[status]]
+    return f"{counted(len(results), 'point')}: {', '.join(f'{count(counts[status])} {status}' for status in ordered) or 'nothing ran'}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 160 else f"{text[:156]} ..."

@@ -1,0 +1,52 @@
+"""Which points of a space a run takes: all of them, those for which an expression holds, or a random sample of either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.sweep.expression import Expression
+from gemmgen.sweep.point import Conditions, selects
+from gemmgen.sweep.records import SweepError
+from gemmgen.sweep.space import Point, Space
+
+MAXIMUM_POINTS = 1_000_000
+"""Spaces beyond this are not enumerated."""
+
+
+@dataclass
+class Selection:
+    """Iterates over the chosen points once, and counts those that it leaves out."""
+
+    space: Space
+    conditions: Conditions
+    where: Expression | None = None
+    sample: int | None = None
+    seed: int = 0
+    left_out: int = 0
+    """Points seen so far for which ``where`` does not hold."""
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.space) > MAXIMUM_POINTS and self.sample is None:
+            raise SweepError(
+                f"{self.space.file.name} has {len(self.space):,} points, too many to try all of them: "
+                "take --sample N, or --search tpe --trials N"
+            )
+
+    @property
+    def most(self) -> int:
+        """How many points there can be, given what is known so far."""
+        rest = len(self.space) - self.left_out
+        return rest if self.sample is None else min(self.sample, rest)
+
+    def __iter__(self) -> Iterator[Point]:
+        for number in self.space.numbers(None if self.sample is None else self.seed):
+            if self.taken == self.sample:
+                return
+            point = self.space[number]
+            if self.where is not None and not selects(point, self.where, self.conditions):
+                self.left_out += 1
+                continue
+            self.taken += 1
+            yield point
