@@ -70,7 +70,8 @@ def draw_colored(canvas: Canvas, division: Division, place: Frame, members: int)
 
 
 def _draw_share(canvas: Canvas, share: Share, place: Frame, kind: str, owner: str, *, everywhere: bool = False) -> None:
-    steps, labels = [], []
+    steps: list[str] = []
+    labels: list[tuple[float, float, str]] = []
     for rectangle in share.rectangles:
         x, y, width, height = place.box(rectangle)
         steps.append(f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z")

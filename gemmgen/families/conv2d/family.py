@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.drawing.pictures import Picture
+
 
 class Conv2dFamily(Family):
     """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z)."""
@@ -77,3 +79,8 @@ class Conv2dFamily(Family):
 
 
 family = Conv2dFamily()
+
+    def pictures(self, plan: Conv2dPlan) -> list[Picture]:
+        from gemmgen.families.conv2d.pictures import conv2d_pictures
+
+        return conv2d_pictures(plan)

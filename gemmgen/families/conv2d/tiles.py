@@ -162,26 +162,40 @@ def exchange_swizzle(channels_are_rows: bool, lane: LaneOutput) -> str:
     return "(2 * pixel + pixel % 2) % 8" if lane.quads_apart == 4 else "pixel % 2 * 4 + pixel / 2 % 2 * 2"
 
 
+Place = tuple[int, int]
+"""Pixel and channel of one result."""
+
+
+def exchange_places(channels_are_rows: bool, lane: LaneOutput) -> tuple[list[list[Place]], list[list[Place]]]:
+    """The first result that each lane writes, for each of a warp's stores in one exchange, and that it reads, for each load."""
+    writes: list[list[Place]] = []
+    for block in range(4):
+        for element in (0, 1) if channels_are_rows else (0,):
+            held = [accumulator(member, element) for member in range(WARP)]
+            if channels_are_rows:
+                writes.append([(column, block * BLOCK + row) for row, column in held])
+            else:
+                writes.append([(row, block * BLOCK + column) for row, column in held])
+    reads = [
+        [(member // 4, member % 4 * lane.lane_stride + quad * lane.quads_apart) for member in range(WARP)] for quad in (0, 1)
+    ]
+    return writes, reads
+
+
+def exchange_write_bytes(channels_are_rows: bool) -> int:
+    """Bytes that a lane writes at a time: neighbouring columns of its accumulators if those are channels."""
+    return 4 if channels_are_rows else 8
+
+
 def exchange_costs(channels_are_rows: bool, lane: LaneOutput) -> tuple[SharedAccessCost, SharedAccessCost]:
     """Cost of all that a warp writes, and of all that it reads, in one exchange."""
-    writes: list[tuple[Sequence[int], int]] = []
-    for block in range(4):
-        if channels_are_rows:
-            for element in (0, 1):
-                held = [accumulator(member, element) for member in range(WARP)]
-                writes.append(([exchange_offset(column, block * BLOCK + row, True, lane) for row, column in held], 4))
-        else:
-            held = [accumulator(member, 0) for member in range(WARP)]
-            writes.append(([exchange_offset(row, block * BLOCK + column, False, lane) for row, column in held], 8))
-    reads = [
-        [
-            exchange_offset(member // 4, member % 4 * lane.lane_stride + quad * lane.quads_apart, channels_are_rows, lane)
-            for member in range(WARP)
-        ]
-        for quad in (0, 1)
-    ]
+    writes, reads = (
+        [[exchange_offset(pixel, channel, channels_are_rows, lane) for pixel, channel in places] for places in accesses]
+        for accesses in exchange_places(channels_are_rows, lane)
+    )
+    width = exchange_write_bytes(channels_are_rows)
     return (
-        _sum([shared_access_cost(offsets, width, store=True) for offsets, width in writes]),
+        _sum([shared_access_cost(offsets, width, store=True) for offsets in writes]),
         _sum([shared_access_cost(offsets, VECTOR_BYTES, store=False) for offsets in reads]),
     )
 

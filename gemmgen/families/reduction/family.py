@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.drawing.pictures import Picture
+
 TYPICAL = {
     "all": (1, 1 << 24, 1),
     "rows": (1 << 14, 1 << 10, 1),
@@ -82,6 +84,11 @@ class ReductionFamily(Family):
         from gemmgen.families.reduction.explain import explain_reduction
 
         return explain_reduction(plan)
+
+    def pictures(self, plan: ReductionPlan) -> list[Picture]:
+        from gemmgen.families.reduction.pictures import reduction_pictures
+
+        return reduction_pictures(plan)
 
     def peer(
         self, plan: ReductionPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]
