@@ -143,9 +143,9 @@ class CHost:
         standard = ["gcc", "-std=c99"] if language == "c" else ["g++", "-std=c++11"]
         build([
             compiler(standard[0]), standard[1], *WARNINGS, "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=all",
-            *include, f"-I{folder}", source, "-o", library, f"-L{folder}", "-lcuda", f"-Wl,-rpath,{folder}",
+            *include, f"-I{folder}", source, "-o", library, fake,
         ])  # fmt: skip
-        self.driver = ctypes.CDLL(str(fake), mode=ctypes.RTLD_GLOBAL)
+        self.driver = ctypes.CDLL(str(fake))
         self.library = ctypes.CDLL(str(library))
         self.events = (Event * 64).in_dll(self.driver, "fake_events")
         self.event_count = ctypes.c_int.in_dll(self.driver, "fake_event_count")
