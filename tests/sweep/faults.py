@@ -1,0 +1,99 @@
+"""Stage functions for workers that do what must not harm a sweep. What a point does is its label."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gemmgen.api
+from gemmgen.compiler import Binary, compile_source
+from gemmgen.families.base import KernelPlan
+from gemmgen.rendering import render
+from gemmgen.sweep.point import Conditions, Ending, Enter, Prepared
+from gemmgen.sweep.point import execute as really_execute
+from gemmgen.sweep.records import Stage, Status
+
+MODULE = "sweep.faults"
+NOTES = "SWEEP_TEST_NOTES"
+"""A folder where workers leave a file for each stage of each point that they begin."""
+
+Job = tuple[Prepared, Conditions, tuple[Stage, ...]]
+
+
+def execute(job: Job, enter: Enter) -> Ending:
+    """Ends well at once, unless the label says otherwise."""
+    prepared, _, stages = job
+    label = prepared.spec["label"]
+    for stage in stages:
+        enter(stage)
+        note(f"{prepared.instance}-{'x'.join(map(str, prepared.problem.values()))}-{stage}-{time.monotonic_ns()}", str(os.getpid()))
+        if stage is stages[-1]:
+            DEEDS.get(label, lambda: None)()
+    stage = stages[-1]
+    lost = label == "lost" and stage is Stage.VERIFY
+    metrics = {"median_us": 1.0} if stage is Stage.BENCH else {f"{stage}_ran": 1.0}
+    return Ending(stage, Status.RUNTIME if lost else Status.CORRECT, "the context is gone" if lost else "", "", metrics, context_lost=lost)
+
+
+def execute_wrong(job: Job, enter: Enter) -> Ending:
+    """The real stages, on kernels that subtract where they should add."""
+    compile_plan = gemmgen.api.compile_plan
+
+    def compile_wrongly(plan: KernelPlan) -> Binary:
+        if plan.spec.label != "wrong":
+            return compile_plan(plan)
+        text = render(plan).text
+        planted = text.replace("fmaf(", "-fmaf(")
+        assert planted != text
+        return compile_source(planted, architecture=plan.architecture.name, options=gemmgen.api.COMPILE_OPTIONS)
+
+    gemmgen.api.compile_plan = compile_wrongly
+    try:
+        return really_execute(job, enter)
+    finally:
+        gemmgen.api.compile_plan = compile_plan
+
+
+def prepare_badly(job: Any, enter: Enter) -> Prepared:
+    """Checks that hang."""
+    enter(Stage.CHECK)
+    time.sleep(600)
+    raise AssertionError
+
+
+def note(name: str, text: str) -> None:
+    if folder := os.environ.get(NOTES):
+        (Path(folder) / name).write_text(text)
+
+
+def hang() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note("child", str(child.pid))
+    time.sleep(600)
+
+
+def segfault() -> None:
+    print("something odd happened here", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leak() -> None:
+    keep = []
+    for _ in range(1 << 20):
+        keep.append(bytearray(64 << 20))
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def stumble() -> None:
+    raise ValueError("this stage has a bug")
+
+
+DEEDS = {"hang": hang, "segfault": segfault, "leak": leak, "leave": leave, "stumble": stumble, "slow": lambda: time.sleep(0.2)}
