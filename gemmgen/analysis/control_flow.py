@@ -39,6 +39,8 @@ def find_loops(function: Sequence[Instruction]) -> list[Loop]:
     that are the loops inside, and so on. Code that control does not come to is in no loop: the branch to itself that fills
     the end of a function. A call counts as one instruction; what it calls is looked at as a function of its own.
     """
+    if not function:
+        return []
     starts = _block_starts(function)
     blocks = [range(start, end) for start, end in zip(starts, [*starts[1:], len(function)], strict=True)]
     edges = _edges(function, blocks)
@@ -52,7 +54,7 @@ def _is_subroutine(instruction: Instruction) -> bool:
 
 
 def _block_starts(function: Sequence[Instruction]) -> list[int]:
-    starts = {0} if function else set()
+    starts = {0}
     for index, instruction in enumerate(function):
         if instruction.labels:
             starts.add(index)

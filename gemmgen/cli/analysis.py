@@ -27,9 +27,11 @@ _RESOURCES = {
 def sections_of(analysis: Analysis) -> list[Section]:
     """All but memory traffic, whose table follows."""
     sections = []
-    several = len(analysis.kernels) > 1
+    numbers = _numbers(analysis)
+    if len(numbers) > 1:
+        sections.append(Section("Kernels", tuple((number, entry) for entry, number in numbers.items())))
     for kernel in analysis.kernels:
-        suffix = f" of {kernel.entry}" if several else ""
+        suffix = f" of kernel {numbers[kernel.entry]}" if len(numbers) > 1 else ""
         occupancy = _occupancy(analysis, kernel, analysis.more_blocks[kernel.entry])
         sections.append(Section(f"Occupancy{suffix}", tuple(occupancy)))
         if analysis.code is not None:
@@ -42,6 +44,11 @@ def sections_of(analysis: Analysis) -> list[Section]:
     sections.append(Section(f"Filling the {analysis.device.name}", tuple(_filling(analysis))))
     sections.append(Section(f"Roofs of the {analysis.device.name}", tuple(_roofs(analysis))))
     return sections
+
+
+def _numbers(analysis: Analysis) -> dict[str, str]:
+    """What each kernel is called here, by its entry, whose name is long."""
+    return {kernel.entry: str(number) for number, kernel in enumerate(analysis.kernels, 1)}
 
 
 def _occupancy(analysis: Analysis, kernel: Residency, more: MoreBlocks) -> Lines:
@@ -116,12 +123,13 @@ def _banks(analysis: Analysis, code: KernelCode, main: MainLoop) -> Lines:
 
 
 def _filling(analysis: Analysis) -> Lines:
+    numbers = _numbers(analysis)
     lines = [("problem", _problem(analysis))]
     padding = "all of them on the problem itself" if analysis.tile_efficiency > 0.99995 else "the rest on padding of tiles"
     unit = operation_unit(analysis.roofs.cost.unit)
     lines.append(("operations", f"{rate(analysis.executed_operations, unit)} executed, {analysis.tile_efficiency:.1%} useful: {padding}"))
     for waves in analysis.waves:
-        label = "blocks" if len(analysis.waves) == 1 else f"blocks of {waves.entry}"
+        label = "blocks" if len(analysis.waves) == 1 else f"blocks of kernel {numbers[waves.entry]}"
         if not waves.blocks_per_wave:
             lines.append((label, f"{count(waves.blocks)}: none fits on an SM"))
             continue

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.options import architecture_option, complete_device, complete_spec, json_option, parse_size, set_option
-from gemmgen.cli.output import count, duration, operation_unit, print_json, print_rich, rate
+from gemmgen.cli.output import count, duration, operation_unit, print_json, rate
+from gemmgen.cli.sections import print_sections
 from gemmgen.cli.selection import find_specs, plan_specs
 from gemmgen.errors import SpecError
 from gemmgen.families.base import Section
@@ -52,7 +53,7 @@ def command(
     if as_json:
         print_json(_to_json(plan, problem, device, sections))
     else:
-        _print_sections(plan.name, sections)
+        print_sections(plan.name, sections)
 
 
 def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> Section:
@@ -114,23 +115,3 @@ def _to_json(plan: KernelPlan, problem: dict[str, int], device: Device, sections
         "binding": roofs.binding,
         "least_seconds": roofs.least_seconds,
     }
-
-
-def _print_sections(name: str, sections: Sequence[Section]) -> None:
-    from rich.console import Group, RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(name, style="bold cyan")]
-    for section in sections:
-        parts += [Text(""), Text(section.title, style="bold")]
-        labelled = any(label for label, _ in section.lines)
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=2)
-        if labelled:
-            grid.add_column(style="cyan", overflow="fold", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for label, text in section.lines:
-            grid.add_row("", *([Text(label)] if labelled else []), Text(text))
-        parts.append(grid)
-    print_rich(Group(*parts))
