@@ -8,6 +8,7 @@ functions ``min max abs len``.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import reprlib
 from collections.abc import Callable, Mapping
@@ -179,7 +180,8 @@ class Expression:
         return self._bounded(_BINARY[type(op)](left, right))
 
     def _bounded(self, number: Any) -> Any:
-        if isinstance(number, complex) or (isinstance(number, int) and abs(number) > LARGEST_NUMBER):
+        infinite = isinstance(number, float) and not math.isfinite(number)
+        if infinite or isinstance(number, complex) or (isinstance(number, int) and abs(number) > LARGEST_NUMBER):
             raise self._error("a number is too large, or not real")
         return number
 

@@ -164,8 +164,8 @@ class ResultStore:
             raise SweepError(f"{self.path}: the results file cannot be used: {error}") from None
         except sqlite3.DatabaseError as error:
             raise SweepError(f"{self.path}: the results file is damaged ({error}); move it away, or name another one") from None
-        except OSError as error:
-            raise SweepError(f"{self.path}: the results file cannot be used: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:
+            raise SweepError(f"{self.path}: the results file cannot be used: {getattr(error, 'strerror', None) or error}") from None
 
     def _decode(self, text: str) -> PointResult:
         try:

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmgen.sweep.records import SweepError
+from gemmgen.sweep.store import ResultStore
+
+from .helpers import result
+
+
+def test_what_was_appended_comes_back_in_order(tmp_path: Path) -> None:
+    kept = [result("a"), result("b", metrics={"worst_ratio": float("inf")}, reason="ß\n\0\ud800"), result("a", "other")]
+    with ResultStore(tmp_path / "deep" / "results") as store:
+        for one in kept:
+            store.append(one)
+    with ResultStore(tmp_path / "deep" / "results") as store:
+        assert store.all() == kept
+        assert store.all("other") == [kept[2]] and store.all("none") == []
+        assert store.get("a") == kept[2] and store.get("a", "trial") == kept[0] and store.get("c") is None
+        assert store.sweeps() == ["other", "trial"]
+
+
+def test_a_newer_result_of_the_same_point_takes_the_place_of_the_older(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "results") as store:
+        for axes in ({"a": 1}, {"a": 1, "b": 2}):
+            store.append(result(axes=axes))
+        assert [one.axes for one in store.all()] == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize("content", [b"", b"digest,status\n", b"SQLite format 3\0", os.urandom(5000)], ids=["empty", "csv", "cut", "noise"])
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(content)
+    with pytest.raises(SweepError, match="results"):
+        ResultStore(path)
+    assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE results (digest)")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(SweepError, match="not made by gemmgen"):
+        ResultStore(path)
+    assert path.read_bytes() == before
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    ResultStore(tmp_path / "results").close()
+    with sqlite3.connect(tmp_path / "results") as later:
+        later.execute("PRAGMA user_version = 2")
+    later.close()
+    with pytest.raises(SweepError, match="format 2"):
+        ResultStore(tmp_path / "results")
+
+
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    with ResultStore(path) as store:
+        for number in range(200):
+            store.append(result(str(number)))
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(SweepError, match=r"results.*damaged"), ResultStore(path) as store:
+        store.all()
+
+
+def test_a_record_that_is_no_result_is_an_error(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "results") as store:
+        store.append(result())
+    with sqlite3.connect(tmp_path / "results") as other:
+        other.execute("""UPDATE results SET record = '{"status": "fine"}'""")
+    other.close()
+    with ResultStore(tmp_path / "results") as store, pytest.raises(SweepError, match="no result"):
+        store.all()
+
+
+@pytest.mark.parametrize("path", [".", "results/below", "a\0b", "x" * 300], ids=["folder", "below a file", "nul", "long"])
+def test_a_path_that_cannot_be_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results").write_text("")
+    with pytest.raises(SweepError):
+        ResultStore(path)
+
+
+def test_reading_needs_a_file_and_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="no such results file"):
+        ResultStore(tmp_path / "results", read_only=True)
+    assert not list(tmp_path.iterdir())
+
+
+def _append(path: Path, sweep: str, count: int) -> None:
+    with ResultStore(path) as store:
+        for number in range(count):
+            store.append(result(f"{sweep}-{number}", sweep))
+
+
+def test_processes_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append, args=(tmp_path / "results", f"sweep{number}", 50)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    with ResultStore(tmp_path / "results") as store:
+        assert len(store.all()) == 150
+        assert all(len(store.all(f"sweep{number}")) == 50 for number in range(3))
+
+
+WRITE_FOREVER = """
+import sys
+from sweep.helpers import result
+from gemmgen.sweep.store import ResultStore
+store = ResultStore(sys.argv[1])
+for number in range(10**9):
+    store.append(result(f"{sys.argv[2]}-{number}"))
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_appended(tmp_path: Path) -> None:
+    kept: set[str] = set()
+    for run in range(5):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITE_FOREVER, str(tmp_path / "results"), str(run)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.01 * run)
+        writer.send_signal(signal.SIGKILL)
+        kept |= {f"{run}-{number}" for number in [0, *(int(line) for line in writer.stdout if line.endswith("\n"))]}
+        writer.wait()
+        with ResultStore(tmp_path / "results") as store:
+            assert kept <= {one.digest for one in store.all()}
