@@ -32,7 +32,7 @@ class Group(SpecModel):
     """Names of specs below the folder of the list, without ``.yaml``; ``*`` stands for anything but a slash."""
     sizes: tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...], ...] = ()
     """Sizes that the instances are timed on, in their family's order; without any, their typical one."""
-    dimensions: dict[str, Annotated[int, Field(ge=0, strict=True)]] = {}
+    dimensions: dict[str, Annotated[int, Field(ge=0, strict=True)]] = Field(default_factory=dict)
     """Values of dimensions that the sizes leave open."""
 
 
@@ -77,7 +77,8 @@ class Instance:
         return render(self.plan)
 
     def problems(self) -> list[dict[str, int]]:
-        """All dimensions of the problems that stand for the instance: those of its group that it takes, else its typical one."""
+        """All dimensions of the problems that stand for the instance: those of its group that it takes, or its typical one
+        if the group names none."""
         family, plan = family_of(self.spec), self.plan
         typical = family.instance_sizes(plan)
         found = []

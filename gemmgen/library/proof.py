@@ -80,9 +80,8 @@ def traffic(plan: KernelPlan, counted: CaseCounters) -> dict[str, Any]:
     sites = []
     for line in counters.memory_lines:
         site: dict[str, Any] = {"line": line.line}
-        for space, kinds in (("shared", line.tally.shared_memory), ("global", line.tally.global_memory)):
-            if kinds:
-                site[space] = {kind: tally.to_json() for kind, tally in sorted(kinds.items())}
+        tally = line.tally.to_json()
+        site |= {space: tally[f"{space}_memory"] for space in ("shared", "global") if tally[f"{space}_memory"]}
         sites.append(site)
     total = counters.total
     return {

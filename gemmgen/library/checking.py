@@ -1,0 +1,175 @@
+"""Proves that the library is current: every file is what a build would make, and a sample of it is compiled and verified again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gemmgen.errors import EnvironmentMissing, GemmgenError
+from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
+from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest
+from gemmgen.library.digests import cases_digest, digest
+from gemmgen.library.evidence import EMULATOR_FILE, Evidence, emulator_evidence, read_evidence
+from gemmgen.library.facts import Facts
+from gemmgen.library.folder import EVIDENCE, LibraryFolder
+from gemmgen.library.json_text import to_text
+from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.proof import prove
+from gemmgen.library.workers import cpus, run_tasks
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not as it should be, below the library's folder."""
+
+    file: str
+    state: str
+    """``missing``, ``stale``, ``extra``, ``unverified`` or ``wrong``."""
+    why: str
+
+
+@dataclass
+class CheckReport:
+    """What a check found."""
+
+    files: int = 0
+    """Files that should be there."""
+    compiled: int = 0
+    """Certificates whose binary facts were held against the compiler."""
+    verified: int = 0
+    """Programs that were verified again."""
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+
+def check(
+    listing: Listing, folder: LibraryFolder, *, sample: int | None = 6, jobs: int | None = None, progress: Progress = lambda *_: None
+) -> CheckReport:
+    """Compares the library in ``folder`` with its list, and compiles and verifies ``sample`` instances again (None: all).
+
+    Which ones depends on the sources alone. Without the compiler that the list names nothing is compiled, which the notes say.
+    """
+    report, jobs = CheckReport(), jobs or cpus()
+    if not folder.path.is_dir():
+        report.problems.append(Problem(".", "missing", f"there is no folder {folder.path}"))
+        return report
+    evidence = read_evidence(folder.evidence)
+    facts = keep_facts(listing, folder, listing.targets())
+    _compare_files(listing, folder, facts, evidence, report)
+    _compare_evidence(listing, folder, facts, evidence, report)
+    if not compiler_fits(listing):
+        needs = how_to_get_compiler(listing)
+        report.notes.append(f"sources, certificates and manifest were compared; nothing was compiled, which needs {needs}")
+        return report
+    ordered = sorted(listing.instances, key=lambda instance: digest(instance.source.digest))
+    _check_again(listing, ordered[:sample], facts, evidence, report, jobs, progress)
+    return report
+
+
+def _compare_files(
+    listing: Listing, folder: LibraryFolder, facts: dict[tuple[str, str], Facts], evidence: Evidence, report: CheckReport
+) -> None:
+    """Holds every file against what a build would write."""
+    expected: dict[str, str | None] = {MANIFEST: to_text(make_manifest(listing))}
+    for instance, architecture, _ in listing.targets():
+        expected[instance.source.file_name] = instance.source.text
+        known = facts.get((instance.name, architecture))
+        name, text = certificate_name(instance.name, architecture), None
+        if known is not None:
+            certificate = make_certificate(listing, instance, architecture, known, evidence)
+            text = to_text(certificate)
+            report.problems += [Problem(name, "wrong", why) for why in failures(certificate)]
+        expected[name] = text
+    report.files = len(expected)
+    for name, text in sorted(expected.items()):
+        found = folder.text(name)
+        if found is None:
+            report.problems.append(Problem(name, "missing", "the list of the library asks for it"))
+        elif text is None:
+            report.problems.append(Problem(name, "stale", "it is about another source, other options or another compiler"))
+        elif found != text:
+            report.problems.append(Problem(name, "stale", _first_difference(found, text)))
+    report.problems += [
+        Problem(name, "extra", "no instance on the list needs it") for name in folder.own_files() if name not in expected
+    ]
+
+
+def _compare_evidence(
+    listing: Listing, folder: LibraryFolder, facts: dict[tuple[str, str], Facts], evidence: Evidence, report: CheckReport
+) -> None:
+    """Every program has been verified on the emulator, and the file says nothing of others."""
+    used = {}
+    for instance, architecture, plan in listing.targets():
+        known = facts.get((instance.name, architecture))
+        if known is None:
+            continue
+        key = (known.program, cases_digest(plan))
+        if key in evidence.emulator:
+            used[key] = evidence.emulator[key]
+        else:
+            why = "there is no record of a verification of this program on these cases"
+            report.problems.append(Problem(certificate_name(instance.name, architecture), "unverified", why))
+    found = folder.text(f"{EVIDENCE}/{EMULATOR_FILE}")
+    if found is not None and not report.problems and found != emulator_evidence(used.values()):
+        why = "it holds records that no instance needs, or is not written as gemmgen writes it"
+        report.problems.append(Problem(f"{EVIDENCE}/{EMULATOR_FILE}", "stale", why))
+
+
+def _check_again(
+    listing: Listing, instances: list[Instance], facts: dict[tuple[str, str], Facts], evidence: Evidence,
+    report: CheckReport, jobs: int, progress: Progress,
+) -> None:  # fmt: skip
+    """Compiles instances for all their architectures and verifies each program that came out."""
+    targets = [(instance, name, plan) for instance in instances for name, plan in instance.plans.items()]
+    try:
+        compiled = compile_facts(listing, targets, jobs, progress)
+    except EnvironmentMissing as error:
+        report.notes.append(str(error))
+        return
+    programs: dict[str, tuple[Instance, str]] = {}
+    for instance, architecture, _ in targets:
+        recorded, fresh = facts.get((instance.name, architecture)), compiled[instance.name, architecture]
+        if recorded is None:
+            continue
+        report.compiled += 1
+        name = certificate_name(instance.name, architecture)
+        if (recorded.program, recorded.code) != (fresh.program, fresh.code):
+            report.problems.append(Problem(name, "wrong", "the compiler makes other PTX of the source than it was certified with"))
+        elif recorded.kernels != fresh.kernels and not (recorded.spills or fresh.spills):
+            report.problems.append(Problem(name, "wrong", "registers or memory are not what the compiler says"))
+        else:
+            programs.setdefault(fresh.program, (instance, architecture))
+    tasks = list(programs.values())
+    for done, (index, result) in enumerate(run_tasks(prove, [(instance.path, name) for instance, name in tasks], jobs)):
+        progress("verifying", done + 1, len(tasks))
+        instance, architecture = tasks[index]
+        name = certificate_name(instance.name, architecture)
+        if isinstance(result, GemmgenError):
+            report.problems.append(Problem(name, "wrong", str(result)))
+            continue
+        if isinstance(result, Exception):
+            raise result
+        report.verified += 1
+        recorded_run = evidence.emulator.get((result["program"], result["cases"]))
+        if recorded_run is not None and recorded_run["traffic"] != result["traffic"]:
+            why = "the emulator counts other wavefronts or sectors than the record of evidence says"
+            report.problems.append(Problem(name, "wrong", why))
+
+
+def _first_difference(found: str, expected: str) -> str:
+    """Where two texts part, in words."""
+    for number, (got, need) in enumerate(zip(found.splitlines(), expected.splitlines(), strict=False), start=1):
+        if got != need:
+            return f"line {number} is {_short(got)}, a build writes {_short(need)}"
+    return f"it has {len(found.splitlines())} lines, a build writes {len(expected.splitlines())}"
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return repr(line if len(line) <= 60 else f"{line[:57]}...")

@@ -1,0 +1,56 @@
+"""Runs tasks in parallel processes; what fails in one of them is handed back in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def cpus() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_tasks(
+    function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int
+) -> Iterator[tuple[int, Result | Exception]]:
+    """Calls ``function(*task)`` for every task; yields the task's index and the result, or the error, as they are done.
+
+    With more than one job the calls take place in processes of their own, so that function, tasks and results must pickle. They
+    are ended when the caller stops early.
+    """
+    if min(jobs, len(tasks)) <= 1:
+        for index, task in enumerate(tasks):
+            try:
+                yield index, function(*task)
+            except Exception as failure:
+                yield index, failure
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    # Spawned, because the compiler's library, once loaded, need not survive a fork.
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=_begin)
+    try:
+        futures = {pool.submit(function, *task): index for index, task in enumerate(tasks)}
+        for future in as_completed(futures):
+            error = future.exception()
+            if isinstance(error, Exception):
+                yield futures[future], error
+            else:
+                yield futures[future], future.result()
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """An interrupt at the keyboard ends the parent, which ends its workers: they say nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
