@@ -137,9 +137,10 @@ def find_main_loop(loops: Sequence[Loop]) -> Loop | None:
     if not loops:
         return None
 
-    def weight(loop: Loop) -> tuple[int, int, int, int]:
-        streaming = sum(instruction_class(i).startswith(("load", "copy", "float", "atomic", "fma")) for i in loop.own)
-        return _multiply_adds(loop.own), streaming, loop.depth, -loop.first_address
+    def weight(loop: Loop) -> tuple[int, ...]:
+        multiply_adds = _multiply_adds(loop.own)
+        streaming = sum(instruction_class(i).startswith(("load", "copy", "float", "atomic")) for i in loop.own)
+        return multiply_adds, loop.depth if multiply_adds else 0, streaming, loop.depth, -loop.first_address
 
     return max(loops, key=weight)
 

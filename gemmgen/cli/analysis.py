@@ -165,7 +165,8 @@ def _roofs(analysis: Analysis) -> Lines:
     lines.append(("bound by", f"{'arithmetic' if roofs.binding == 'compute' else 'memory'}: at least {duration(roofs.least_seconds)}"))
     if analysis.timing is not None:
         timing = analysis.timing
-        lines.append(("measured", f"{duration(timing.seconds)}: {timing.of_least_time:.1%} of the roof that binds"))
+        doubt = "; no kernel that reads and writes device memory can: is the time that of this size?" if timing.of_least_time > 1 else ""
+        lines.append(("measured", f"{duration(timing.seconds)}: {timing.of_least_time:.1%} of the roof that binds{doubt}"))
         for name, achieved, per_second, part in (
             ("arithmetic used", timing.operations_per_second, f"{unit}/s", timing.compute_utilisation),
             ("memory used", timing.bytes_per_second, "B/s", timing.memory_utilisation),

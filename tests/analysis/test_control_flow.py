@@ -46,7 +46,15 @@ def test_loops_one_after_the_other_are_two() -> None:
 
 def test_code_out_of_line_that_returns_is_no_loop() -> None:
     # What comes after EXIT branches back to where it came from, once.
-    code = assemble("MOV R0, RZ\nBRA.DIV UR4, `(.L_far)\n.L_back:\nMOV R1, R0\nEXIT\n.L_far:\nWARPSYNC.COLLECTIVE R5, `(.L_at)\n.L_at:\nBRA `(.L_back)")
+    code = assemble("""
+        BRA.DIV UR4, `(.L_far)
+        .L_back:
+        EXIT
+        .L_far:
+        WARPSYNC.COLLECTIVE R5, `(.L_at)
+        .L_at:
+        BRA `(.L_back)
+    """)
     assert find_loops(code) == []
 
 

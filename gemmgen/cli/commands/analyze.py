@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DEVICE = "H200"
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-_TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*(?P<unit>[a-zµμ]*)\s*", re.IGNORECASE)
+_TIME = re.compile(r"\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµμ]*)\s*", re.IGNORECASE)
 
 
 def parse_time(text: str) -> float:
