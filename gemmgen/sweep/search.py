@@ -6,6 +6,7 @@ once; what is already known is told to the sampler first, so that a search that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,8 +21,6 @@ from gemmgen.sweep.search_space import Choice, SearchSpace
 class Request:
     """A point that a search wants evaluated on one problem."""
 
-    chosen: dict[str, int]
-    """Axis -> position of its setting."""
     axes: dict[str, Any]
     """Field path -> value, for every field that an axis sets."""
     sizes: tuple[int, ...]
@@ -142,13 +141,20 @@ def guided(
     return SearchResult(tuple(objectives), tuple(search.trials), exhausted, interrupted)
 
 
+def ranked(space: SearchSpace, results: Iterable[PointResult], objectives: Sequence[Objective]) -> SearchResult:
+    """Results that a sweep without a search left, oldest first, as trials: what ``guided`` would say of them. Needs no Optuna."""
+    search = _Search(space, lambda requests: [], None, tuple(objectives), math.inf, None)
+    search.replay(results)
+    return SearchResult(tuple(objectives), tuple(search.trials), len(search.trials) == space.size)
+
+
 @dataclass
 class _Search:
     """The trials so far, and the best of them on each problem."""
 
     space: SearchSpace
     evaluate: Evaluate
-    proposals: Proposals
+    proposals: Proposals | None
     objectives: tuple[Objective, ...]
     slow: float
     progress: Callable[[Trial], None] | None
@@ -183,7 +189,8 @@ class _Search:
                 self._tell(choice, ran, replayed=True)
             else:
                 unfinished.append(choice)
-        self.proposals.reserve(unfinished)
+        if self.proposals is not None:
+            self.proposals.reserve(unfinished)
         return unfinished
 
     def run(self, batch: Sequence[Choice]) -> bool:
@@ -220,8 +227,7 @@ class _Search:
             yield fresh[choice] if choice in fresh else self.known[choice, problem]
 
     def _request(self, choice: Choice, problem: int) -> Request:
-        chosen = {axis.name: number for axis, number in zip(self.space.axes, choice, strict=True)}
-        return Request(chosen, self.space.fields(choice), self.space.problems[problem])
+        return Request(self.space.fields(choice), self.space.problems[problem])
 
     def _ends(self, problem: int, result: PointResult) -> bool:
         """Whether a point is run on no problem after this one; keeps the best so far."""
@@ -238,7 +244,9 @@ class _Search:
     def _tell(self, choice: Choice, results: Sequence[PointResult], replayed: bool = False) -> None:
         trial = self._trial(choice, tuple(results), replayed)
         self.trials.append(trial)
-        self.proposals.tell(choice, trial.state, [goal.sign * value for goal, value in zip(self.objectives, trial.values, strict=False)])
+        if self.proposals is not None:
+            values = [goal.sign * value for goal, value in zip(self.objectives, trial.values, strict=False)]
+            self.proposals.tell(choice, trial.state, values)
         if self.progress is not None:
             self.progress(trial)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,6 +13,7 @@ from gemmgen.cli.options import json_option
 from gemmgen.cli.output import print_json
 
 if TYPE_CHECKING:
+    from gemmgen.cli.sweep_search import Search
     from gemmgen.sweep.cluster import Cluster
     from gemmgen.sweep.engine import Engine, Settings
     from gemmgen.sweep.machine import Machine
@@ -75,20 +76,26 @@ def _complete_sweep(context: click.Context, parameter: click.Parameter, incomple
 @click.option("trials", "--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many a search tries.")
 @click.option(
     "objectives", "--objective", metavar="METRIC", multiple=True,
-    help="What a search minimises: median_us (if not given), min:registers, max:operations_per_second. Repeatable.",
+    help="What a search and its winner are after: median_us (if not given), min:registers, max:operations_per_second. Repeatable.",
+)
+@click.option(
+    "winner", "--winner", metavar="FILE",
+    help="Verify the best point once more, time it against the second best, and write it as a spec.",
 )
 @json_option
 @click.pass_context
 def command(
     context: click.Context, sweep: str | None, overrides: Sequence[str], where: str | None, sample: int | None, seed: int,
     stages: str | None, dry_run: bool, results_path: str | None, exports: Sequence[str], backend: str, jobs: int | None,
-    timeout: float | None, retry: bool, scheduler: str | None, search: str | None, trials: int, objectives: Sequence[str], as_json: bool,
+    timeout: float | None, retry: bool, scheduler: str | None, search: str | None, trials: int, objectives: Sequence[str],
+    winner: str | None, as_json: bool,
 ) -> None:
     """Take all points of SWEEP, a YAML file or one that ships with gemmgen, through check, compile, verify and bench.
 
     Each point runs in a process that may hang or die without harm to the others. Results are kept one by one: the same command
     goes on where it was stopped. Exits with 1 if a point that was accepted did not come out right.
     """  # fmt: skip
+    from gemmgen.cli.sweep_search import search_of, search_space
     from gemmgen.sweep.expression import Expression
     from gemmgen.sweep.file import Limits, load_sweep
     from gemmgen.sweep.machine import conditions_of, describe, gpu_environments
@@ -101,9 +108,12 @@ def command(
         _show_stored(results_path, writers, as_json)
         return
     _require_one_way(sample, where, search, dry_run)
+    wanted = search_of(search, trials, seed, objectives, winner)
     condition = Expression("--where", where) if where is not None else None
     file, _ = load_sweep(sweep, overrides)
     space = Space(file, Stage(stages or file.stages))
+    if search is not None or winner is not None:
+        search_space(space)
     path = Path(results_path if results_path is not None else f"{file.name}.sqlite")
     limits = file.limits
     if timeout is not None:
@@ -117,24 +127,27 @@ def command(
 
         settings = Settings(conditions, limits, jobs or 0, gpus, retry)
         if search is not None:
-            _search(context, space, settings, cluster, path, writers, search, trials, seed, objectives, as_json)
+            _search(context, space, settings, cluster, path, writers, wanted, backend, as_json)
             return
         selection = Selection(space, conditions, condition, sample, seed)
         if dry_run:
             _dry_run(selection, settings, path, as_json)
             return
-        _run(context, selection, settings, cluster, path, writers, as_json)
+        _run(context, selection, settings, cluster, path, writers, wanted, backend, as_json)
     finally:
         if cluster is not None:
             cluster.close()
 
 
 def _run(
-    context: click.Context, selection: Selection, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports, as_json: bool
-) -> None:
+    context: click.Context, selection: Selection, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports,
+    wanted: Search, backend: str, as_json: bool,
+) -> None:  # fmt: skip
     """Evaluates every point, and tells what came of it."""
+    from gemmgen.cli.sweep_search import search_space, write_winner
     from gemmgen.sweep.engine import Engine
     from gemmgen.sweep.progress import Progress
+    from gemmgen.sweep.search import ranked
     from gemmgen.sweep.store import ResultStore
 
     name = selection.space.file.name
@@ -145,50 +158,44 @@ def _run(
     ):
         progress.watch(lambda: selection.most - engine.duplicates)
         engine.evaluate(selection)
-    _finish(context, selection.space, engine, path, writers, as_json, selection.left_out)
+
+    def conclude() -> None:
+        found = ranked(search_space(selection.space), engine.results.values(), wanted.objectives)
+        write_winner(wanted, found, selection.space, backend)
+
+    _finish(context, selection.space, engine, path, writers, as_json, selection.left_out, conclude if wanted.winner else None)
 
 
 def _search(
     context: click.Context, space: Space, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports,
-    sampler: str, trials: int, seed: int, objectives: Sequence[str], as_json: bool,
+    wanted: Search, backend: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Evaluates the points that a sampler proposes, and tells what came of them."""
+    from gemmgen.cli.sweep_search import describe_search, run_search, search_json, write_winner
     from gemmgen.sweep.engine import Engine
-    from gemmgen.sweep.objectives import parse_objective
     from gemmgen.sweep.progress import Progress
-    from gemmgen.sweep.records import SweepError
-    from gemmgen.sweep.search import guided
-    from gemmgen.sweep.search_space import SearchAxis, SearchSpace
     from gemmgen.sweep.store import ResultStore
 
-    if len(space.architectures) > 1:
-        raise SweepError("a search is for one architecture; the sweep lists several")
-    axes = tuple(SearchAxis(name, tuple(choices)) for name, choices in space.axes.items())
-    goals = [parse_objective(text) for text in objectives or ["median_us"]]
-    parallel = len(settings.gpus) or settings.jobs or 1
     with (
         ResultStore(path) as store,
-        Progress(space.file.name, trials * len(space.sizes)) as progress,
+        Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
         Engine(settings, store, progress, cluster) as engine,
     ):
-        found = guided(
-            SearchSpace(axes, space.sizes),
-            lambda requests: engine.evaluate([space.point(one.axes, one.sizes, space.architectures[0]) for one in requests]),
-            sampler=sampler,  # type: ignore[arg-type]  # click.Choice allows these only
-            trials=trials, seed=seed, objectives=goals, parallel=parallel,
-        )  # fmt: skip
-    if not as_json and found.front:
-        click.echo("Best of the search: " + "; ".join(f"{goal}" for goal in goals))
-        for trial in found.front:
-            values = ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(goals, trial.values, strict=True))
-            click.echo(f"  {trial.results[0].instance}: {values}")
-    _finish(context, space, engine, path, writers, as_json)
+        found = run_search(wanted, space, settings, engine, store)
+    if not as_json:
+        click.echo("\n".join(describe_search(wanted, found)) + "\n")
+    _finish(
+        context, space, engine, path, writers, as_json,
+        conclude=(lambda: write_winner(wanted, found, space, backend)) if wanted.winner else None,
+        search=search_json(wanted, found),
+    )  # fmt: skip
 
 
 def _finish(
-    context: click.Context, space: Space, engine: Engine, path: Path, writers: Exports, as_json: bool, left_out: int = 0
-) -> None:
-    """Writes the exports, prints the summary, and exits with what it says."""
+    context: click.Context, space: Space, engine: Engine, path: Path, writers: Exports, as_json: bool, left_out: int = 0,
+    conclude: Callable[[], None] | None = None, search: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
     from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
 
     results = list(engine.results.values())
@@ -206,6 +213,7 @@ def _finish(
                 "interrupted": engine.interrupted,
                 "counts": by_reason(results),
                 "best": [result.digest for result in best_points(results)],
+                **({"search": search} if search is not None else {}),
                 "results": [result.to_json() for result in results],
             }
         )
@@ -222,6 +230,8 @@ def _finish(
     if engine.interrupted:
         click.echo("Interrupted: the same command goes on from here.", err=True)
         context.exit(EXIT_INTERRUPTED)
+    if conclude is not None:
+        conclude()
     if any(result.failed for result in results):
         context.exit(EXIT_FAILED)
 

@@ -1,0 +1,174 @@
+"""What ``gemmgen sweep`` does for ``--search`` and ``--winner``: a guided search on the engine, and the end of a tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.sweep.records import PointResult, Status, SweepError
+
+if TYPE_CHECKING:
+    from gemmgen.sweep.engine import Engine, Settings
+    from gemmgen.sweep.objectives import Objective
+    from gemmgen.sweep.search import SearchResult
+    from gemmgen.sweep.search_space import SearchSpace
+    from gemmgen.sweep.space import Space
+    from gemmgen.sweep.store import ResultStore
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the command line asks for."""
+
+    sampler: str | None
+    """None: no search, only a winner."""
+    trials: int
+    seed: int
+    objectives: tuple[Objective, ...]
+    winner: Path | None
+    """Where to write the winner's spec."""
+
+
+def search_of(sampler: str | None, trials: int, seed: int, objectives: Sequence[str], winner: str | None) -> Search:
+    """The options, checked. Raises ``SweepError`` and ``UsageError``."""
+    from gemmgen.sweep.objectives import parse_objective
+
+    if objectives and sampler is None and winner is None:
+        raise click.UsageError("--objective says what --search and --winner are after; give one of them, too")
+    if not objectives:
+        objectives = ["median_us", "registers"] if sampler == "nsga2" else ["median_us"]
+    return Search(sampler, trials, seed, tuple(map(parse_objective, objectives)), Path(winner) if winner is not None else None)
+
+
+def search_space(space: Space) -> SearchSpace:
+    """The points of a sweep, as a search sees them. Raises ``SweepError`` for a sweep over several architectures."""
+    from gemmgen.sweep.search_space import SearchAxis, SearchSpace
+
+    if len(space.architectures) > 1:
+        listed = ", ".join(str(name) for name in space.architectures)
+        raise SweepError(f"architectures: got {listed}; need one, as a search and its winner are for one architecture")
+    axes = tuple(SearchAxis(name, tuple(choices)) for name, choices in space.axes.items())
+    return SearchSpace(axes, tuple(dict.fromkeys(space.sizes)))
+
+
+def run_search(
+    search: Search, space: Space, settings: Settings, engine: Engine, store: ResultStore
+) -> SearchResult:
+    """Lets the sampler choose points and the engine evaluate them; what ``store`` has of this space counts as tried, and is
+    among the engine's results afterwards."""
+    from gemmgen.sweep.search import Request, guided
+
+    where = search_space(space)
+    architecture = space.architectures[0]
+
+    def evaluate(requests: Sequence[Request]) -> list[PointResult | None]:
+        return engine.evaluate([space.point(one.axes, one.sizes, architecture) for one in requests])
+
+    found = guided(
+        where,
+        evaluate,
+        sampler=search.sampler,  # type: ignore[arg-type]  # click.Choice allows these only
+        trials=search.trials,
+        seed=search.seed,
+        objectives=search.objectives,
+        known=known_results(where, space, settings, store),
+        parallel=len(settings.gpus) or settings.jobs or 1,
+    )
+    for trial in found.trials:
+        engine.results |= {result.digest: result for result in trial.results}
+        engine.reused += len(trial.results) if trial.replayed else 0
+    return found
+
+
+def known_results(where: SearchSpace, space: Space, settings: Settings, store: ResultStore) -> list[PointResult]:
+    """What ``store`` holds of points of this space under the very digest that they have today, in the order of evaluation.
+
+    Digests are found as a dry run finds them: the points are planned and rendered, nothing is compiled.
+    """
+    from gemmgen.sweep.engine import Engine
+
+    architecture = space.architectures[0]
+    tried: dict[tuple[Any, ...], None] = {}
+    for result in store.all():
+        choice = where.choice_of(result.axes)
+        sizes = tuple(result.problem.values()) or where.problems[0]
+        if choice is not None and sizes in where.problems:
+            tried[choice, sizes] = None
+    points = [space.point(where.fields(choice), sizes, architecture) for choice, sizes in tried]
+    if not points:
+        return []
+    with Engine(replace(settings, check_only=True)) as checker:
+        digests = [result.digest if result is not None else "" for result in checker.evaluate(points)]
+        if checker.interrupted:
+            raise KeyboardInterrupt
+    again = (Status.TIMEOUT, Status.RUNTIME) if settings.retry else ()
+    known = []
+    for point, digest in zip(points, digests, strict=True):
+        stored = store.get(digest)
+        if stored is not None and stored.status not in again:
+            known.append(replace(stored, sweep=space.file.name, axes=point.axes))
+    return known
+
+
+def describe_search(search: Search, found: SearchResult) -> list[str]:
+    """What came of a search, in lines for people."""
+    known = sum(trial.replayed for trial in found.trials)
+    parts = [f"{len(found.trials):,} points tried", f"{known:,} of them known before" if known else ""]
+    parts += [f"{found.count(state):,} {state}" for state in ("pruned", "infeasible") if found.count(state)]
+    lines = [f"Search ({search.sampler}): {', '.join(part for part in parts if part)}."]
+    if found.exhausted:
+        lines.append("There are no more points in this space.")
+    elif known == len(found.trials) and not found.interrupted:
+        lines.append(f"All {search.trials:,} trials were known; a larger --trials goes on.")
+    front = found.front if len(search.objectives) > 1 else found.ranking[:1]
+    if front:
+        goals = " against ".join(str(goal) for goal in search.objectives)
+        lines.append(f"{'Best' if len(front) == 1 else 'Those that no other beats'} by {goals}:")
+    for trial in front:
+        values = ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(search.objectives, trial.values, strict=True))
+        lines.append(f"  {trial.results[0].instance}: {values}")
+    return lines
+
+
+def search_json(search: Search, found: SearchResult) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "sampler": search.sampler,
+        "objectives": [{"metric": goal.metric, "direction": goal.direction} for goal in search.objectives],
+        "trials": [
+            {
+                "state": trial.state,
+                "axes": trial.axes,
+                "values": list(trial.values),
+                "digests": [result.digest for result in trial.results],
+                "note": trial.note,
+                "known": trial.replayed,
+            }
+            for trial in found.trials
+        ],
+        "front": [trial.number for trial in found.front],
+        "exhausted": found.exhausted,
+    }
+
+
+def write_winner(search: Search, found: SearchResult, space: Space, backend: str) -> None:
+    """Proves and measures the winner, and writes it to ``search.winner``."""
+    from gemmgen.api import find_backend
+    from gemmgen.cli.selection import write_output
+    from gemmgen.sweep.tuning import conclude, winner_yaml
+
+    assert search.winner is not None
+    conclusion = conclude(
+        found,
+        find_backend(backend),  # type: ignore[arg-type]  # click.Choice allows these only
+        architecture=space.architectures[0],
+        with_peer=space.file.peer,
+        progress=lambda text: click.echo(f"Winner: {text}", err=True),
+    )
+    how = f"gemmgen sweep {space.file.name}" + (f" --search {search.sampler} --seed {search.seed}" if search.sampler else "")
+    write_output(search.winner, winner_yaml(found, conclusion, f"Found by {how}"))
+    click.echo(f"Winner: {conclusion.plan.name}, written to {search.winner}", err=True)
