@@ -71,6 +71,8 @@ class Section:
     columns: list[tuple[str, bool]]
     """Headings, and whether a column holds numbers."""
     rows: list[Row]
+    alike: str
+    """What is the same in all rows, and so in no column."""
 
 
 def html_report(results: Sequence[PointResult], title: str = "") -> str:
@@ -109,7 +111,14 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int) -> Section:
     told = group.measure.text(best.value)
     if time is not None and group.measure.metric != "median_us" and math.isfinite(time):
         told = f"{told} · {time:,.4g} µs"
-    columns = _columns(group)
+    rows = group.ranked[:listed]
+    columns, alike = [], []
+    for place, (name, number, cell) in enumerate(_columns(group)):
+        texts = {cell(one).text for one in rows}
+        if place < 2 or len(texts) > 1 or len(rows) == 1:
+            columns.append((name, number, cell))
+        else:
+            alike.append(f"{name} {texts.pop() or 'unknown'}")
     return Section(
         title=group.title,
         sizes=" × ".join(str(size) for size in group.sizes.values()),
@@ -121,9 +130,9 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int) -> Section:
         axes=axis_charts(group, drawn),
         columns=[(name, number) for name, number, _ in columns],
         rows=[
-            Row(tuple(cell(one) for _, _, cell in columns), spec_yaml(one.result.spec), one.result.instance)
-            for one in group.ranked[:listed]
+            Row(tuple(cell(one) for _, _, cell in columns), spec_yaml(one.result.spec), one.result.instance) for one in rows
         ],
+        alike=", ".join(alike),
     )
 
 
@@ -147,14 +156,14 @@ def _columns(group: Group) -> list[_Column]:
         columns.append(("to peer", True, _to_peer))
     if group.roofs is not None:
         columns.append(("of roof", True, lambda one: _share(group.fraction(one.result))))
+    for axis in group.axes:
+        columns.append((axis.name, axis.numbers is not None, lambda one, path=axis.path: _axis_cell(one, path)))  # type: ignore[misc]
     for name, heading in (
         ("registers", "registers"), ("spill_bytes", "spilled B"), ("shared_bytes", "shared B"), ("blocks_per_sm", "blocks/SM"),
         ("worst_ratio", "error/bound"),
     ):  # fmt: skip
         if name in metrics and name != group.measure.metric:
             columns.append((heading, True, lambda one, name=name: _metric(one, name, "{:,.6g}")))  # type: ignore[misc]
-    for axis in group.axes:
-        columns.append((axis.name, axis.numbers is not None, lambda one, path=axis.path: _axis_cell(one, path)))  # type: ignore[misc]
     return columns
 
 

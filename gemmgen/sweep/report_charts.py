@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmgen.sweep.report_data import MAXIMUM_VALUES, Axis, Group, Shown, jitter, value_text
-from gemmgen.sweep.report_plots import Plot, Position, Scale, short
+from gemmgen.sweep.report_plots import Plot, Position, Scale, short, turned
 
 _FEW = 150
 """Up to so many dots are drawn large."""
@@ -39,7 +39,7 @@ def progress_chart(group: Group, drawn: Sequence[Shown]) -> Chart:
     plot = Plot(560, 240, f"Best so far on {group.title}")
     x = Scale(1, max(len(group.shown), 2), plot.x_range[0] + 6, plot.x_range[1])
     y = _value_scale(group, plot)
-    plot.y_axis(y, short)
+    plot.y_axis(y, short, unit=group.measure.unit)
     plot.x_axis(x, lambda value: f"{value:.0f}" if value == int(value) else "", "points in order of evaluation")
     order = {one.number: place for place, one in enumerate(group.shown, start=1)}
     plot.dots((((x(order[one.number]), y(one.value)), one.number) for one in drawn), _dots(drawn))
@@ -59,7 +59,7 @@ def progress_chart(group: Group, drawn: Sequence[Shown]) -> Chart:
     plot.dots((((x(order[one.number]), y(one.value)), one.number) for one in improvements), "best")
     _peer_line(group, plot, y)
     found = order[improvements[-1].number] if improvements else 0
-    remark = f"the best came {_ordinal(found)} of {len(group.shown):,}, after {len(improvements) - 1} better ones than before"
+    remark = f"the best came {_ordinal(found)} of {len(group.shown):,}"
     return Chart("Best so far", remark if len(group.shown) > 1 else "", plot.svg())
 
 
@@ -74,17 +74,19 @@ def roofline_charts(groups: Sequence[Group], drawn: Drawn) -> list[Chart]:
 
 def _axis_chart(group: Group, axis: Axis, drawn: Sequence[Shown]) -> Chart:
     measure = group.measure
-    plot = Plot(430, 250, f"{measure.metric} over {axis.path}", bottom=62)
-    y = _value_scale(group, plot)
-    plot.y_axis(y, short)
     best = group.best_by_value(axis)
     continuous = axis.numbers is not None and len(axis.values) > MAXIMUM_VALUES
     shown = axis.values
     if not continuous and len(shown) > MAXIMUM_VALUES:
         keep = {text for text, _ in sorted(best.items(), key=lambda item: measure.rank(item[1].value))[:MAXIMUM_VALUES]}
         shown = tuple(text for text in axis.values if text in keep)
+    plot = Plot(430, 240, f"{measure.metric} over {axis.path}")
     left, right = plot.x_range
     slot = (right - left) / len(shown)
+    if not continuous and turned(shown, slot):
+        plot.bottom, plot.height = 78, 284
+    y = _value_scale(group, plot)
+    plot.y_axis(y, short, unit=group.measure.unit)
     centre: dict[str, float]
     if continuous and axis.numbers is not None:
         x = Scale(min(axis.numbers), max(axis.numbers), left + 6, right)
@@ -144,11 +146,11 @@ def _roofline_chart(members: Sequence[tuple[Group, Sequence[Shown]]]) -> Chart:
     x = Scale(min(*intensities, ridge) / 3, max(*intensities, ridge) * 3, plot.x_range[0] + 4, plot.x_range[1], True)
     low = min(min(rates) / 1.6, compute.value / 30)
     y = Scale(low, compute.value * 1.9, *plot.y_range, True)
-    plot.y_axis(y, short)
+    kind = "FLOP/s" if roofs.cost.unit.startswith("fp") else "OP/s"
+    plot.y_axis(y, short, unit=kind)
     plot.x_axis(x, short, "operations per byte", about=5)
     first = max(x.low, low / memory.value)
     plot.line([(x(first), y(first * memory.value)), (x(ridge), y(compute.value)), (x(x.high), y(compute.value))], "roof")
-    kind = "FLOP/s" if roofs.cost.unit.startswith("fp") else "OP/s"
     name = roofs.cost.unit.upper()
     plot.label((plot.x_range[1], y(compute.value) - 6), f"{name} {short(compute.value)}{kind}, {compute.origin}", "roof-label", "end")
     knee = x(ridge) - plot.x_range[0]

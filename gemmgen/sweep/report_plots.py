@@ -64,7 +64,7 @@ class Plot:
     """What it shows, for those who cannot see it."""
     left: float = 52
     right: float = 14
-    top: float = 14
+    top: float = 26
     bottom: float = 34
     _parts: list[str] = field(default_factory=list)
 
@@ -89,20 +89,21 @@ class Plot:
     def categories(self, centres: Sequence[float], names: Sequence[str], title: str, room: float) -> None:
         """An axis of names; names that do not fit beside each other are turned, and cut off."""
         bottom = self.y_range[0]
-        turned = max((len(name) for name in names), default=0) * 6.2 > room
-        most = 16 if turned else 40
+        slanted = turned(names, room)
+        most = 20 if slanted else 40
         for x, name in zip(centres, names, strict=True):
             shown = name if len(name) <= most else f"{name[: most - 1]}…"
             full = f"<title>{escape(name)}</title>" if shown != name else ""
-            if turned:
+            if slanted:
                 at = f'transform="translate({x + 3:.1f} {bottom + 10:.1f}) rotate(-38)" text-anchor="end"'
             else:
                 at = f'x="{x:.1f}" y="{bottom + 14:.1f}" text-anchor="middle"'
             self._parts.append(f'<text class="tick" {at}>{full}{escape(shown)}</text>')
         self._frame(title)
 
-    def y_axis(self, scale: Scale, text: Callable[[float], str], about: int = 4) -> None:
+    def y_axis(self, scale: Scale, text: Callable[[float], str], about: int = 4, unit: str = "") -> None:
         left, right = self.x_range
+        self.label((2, 11), unit, "tick")
         for tick in scale.ticks(about):
             y = scale(tick)
             self._parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
@@ -138,6 +139,11 @@ class Plot:
             f'<svg class="plot" viewBox="0 0 {self.width:g} {self.height:g}" role="img" aria-label="{escape(self.title)}">'
             f"{''.join(self._parts)}</svg>"
         )
+
+
+def turned(names: Sequence[str], room: float) -> bool:
+    """Whether names with so much room for each do not fit beside each other."""
+    return max((len(name) for name in names), default=0) * 6.2 > room
 
 
 def short(value: float) -> str:
