@@ -1,4 +1,4 @@
-"""Where templates and ready-made specs lie: inside the installed package, or beside it in a checkout."""
+"""Where templates, ready-made specs and the library lie: inside the installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_directory(name: str) -> Path:
-    """The directory ``templates`` or ``specs``; ``FileNotFoundError`` if the installation lacks it."""
+    """The directory ``templates``, ``specs`` or ``generated``; ``FileNotFoundError`` if the installation lacks it."""
     for parent in (_PACKAGE / "_resources", _PACKAGE.parent):
         if (parent / name).is_dir():
             return parent / name

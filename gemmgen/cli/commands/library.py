@@ -1,0 +1,203 @@
+"""``gemmgen library``: the pregenerated library, from its list to the certificate of each instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from gemmgen.cli.options import complete_architecture, json_option
+from gemmgen.cli.output import counted, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from gemmgen.library.folder import LibraryFolder
+    from gemmgen.library.listing import Listing
+
+
+def _complete_instance(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of instances and of their specs."""
+    from gemmgen.errors import GemmgenError
+    from gemmgen.library.folder import read_manifest, shipped_folder
+
+    try:
+        entries = read_manifest(shipped_folder())["instances"]
+    except GemmgenError:
+        return []
+    names = [name for entry in entries for name in (entry["spec_file"].removesuffix(".yaml"), entry["name"])]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+_list_option = click.option(
+    "list_file", "--list", type=click.Path(path_type=Path), metavar="FILE",
+    help="Another list of instances than specs/library.yaml; its specs lie beside it.",
+)  # fmt: skip
+_folder_option = click.option(
+    "folder", "--library", type=click.Path(path_type=Path), metavar="DIR", help="Another folder than gemmgen's own library.",
+)  # fmt: skip
+_jobs_option = click.option(
+    "jobs", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Work on N instances at a time; else one for each CPU.",
+)  # fmt: skip
+_names_argument = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_complete_instance)
+
+
+@click.group("library")
+def command() -> None:
+    """The library of ready kernels: sources, certificates and manifest in generated/, from the list in specs/library.yaml."""
+
+
+@command.command("build")
+@_names_argument
+@click.option(
+    "output", "-o", "--output", type=click.Path(path_type=Path), metavar="DIR",
+    help="Write into DIR instead of generated/; if it has no evidence, that of generated/ is taken over.",
+)
+@_list_option
+@_jobs_option
+def build_command(names: Sequence[str], output: Path | None, list_file: Path | None, jobs: int | None) -> None:
+    """Bring the library up to date: all of it, or the instances that NAMEs begin, as specs or names.
+
+    Only what changed is compiled, verified on the emulator and written; what is no longer listed is removed, unless NAMEs are given.
+    Interrupted, it goes on where it was. Exits with 1 if an instance is wrong.
+    """  # fmt: skip
+    from gemmgen.library.building import build
+    from gemmgen.library.folder import choose, shipped_folder, writable_folder
+
+    folder = _folder(output) if output is not None else writable_folder()
+    listing = _listing(list_file)
+    only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
+    with _progress() as progress:
+        report = build(listing, folder, only=only, seed=shipped_folder(), jobs=jobs, progress=progress)
+    for name in sorted(report.written):
+        click.echo(f"written    {name}")
+    for name in report.removed:
+        click.echo(f"removed    {name}")
+    click.echo(
+        f"{counted(len(only) if only is not None else len(listing.instances), 'instance')}: {report.compiled} compiled, "
+        f"{report.verified} verified, {len(report.written)} files written, {len(report.removed)} removed, {report.unchanged} unchanged",
+        err=True,
+    )
+
+
+@command.command("check")
+@_folder_option
+@_list_option
+@click.option(
+    "sample", "--sample", type=click.IntRange(0), default=4, show_default=True, metavar="N",
+    help="Compile and verify N instances again; which ones depends on the sources alone.",
+)
+@click.option("everything", "--all", is_flag=True, help="Compile and verify all of them again.")
+@_jobs_option
+@json_option
+@click.pass_context
+def check_command(
+    context: click.Context, folder: Path | None, list_file: Path | None, sample: int, everything: bool, jobs: int | None, as_json: bool
+) -> None:
+    """Prove that sources, certificates and manifest are what a build would make. Exits with 1 if one is not."""
+    from dataclasses import asdict
+
+    from gemmgen.library.checking import check
+
+    found, listing = _find(folder), _listing(list_file)
+    with _progress() as progress:
+        report = check(listing, found, sample=None if everything else sample, jobs=jobs, progress=progress)
+    if as_json:
+        print_json({**asdict(report), "passed": report.passed})
+    else:
+        for problem in report.problems:
+            click.echo(f"{click.style(f'{problem.state:<10}', fg='red')}  {problem.file}: {problem.why}")
+        for note in report.notes:
+            click.echo(f"Note: {note}", err=True)
+        again = f"{report.compiled} compiled again, {report.verified} verified again"
+        click.echo(f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} compared, {again}", err=True)
+    if not report.passed:
+        where = f" --output {folder}" if folder is not None else ""
+        click.echo(f"{counted(len(report.problems), 'problem')}; this mends it: gemmgen library build{where}", err=True)
+        context.exit(1)
+
+
+@command.command("list")
+@_folder_option
+@click.option("kind", "--kind", metavar="KIND", help="Only the instances of one kernel family.")
+@json_option
+def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
+    """Show the instances, where they were verified, and how fast they are beside their peers."""
+    from gemmgen.cli.library_output import print_list
+    from gemmgen.library.folder import read_manifest
+
+    found = _find(folder)
+    manifest = read_manifest(found)
+    kinds = sorted({entry["kind"] for entry in manifest["instances"]})
+    if kind is not None and kind not in kinds:
+        raise click.UsageError(f"--kind {kind!r}: the library has {', '.join(kinds) or 'no instances'}")
+    entries = [entry for entry in manifest["instances"] if kind in (None, entry["kind"])]
+    if as_json:
+        print_json(entries)
+    else:
+        print_list(entries, found)
+
+
+@command.command("show")
+@click.argument("name", shell_complete=_complete_instance)
+@click.option("architecture", "--arch", metavar="ARCH", shell_complete=complete_architecture, help="Only for one architecture.")
+@_folder_option
+@json_option
+def show_command(name: str, architecture: str | None, folder: Path | None, as_json: bool) -> None:
+    """Show the certificates of one instance: its name, the beginning of it, or the name of its spec."""
+    from gemmgen.cli.library_output import print_certificates
+    from gemmgen.errors import GemmgenError
+    from gemmgen.library.folder import choose, read_manifest
+
+    found = _find(folder)
+    entries = {entry["name"]: entry for entry in read_manifest(found)["instances"]}
+    (chosen,) = choose([name], ((key, entry["spec_file"]) for key, entry in entries.items()))
+    names = entries[chosen]["certificates"]
+    if architecture is not None and architecture not in names:
+        raise click.UsageError(f"--arch {architecture!r}: {chosen} has certificates for {', '.join(names)}")
+    files = [file for key, file in names.items() if architecture in (None, key)]
+    certificates = [found.certificate(file) for file in files]
+    for file, certificate in zip(files, certificates, strict=True):
+        if not isinstance(certificate, dict):
+            raise GemmgenError(f"{found.path / file} is missing or damaged; make it anew with: gemmgen library build")
+    if as_json:
+        print_json(certificates)
+    else:
+        print_certificates(entries[chosen], certificates)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each stage, on standard error."""
+    with progress_bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done)
+
+        yield progress
+
+
+def _listing(file: Path | None) -> Listing:
+    from gemmgen.library.listing import read_listing
+
+    return read_listing(file)
+
+
+def _folder(path: Path) -> LibraryFolder:
+    from gemmgen.library.folder import LibraryFolder
+
+    if path.exists() and not path.is_dir():
+        raise click.UsageError(f"{path} is a file; name a folder")
+    return LibraryFolder(path)
+
+
+def _find(path: Path | None) -> LibraryFolder:
+    """The folder of a library that should exist."""
+    from gemmgen.library.folder import shipped_folder
+
+    return shipped_folder() if path is None else _folder(path)

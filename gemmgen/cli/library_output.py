@@ -1,0 +1,185 @@
+"""How the library and its certificates are shown: a table of all instances, and one instance in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.output import Column, count, counted, print_table, styled
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gemmgen.library.folder import LibraryFolder
+
+Entry = Mapping[str, Any]
+
+
+def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
+    """The instances in the order of their specs, each with what its certificates say."""
+    rows: list[list[str | Text]] = []
+    for entry in sorted(entries, key=lambda entry: (entry["kind"], entry["spec_file"])):
+        certificates = [found for file in entry["certificates"].values() if isinstance(found := folder.certificate(file), dict)]
+        rows.append(
+            [
+                entry["spec_file"].removesuffix(".yaml"),
+                " ".join(name.removeprefix("sm_") for name in entry["certificates"]),
+                _range([_registers(certificate) for certificate in certificates]),
+                _verified(entry, certificates),
+                _beside_peers(certificates),
+                entry["description"],
+            ]
+        )
+    print_table(
+        [
+            Column("spec", folds=True),
+            Column("sm"),
+            Column("registers", "right"),
+            Column("verified"),
+            Column("beside peer", "right"),
+            Column("what it is for", folds=True),
+        ],
+        rows,
+    )
+    click.echo(f"\n{counted(len(entries), 'instance')}. Beside peer: the peer's time over the instance's, from its worst to its best size.")
+
+
+def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
+    """One instance: what it is, how it is launched, and what is known of it on each architecture."""
+    first = certificates[0]
+    click.echo(click.style(entry["name"], fg="cyan", bold=True))
+    click.echo(f"{entry['description']}\nSpec {entry['spec_file']}, source {entry['source']}")
+    _title("Launch")
+    for launch in first["launch"]["launches"]:
+        grid, block = ", ".join(launch["grid"]), ", ".join(map(str, launch["block"]))
+        click.echo(f"  {launch['declaration']}")
+        click.echo(f"    grid {grid}; block {block}; dynamic shared memory {launch['dynamic_shared_bytes']} bytes")
+    for argument in first["launch"]["arguments"]:
+        click.echo(f"  {argument['name']}: {_argument(argument)}")
+    for constraint in first["launch"]["constraints"]:
+        click.echo(f"  needs {constraint['condition']}: {constraint['explanation']}")
+    size, zero = first["launch"]["workspace_bytes"], first["launch"]["workspace_zero_bytes"]
+    if size != "0":
+        zeroed = f", of which the first {zero} must be zero before the first launch" if zero != "0" else ""
+        click.echo(f"  the workspace has {size} bytes{zeroed}")
+    _title("Compiled")
+    rows: list[list[str | Text]] = []
+    for certificate in certificates:
+        for name, kernel in certificate["binary"].items():
+            occupancy = certificate["occupancy"][name]
+            spills = kernel["spill_stores"] + kernel["spill_loads"]
+            rows.append(
+                [
+                    certificate["architecture"],
+                    name.removeprefix(entry["name"]).strip("_") or "main",
+                    str(kernel["registers"]),
+                    styled(count(spills), "red") if spills else "",
+                    count(occupancy["shared_bytes"]),
+                    f"{occupancy['fraction']:.0%}",
+                    " ".join(occupancy["limited_by"]),
+                ]
+            )
+    right = [Column(title, "right") for title in ("registers", "spills", "shared", "occupancy")]
+    print_table([Column("arch"), Column("kernel"), *right, Column("limited by", folds=True)], rows)
+    compiler = first["compiler"]
+    click.echo(f"By {compiler['name']} {compiler['release']} with {' '.join(compiler['options'])}")
+    for certificate in certificates:
+        _print_evidence(certificate)
+    _print_predicted(first)
+
+
+def _print_evidence(certificate: Entry) -> None:
+    _title(f"Evidence for {certificate['architecture']}")
+    for item in certificate["verification"]:
+        same = f", as {item['architecture']}, whose PTX is the same" if item["architecture"] != certificate["architecture"] else ""
+        outcome = f"error/bound at most {item['worst_ratio']:g}" if item["passed"] else f"WRONG: {item['failure']}"
+        cases = f"{counted(item['cases'], 'case')}, {count(item['elements'])} elements"
+        click.echo(f"  {item['date']}  verified on {item['device']}{same}: {cases}, {outcome}")
+    if not certificate["verification"]:
+        click.echo("  not verified")
+    for item in certificate["sanitizer"]:
+        outcome = "nothing found" if item["passed"] else f"FOUND: {item['failure']}"
+        click.echo(f"  {item['date']}  compute-sanitizer {item['tool']} on {item['device']}, {counted(item['cases'], 'case')}: {outcome}")
+    for item in certificate["benchmarks"]:
+        problem = " ".join(f"{name}={value}" for name, value in item["problem"].items())
+        peer = item.get("peer")
+        beside = f"; {peer['name']} {peer['median_us']:g} µs: {peer['speedup']:.2f}x" if peer else ""
+        click.echo(f"  {item['date']}  {item['median_us']:g} µs on {item['device']} for {problem}{beside}")
+
+
+def _print_predicted(certificate: Entry) -> None:
+    predicted = certificate["predicted"]
+    if predicted is None:
+        return
+    problem = " ".join(f"{name}={value}" for name, value in predicted["problem"].items())
+    _title(f"Predicted memory traffic ({predicted['case']}: {problem})")
+    rows: list[list[str | Text]] = []
+    for site in predicted["sites"]:
+        shared = site.get("shared", {}).values()
+        traffic = site.get("global", {}).values()
+        conflicts = sum(item["conflicts"] for item in shared)
+        rows.append(
+            [
+                str(site["line"]),
+                site["source"],
+                _number(sum(item["wavefronts"] for item in shared)),
+                styled(count(conflicts), "red") if conflicts else "",
+                _number(sum(item["ideal"] for item in shared)),
+                _number(sum(item["sectors"] for item in traffic)),
+                _number(sum(item["ideal"] for item in traffic)),
+            ]
+        )
+    right = [Column(title, "right") for title in ("wavefronts", "conflicts", "ideal", "sectors", "ideal")]
+    print_table([Column("line", "right"), Column("source", folds=True), *right], rows)
+
+
+def _argument(argument: Entry) -> str:
+    if argument["kind"] == "array":
+        shape, strides = ", ".join(argument["shape"]), ", ".join(argument["strides"])
+        return (
+            f"{argument['type']}[{shape}], strides ({strides}), {argument['role']}, aligned to {argument['alignment']} bytes: "
+            f"{argument['meaning']}"
+        )
+    if argument["kind"] == "host":
+        return f"struct {argument['struct']} of {argument['bytes']} bytes, computed on the host: {argument['meaning']}"
+    default = "" if argument["default"] is None else f" (else {argument['default']:g})"
+    return f"{argument['type']}{default}: {argument['meaning']}"
+
+
+def _registers(certificate: Entry) -> int:
+    return max(int(kernel["registers"]) for kernel in certificate["binary"].values())
+
+
+def _range(values: Sequence[int]) -> str:
+    if not values:
+        return ""
+    return str(values[0]) if min(values) == max(values) else f"{min(values)}-{max(values)}"
+
+
+def _verified(entry: Entry, certificates: Sequence[Entry]) -> str | Text:
+    """The backends that all, or some, of the certificates name."""
+    runs = [item for certificate in certificates for item in certificate["verification"]]
+    wrong = [item for item in runs if not item["passed"]]
+    if wrong:
+        return styled(f"WRONG on {wrong[0]['device']}", "bold red")
+    if len(certificates) < len(entry["certificates"]) or not all(certificate["verification"] for certificate in certificates):
+        return styled("not all", "yellow")
+    return ", ".join(dict.fromkeys(item["backend"] for item in runs))
+
+
+def _beside_peers(certificates: Sequence[Entry]) -> str:
+    speedups = [item["peer"]["speedup"] for certificate in certificates for item in certificate["benchmarks"] if item.get("peer")]
+    if not speedups:
+        return ""
+    low, high = f"{min(speedups):.2f}", f"{max(speedups):.2f}"
+    return low if low == high else f"{low}-{high}"
+
+
+def _number(value: int) -> str:
+    return count(value) if value else ""
+
+
+def _title(text: str) -> None:
+    click.echo("\n" + click.style(text, bold=True))
