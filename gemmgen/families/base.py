@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.drawing.pictures import Picture
+    from gemmgen.families.requests import Fit, Interpretation, Layout, Request
+    from gemmgen.families.work import Work
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 """A name that may become part of a C identifier and of a file name."""
@@ -149,6 +151,8 @@ class Family(ABC):
     """The dimensions that ``--size`` sets, in order; the others follow from them."""
     typical_sizes: ClassVar[tuple[int, ...]]
     """Values for ``size_names`` with which an instance is explained where the user gives none."""
+    operator: ClassVar[str]
+    """The function of ``gemmgen.ops`` that its instances serve."""
 
     @abstractmethod
     def plan(self, spec: Any, architecture: Architecture) -> KernelPlan:
@@ -208,3 +212,27 @@ class Family(ABC):
     def peer(self, plan: Any, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
         """A vendor library's name and a callable that does the same work on torch tensors; None if there is none."""
         return None
+
+    @abstractmethod
+    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+        """The request that a call of the family's operator makes, and what it returns; raises ``LaunchError``."""
+
+    @abstractmethod
+    def parse_request(self, sizes: Sequence[int], options: Sequence[str]) -> Request:
+        """A request for packed arrays, from values for ``size_names`` and words such as ``nt``; raises ``SpecError``."""
+
+    @abstractmethod
+    def fit(self, spec: Any, request: Any) -> Fit | str:
+        """How an instance, its spec changed where the request needs it, does what is requested; or why it cannot."""
+
+    @abstractmethod
+    def problem_grid(self, fine: bool) -> list[str]:
+        """Problems that instances are timed on to know which is best where, as ``parse_request`` reads them, most useful first."""
+
+    @abstractmethod
+    def work(self, plan: Any, problem: Mapping[str, int]) -> tuple[Work, ...]:
+        """What the launches of one problem make a device do."""
+
+    def operand_orders(self, plan: Any) -> Mapping[str, str]:
+        """For operands that an instance reads in an order of its own, that order, as functions of ``gemmgen.layouts`` know it."""
+        return {}

@@ -85,6 +85,32 @@ def bindings() -> Any:
     return driver
 
 
+class RawFunctions:
+    """Functions of the driver that a launch calls, without the types around them: arguments are addresses and handles as
+    integers, the result is the error code. They let other Python threads run meanwhile, as a full launch queue blocks."""
+
+    __slots__ = ("current_context", "is_capturing", "launch", "stream_id")
+
+    def __init__(self, library: Any) -> None:
+        def function(name: str, arguments: int) -> Any:
+            found = getattr(library, name)
+            found.restype, found.argtypes = ctypes.c_int, (ctypes.c_void_p,) * arguments
+            return found
+
+        self.launch = function("cuLaunchKernelEx", 4)
+        self.current_context = function("cuCtxGetCurrent", 1)
+        self.is_capturing = function("cuStreamIsCapturing", 2)
+        self.stream_id = function("cuStreamGetId", 2) if hasattr(library, "cuStreamGetId") else None
+
+
+@cache
+def raw_functions() -> RawFunctions:
+    """The driver's own entry points. Raises ``EnvironmentMissing`` without a driver."""
+    bindings()
+    library = next(library for library in _DRIVER_LIBRARIES if _can_load(library))
+    return RawFunctions(ctypes.CDLL(library))
+
+
 def _can_load(library: str) -> bool:
     try:
         ctypes.CDLL(library)

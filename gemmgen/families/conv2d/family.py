@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.drawing.pictures import Picture
+    from gemmgen.families.requests import Fit, Interpretation, Layout, Request
+    from gemmgen.families.work import Work
 
 
 class Conv2dFamily(Family):
     """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z)."""
 
     kind: ClassVar[str] = "conv2d"
+    operator: ClassVar[str] = "conv2d"
     spec: ClassVar[type[KernelSpec]] = Conv2dSpec
     size_names: ClassVar[tuple[str, ...]] = SIZE_NAMES
     typical_sizes: ClassVar[tuple[int, ...]] = (128, 128, 28, 28, 128, 3, 3, 1, 1)
@@ -77,10 +80,39 @@ class Conv2dFamily(Family):
 
         return explain_conv2d(plan)
 
-
-family = Conv2dFamily()
-
     def pictures(self, plan: Conv2dPlan) -> list[Picture]:
         from gemmgen.families.conv2d.pictures import conv2d_pictures
 
         return conv2d_pictures(plan)
+
+    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+        from gemmgen.families.conv2d.request import interpret_conv2d
+
+        return interpret_conv2d(operands, options)
+
+    def parse_request(self, sizes: Sequence[int], options: Sequence[str]) -> Request:
+        from gemmgen.families.conv2d.request import packed_request
+
+        return packed_request(sizes, options)
+
+    def fit(self, spec: Conv2dSpec, request: Any) -> Fit | str:
+        from gemmgen.families.conv2d.request import fit_conv2d
+
+        return fit_conv2d(spec, request)
+
+    def problem_grid(self, fine: bool) -> list[str]:
+        from gemmgen.families.conv2d.grid import problem_grid
+
+        return problem_grid(fine)
+
+    def work(self, plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+        from gemmgen.families.conv2d.work import conv2d_work
+
+        return conv2d_work(plan, problem)
+
+    def operand_orders(self, plan: Conv2dPlan) -> Mapping[str, str]:
+        """The filter's output channels, by ``reorder_filter``."""
+        return {"w": plan.filter_order}
+
+
+family = Conv2dFamily()

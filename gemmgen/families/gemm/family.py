@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.drawing.pictures import Picture
+    from gemmgen.families.requests import Fit, Interpretation, Layout, Request
+    from gemmgen.families.work import Work
 
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
@@ -28,6 +30,7 @@ class GemmFamily(Family):
     """C = epilogue(alpha * op(A) * op(B) + beta * C)."""
 
     kind: ClassVar[str] = "gemm"
+    operator: ClassVar[str] = "matmul"
     spec: ClassVar[type[KernelSpec]] = GemmSpec
     size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k")
     typical_sizes: ClassVar[tuple[int, ...]] = (4096, 4096, 4096)
@@ -127,6 +130,31 @@ class GemmFamily(Family):
         from gemmgen.families.gemm.peer import cublas
 
         return cublas(plan, arrays, scalars)
+
+    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+        from gemmgen.families.gemm.operator import interpret_matmul
+
+        return interpret_matmul(operands, options)
+
+    def parse_request(self, sizes: Sequence[int], options: Sequence[str]) -> Request:
+        from gemmgen.families.gemm.request import packed_request
+
+        return packed_request(sizes, options)
+
+    def fit(self, spec: GemmSpec, request: Any) -> Fit | str:
+        from gemmgen.families.gemm.request import fit_gemm
+
+        return fit_gemm(spec, request)
+
+    def problem_grid(self, fine: bool) -> list[str]:
+        from gemmgen.families.gemm.grid import problem_grid
+
+        return problem_grid(fine)
+
+    def work(self, plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+        from gemmgen.families.gemm.work import gemm_work
+
+        return gemm_work(plan, problem)
 
 
 family = GemmFamily()

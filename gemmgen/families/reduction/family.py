@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.drawing.pictures import Picture
+    from gemmgen.families.requests import Fit, Interpretation, Layout, Request
+    from gemmgen.families.work import Work
 
 TYPICAL = {
     "all": (1, 1 << 24, 1),
@@ -31,6 +33,7 @@ class ReductionFamily(Family):
     """Y = epilogue(reduce(prologue(X)))."""
 
     kind: ClassVar[str] = "reduction"
+    operator: ClassVar[str] = "reduce"
     spec: ClassVar[type[KernelSpec]] = ReductionSpec
     size_names: ClassVar[tuple[str, ...]] = ("outer", "reduced", "inner")
     typical_sizes: ClassVar[tuple[int, ...]] = (1, 1 << 24, 1)
@@ -97,6 +100,31 @@ class ReductionFamily(Family):
         from gemmgen.families.reduction.peer import torch_reduction
 
         return torch_reduction(plan, arrays, scalars)
+
+    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+        from gemmgen.families.reduction.request import interpret_reduce
+
+        return interpret_reduce(operands, options)
+
+    def parse_request(self, sizes: Sequence[int], options: Sequence[str]) -> Request:
+        from gemmgen.families.reduction.request import packed_request
+
+        return packed_request(sizes, options)
+
+    def fit(self, spec: ReductionSpec, request: Any) -> Fit | str:
+        from gemmgen.families.reduction.request import fit_reduction
+
+        return fit_reduction(spec, request)
+
+    def problem_grid(self, fine: bool) -> list[str]:
+        from gemmgen.families.reduction.grid import problem_grid
+
+        return problem_grid(fine)
+
+    def work(self, plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+        from gemmgen.families.reduction.work import reduction_work
+
+        return reduction_work(plan, problem)
 
 
 family = ReductionFamily()

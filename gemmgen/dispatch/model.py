@@ -1,0 +1,128 @@
+"""A model of the time of an instance on a device: roofline, tiles and waves, latencies, and what division of k costs.
+
+The roofs are those of ``gemmgen.target``. Blocks are spread over the SMs in waves; a wave that does not fill the device takes
+as long as its fullest SM does (tile and wave quantisation, NVIDIA's "Matrix Multiplication Background User's Guide"). On an SM,
+a step of the resident blocks takes as long as the slowest of arithmetic, shared memory and L2, but no less than the latency
+of memory over the steps that are in flight (Little's law). Arithmetic reaches its peak only as far as there are warps to hide
+latencies and issue slots to spare (Volkov, Understanding Latency Hiding on GPUs, 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmgen.families.work import Work
+from gemmgen.target import WARP_THREADS, Device, Figure, occupancy
+
+SCHEDULERS = 4
+"""Of an SM; each issues one instruction a cycle."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Figures of the machine that no data sheet states. Seconds, clock cycles, or bytes a clock cycle; calibrated on an H200."""
+
+    launch_seconds: float = 2.2e-6
+    """From one launch of a graph to the next, around a kernel with nothing to do."""
+    follow_seconds: float = 1.1e-6
+    """What a second kernel of a sequence adds."""
+    early_seconds: float = 0.7e-6
+    """The same where it is launched while the first one runs."""
+    memory_latency_seconds: float = 0.65e-6
+    """From a load to its data, from memory."""
+    step_clocks: float = 40.0
+    """What a barrier and the loop around it cost in each step."""
+    warps_to_hide: float = 0.25
+    """Warps of a scheduler at which it reaches half of the peak."""
+    issue_weight: float = 0.6
+    """How much of the instructions beside the arithmetic takes slots from it."""
+    l2_bytes_per_clock: float = 40.0
+    """That an SM gets from the L2."""
+    memory_efficiency: float = 0.92
+    """Part of the memory's roof that kernels reach."""
+    turn_seconds: float = 0.9e-6
+    """From one block's result to the next block that adds to it."""
+    sharpness: float = 4.0
+    """Exponent of the norm that takes the place of a maximum: limits that are close to one another add up a little."""
+
+
+PARAMETERS = Parameters()
+
+
+def model_seconds(works: Sequence[Work], device: Device, parameters: Parameters = PARAMETERS) -> float:
+    """Time of a launch sequence, from one launch of it to the next; infinite if a kernel does not fit on an SM."""
+    return sum(_launch_seconds(work, device, parameters) for work in works)
+
+
+def resident_blocks(work: Work, device: Device) -> int:
+    """Blocks that fit on an SM."""
+    return occupancy(device.architecture, work.threads, work.registers, work.shared_bytes).blocks_per_sm
+
+
+def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
+    overhead = (p.early_seconds if work.early else p.follow_seconds) if work.follows else p.launch_seconds
+    fitting = resident_blocks(work, device)
+    if fitting == 0:
+        return float("inf")
+    if work.blocks <= 0:
+        return overhead
+    at_once = device.sm_count * fitting
+    waves, rest = divmod(work.blocks, at_once)
+    clocks = waves * _wave_clocks(work, device, p, fitting, device.sm_count) if waves else 0.0
+    if rest:
+        clocks += _wave_clocks(work, device, p, -(-rest // device.sm_count), min(rest, device.sm_count))
+    seconds = clocks / device.clock_hz
+    seconds += (work.turns - 1) * p.turn_seconds
+    bandwidth = memory_bandwidth(device) * p.memory_efficiency
+    return overhead + _norm((seconds, work.memory_bytes / bandwidth), p.sharpness)
+
+
+def _wave_clocks(work: Work, device: Device, p: Parameters, blocks: int, sms: int) -> float:
+    """Clock cycles that an SM needs for ``blocks`` blocks at a time, while ``sms`` SMs work."""
+    warps = blocks * work.threads / WARP_THREADS / SCHEDULERS
+    used = min(1.0, warps) * warps / (warps + p.warps_to_hide)
+    rate = operation_rate(device, work.unit).value / device.sm_count / device.clock_hz
+    arithmetic = blocks * work.operations / rate * (1 + (work.issue - 1) * p.issue_weight) / used
+    loads = blocks * work.loaded_bytes / p.l2_bytes_per_clock
+    busy = _norm((arithmetic, blocks * work.shared_clocks, loads), p.sharpness) + p.step_clocks
+    latency = p.memory_latency_seconds * device.clock_hz
+    step = _norm((busy, latency / work.in_flight), p.sharpness)
+    store = blocks * work.stored_bytes / p.l2_bytes_per_clock
+    return latency + step * work.steps + store
+
+
+def _norm(values: Sequence[float], exponent: float) -> float:
+    largest = max(values)
+    return largest * sum((value / largest) ** exponent for value in values) ** (1 / exponent) if largest > 0 else 0.0
+
+
+def operation_rate(device: Device, unit: str) -> Figure:
+    """Operations per second of a unit of the device; where its rate is not known, that of the FMA lanes."""
+    figure: Figure | None = getattr(device, f"{unit}_roof")
+    return figure or device.fp32_roof
+
+
+def memory_bandwidth(device: Device) -> float:
+    """Bytes per second; where the device's is not known, as much for each operation as an A100 has."""
+    roof = device.memory_roof
+    return roof.value if roof is not None else device.fp32_roof.value / 10
+
+
+def binding_limit(works: Sequence[Work], device: Device, parameters: Parameters = PARAMETERS) -> str:
+    """What takes most of the time of the longest launch, in words."""
+    work = max(works, key=lambda one: _launch_seconds(one, device, parameters))
+    fitting = max(1, min(resident_blocks(work, device), -(-work.blocks // device.sm_count)))
+    p = parameters
+    rate = operation_rate(device, work.unit).value / device.sm_count / device.clock_hz
+    waves = work.blocks / (device.sm_count * fitting)
+    clock = device.clock_hz
+    shares = {
+        "arithmetic": waves * work.steps * fitting * work.operations / rate / clock,
+        "shared memory": waves * work.steps * fitting * work.shared_clocks / clock,
+        "L2": waves * work.steps * fitting * work.loaded_bytes / p.l2_bytes_per_clock / clock,
+        "memory": work.memory_bytes / (memory_bandwidth(device) * p.memory_efficiency),
+        "latency of memory": waves * work.steps * p.memory_latency_seconds / work.in_flight,
+        "the launch itself": p.launch_seconds,
+    }
+    return max(shares, key=lambda name: shares[name])

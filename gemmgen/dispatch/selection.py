@@ -1,0 +1,144 @@
+"""The choice: every candidate is fitted to a request, its time estimated, and the least taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from gemmgen.arrays.binding import bind_dimensions
+from gemmgen.arrays.views import ArrayView
+from gemmgen.dispatch.candidates import Candidate, candidates
+from gemmgen.dispatch.model import model_seconds
+from gemmgen.dispatch.table import Table, load_table
+from gemmgen.errors import LaunchError, PlanError
+from gemmgen.families import family
+from gemmgen.families.base import KernelPlan, KernelSpec
+from gemmgen.families.requests import Fit, Layout, Request
+from gemmgen.target import Architecture, Device
+
+CERTIFIED_PREFERENCE = 1.1
+"""An instance that serves as it is gets chosen although a derived one is estimated to be faster by less than this factor."""
+LARGEST_WORKSPACE = 1 << 30
+"""Bytes; an instance that would need more for a problem was made for another one."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One instance, fitted to a request."""
+
+    candidate: Candidate
+    fit: Fit
+    plan: KernelPlan
+    dimensions: Mapping[str, int]
+    seconds: float
+    """Estimated device time."""
+    source: Literal["measured", "interpolated", "model"]
+    """Where the estimate comes from: this very problem in the table, others in it, or the model alone."""
+
+    @property
+    def certified(self) -> bool:
+        """Whether the library holds a certificate for this kernel on this architecture."""
+        return not self.fit.derived and self.plan.architecture.name in self.candidate.certified
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a request, and what else there was, fastest first."""
+
+    request: Request
+    device: Device
+    options: tuple[Option, ...]
+    chosen: Option
+    rejected: Mapping[str, str]
+    """Labels of candidates that cannot do it, each with the reason."""
+    table: Table | None
+
+
+def choose(request: Request, device: Device, architecture: Architecture | None = None) -> Choice:
+    """The instance to take for ``request`` on ``device``. Raises ``LaunchError`` if none can do it."""
+    target = architecture or device.architecture
+    table = load_table(device.name)
+    found: dict[str, Option] = {}
+    rejected: dict[str, str] = {}
+    for candidate in candidates(request.kind):
+        option = fitted(candidate, request, target)
+        if isinstance(option, str):
+            rejected[candidate.label] = option
+            continue
+        fit, plan, dimensions = option
+        model = model_seconds(family(request.kind).work(plan, dimensions), device)
+        name = base_name(candidate.spec, target)
+        seconds, source = (model, "model") if table is None else table.estimate(request, name, model, bool(fit.derived))
+        made = Option(candidate, fit, plan, dimensions, seconds, source)  # type: ignore[arg-type]
+        other = found.get(plan.name)
+        if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
+            found[plan.name] = made
+    if not found:
+        raise LaunchError(_nothing_fits(request, rejected))
+    options = tuple(sorted(found.values(), key=lambda one: one.seconds))
+    as_they_are = [option for option in options if not option.fit.derived]
+    best = options[0]
+    if as_they_are and as_they_are[0].seconds <= best.seconds * CERTIFIED_PREFERENCE:
+        best = as_they_are[0]
+    return Choice(request, device, options, best, rejected, table)
+
+
+def fitted(candidate: Candidate, request: Request, architecture: Architecture) -> tuple[Fit, KernelPlan, dict[str, int]] | str:
+    """How a candidate does what is requested on an architecture, its plan and all dimensions; or why it cannot."""
+    fit = family(request.kind).fit(candidate.spec, request)
+    if isinstance(fit, str):
+        return fit
+    try:
+        plan = planned(fit.spec, architecture)
+    except PlanError as error:
+        return str(error.reasons[0]) if error.reasons else str(error)
+    problems: list[str] = []
+    sequence = plan.sequence
+    arrays = {array.name: array for array in sequence.arrays if array.role != "workspace"}
+    views = {name: _view(layout) for name, (_, layout) in fit.arrays.items() if name in arrays}
+    if missing := arrays.keys() - views.keys():
+        return f"it needs {', '.join(sorted(missing))}"
+    given = {name: value for name, value in fit.dimensions.items() if any(d.name == name for d in sequence.dimensions)}
+    dimensions = bind_dimensions(sequence, views, given, problems)
+    problems += [
+        f"{name} starts at a multiple of {fit.arrays[name][1].alignment} bytes, need {array.alignment}"
+        for name, array in arrays.items()
+        if fit.arrays[name][1].alignment % min(array.alignment, 16) and not fit.arrays[name][1].is_empty
+    ]
+    if problems:
+        return problems[0]
+    try:
+        sequence.resolve(dimensions)
+    except LaunchError as error:
+        return str(error)
+    if sequence.workspace_bytes.evaluate(dimensions) > LARGEST_WORKSPACE:
+        return f"it would need a workspace of {sequence.workspace_bytes.evaluate(dimensions)} bytes"
+    return fit, plan, dimensions
+
+
+@lru_cache(maxsize=4096)
+def planned(spec: KernelSpec, architecture: Architecture) -> KernelPlan:
+    """The plan of a spec. Raises ``PlanError``."""
+    return family(spec.kind).plan(spec, architecture)
+
+
+@lru_cache(maxsize=4096)
+def base_name(spec: KernelSpec, architecture: Architecture) -> str:
+    """What tables call an instance; its label if it has no plan for the architecture as it is."""
+    try:
+        return planned(spec, architecture).name
+    except PlanError:
+        return spec.label or ""
+
+
+def _view(layout: Layout) -> ArrayView:
+    return ArrayView(layout.alignment, layout.shape, layout.strides, layout.type, "cpu")
+
+
+def _nothing_fits(request: Request, rejected: Mapping[str, str]) -> str:
+    counted = Counter(rejected.values()).most_common(3)
+    reasons: Any = "; ".join(f"{reason} ({count} of {len(rejected)})" for reason, count in counted)
+    return f"no instance can do {request.kind}:{request.text}: {reasons or 'there are none of this family'}"

@@ -1,0 +1,196 @@
+"""Tables of measured times: which instance took how long on which problem of which device, and what that says about others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from gemmgen.errors import SpecError
+from gemmgen.families import FAMILIES, family
+from gemmgen.families.requests import Request
+from gemmgen.files import write_atomically
+from gemmgen.resources import resource_directory
+
+SCHEMA_VERSION = 1
+NEIGHBOURS = 4
+"""Tabulated problems that an estimate is interpolated from."""
+TRAIT_DISTANCE = 2.0
+"""What a difference in layout, type or alignment counts, in units of a factor of two in one extent."""
+REACH = 3.0
+"""Distance at which a tabulated problem says half of what it could."""
+DERIVED_PENALTY = 1.02
+"""By how much a kernel that differs from the measured one is taken to be slower, since it was not measured."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem, timed."""
+
+    problem: str
+    """The request's text, without the kind."""
+    kind: str
+    times: Mapping[str, float]
+    """Microseconds by instance."""
+    models: Mapping[str, float] = field(default_factory=dict)
+    """What the model said, in microseconds, by instance."""
+    peer: float | None = None
+    """Microseconds of the vendor's library."""
+
+    @cached_property
+    def request(self) -> Request:
+        return parse_problem(f"{self.kind}:{self.problem}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured on one device."""
+
+    device: str
+    rows: tuple[Row, ...]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Compiler, clocks, driver, date."""
+
+    def estimate(
+        self, request: Request, instance: str, model_seconds: float, derived: bool = False, without: Row | None = None
+    ) -> tuple[float, Literal["measured", "interpolated", "model"]]:
+        """Seconds of an instance on a request, and where they come from.
+
+        A row for this very problem decides. Else the model's error is interpolated, in logarithms, from the nearest rows that
+        have the instance; ``without`` leaves one row out.
+        """
+        penalty = DERIVED_PENALTY if derived else 1.0
+        weights, total = 0.0, 0.0
+        nearest = []
+        for row in self._of(request.kind):
+            if row is without or instance not in row.times:
+                continue
+            distance = request_distance(request, row.request)
+            if distance == 0 and not derived:
+                return row.times[instance] * 1e-6, "measured"
+            nearest.append((distance, row))
+        for distance, row in sorted(nearest, key=lambda pair: pair[0])[:NEIGHBOURS]:
+            modelled = row.models.get(instance)
+            if modelled and math.isfinite(modelled):
+                weight = 1 / (0.1 + distance * distance)
+                weights += weight
+                total += weight * math.log(row.times[instance] / modelled)
+        if not weights:
+            return model_seconds * penalty, "model"
+        shrink = weights / (weights + 1 / (0.1 + REACH * REACH))
+        return model_seconds * math.exp(shrink * total / weights) * penalty, "interpolated"
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {kind: [] for kind in FAMILIES}
+        for row in self.rows:
+            found[row.kind].append(row)
+        return found
+
+    def _of(self, kind: str) -> list[Row]:
+        return self._by_kind[kind]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "device": self.device,
+            **self.origin,
+            "problems": [
+                {
+                    "kind": row.kind, "problem": row.problem, "peer": row.peer,
+                    "times": dict(sorted(row.times.items(), key=lambda item: item[1])),
+                    "models": {name: row.models[name] for name in sorted(row.models)},
+                }
+                for row in self.rows
+            ],
+        }  # fmt: skip
+
+
+def parse_problem(text: str) -> Request:
+    """The request that ``gemm:512,512,512,nt`` names. Raises ``SpecError``."""
+    kind, _, rest = text.partition(":")
+    if kind not in FAMILIES:
+        raise SpecError(f"{text!r} is no problem: it starts with {kind!r}, need one of {', '.join(f'{name}:' for name in FAMILIES)}")
+    found = family(kind)
+    parts = [part.strip() for part in rest.split(",")]
+    count = len(found.size_names)
+    numbers = parts[:count]
+    if len(numbers) < count or not all(part.isascii() and part.isdecimal() for part in numbers):
+        example = f"{kind}:{','.join(map(str, found.typical_sizes))}"
+        raise SpecError(f"{text!r} is no problem: {kind} needs {count} numbers ({', '.join(found.size_names)}), for example {example}")
+    sizes = tuple(int(part) for part in numbers)
+    if max(sizes) > 2**31 - 1 or math.prod(max(size, 1) for size in sizes) > 2**62:
+        raise SpecError(f"{text!r} is no problem: no device has memory for it")
+    return found.parse_request(sizes, [part for part in parts[count:] if part])
+
+
+def request_distance(one: Request, other: Request) -> float:
+    """How far apart two requests are: Euclidean over the logarithms, to base 2, of the extents; each other trait counts too."""
+    squares = sum((math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))) ** 2 for a, b in zip(one.sizes, other.sizes, strict=True))
+    differing = sum(a != b for a, b in zip(one.traits, other.traits, strict=True))
+    return math.sqrt(squares + differing * TRAIT_DISTANCE**2)
+
+
+def read_table(path: Path) -> Table:
+    """The table in a file. Raises ``SpecError``."""
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: is no JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
+        raise SpecError(f"{path}: is no table of tuned instances of schema_version {SCHEMA_VERSION}")
+    try:
+        rows = tuple(
+            Row(str(row["problem"]), str(row["kind"]), _numbers(row["times"]), _numbers(row.get("models", {})), row.get("peer"))
+            for row in data["problems"]
+        )
+        origin = {name: value for name, value in data.items() if name not in ("schema_version", "device", "problems")}
+        table = Table(str(data["device"]), rows, origin)
+        for row in rows:
+            row.request  # noqa: B018  a problem that cannot be read shows here
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpecError(f"{path}: is no table of tuned instances: {type(error).__name__} at {error}") from None
+    return table
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    found = {str(name): float(value) for name, value in values.items()}
+    if any(not value > 0 for value in found.values()):
+        raise ValueError("a time that is not positive")
+    return found
+
+
+def write_table(table: Table, path: Path) -> bool:
+    """Writes the table, atomically; whether the file changed."""
+    return write_atomically(path, json.dumps(table.to_json(), indent=1) + "\n")
+
+
+def file_name(device: str) -> str:
+    """The name of a device's table."""
+    return f"{device.lower().replace(' ', '_')}.json"
+
+
+def table_paths(device: str) -> list[Path]:
+    """Where a device's table may lie, the user's own first."""
+    from platformdirs import user_data_path
+
+    found = [user_data_path("gemmgen") / "tuned" / file_name(device)]
+    with contextlib.suppress(FileNotFoundError):
+        found.append(resource_directory("generated") / "tuned" / file_name(device))
+    return found
+
+
+@lru_cache(maxsize=16)
+def load_table(device: str) -> Table | None:
+    """The device's table; None if there is none. Raises ``SpecError`` for one that cannot be read."""
+    for path in table_paths(device):
+        if path.is_file():
+            return read_table(path)
+    return None

@@ -1,0 +1,183 @@
+"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``reduce``, ``conv2d``.
+
+torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
+the caller's stream; arrays in host memory on the emulator, which is slow and exact. The first call with new layouts chooses an
+instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
+later calls only launch. Nothing is copied: a layout that no kernel reads is an error. Derivatives are not computed: tensors
+that require gradients are refused.
+
+Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.reduce`` and
+``.conv2d``; else ``gemmgen.ops.register_torch()`` does that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, Literal
+
+from gemmgen.errors import LaunchError
+from gemmgen.ops.engine import Operator
+from gemmgen.ops.filters import Filter
+
+__all__ = ["Filter", "conv2d", "matmul", "reduce", "register_torch"]
+
+_MATMUL = Operator("matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"))
+_REDUCE = Operator("reduce", ("x",), ("out",), ())
+_MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), ())
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: Any = None,
+    residual: Any = None,
+    gamma: float = 1.0,
+    activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    stream: Any = None,
+) -> Any:
+    """activation(alpha a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules for ``matmul``.
+
+    ``a`` (..., m, k) and ``b`` (..., k, n) are float32, float16 or bfloat16, stored in rows or in columns (views that are
+    transposed, sliced or broadcast along the batch are read where they are); a vector is a row on the left and a column on the
+    right. ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ.
+    ``bias``: a number, or n values (one for each column), or (m, 1) values (one for each row), of the result's type.
+    ``residual``: of the result's shape, type and order. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
+    ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
+    ``stream``: as for ``Kernel``. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
+
+    Raises ``LaunchError`` for arguments that do not go together.
+    """
+    number = 0.0
+    if bias is not None and isinstance(bias, Real):
+        bias, number = None, _number("matmul", "bias", bias)
+        options: tuple[Any, ...] = (alpha != 1, beta != 0, True, _hashable(activation))
+    else:
+        options = (alpha != 1, beta != 0, False, activation if activation.__class__ is str else _hashable(activation))
+    if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
+        alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
+
+    def named() -> dict[str, Any]:
+        return dict(zip(("scaled", "accumulates", "bias_number", "activation"), options, strict=True))
+
+    return _MATMUL((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream, named)[0]
+
+
+def reduce(
+    x: Any,
+    op: str = "sum",
+    axis: int | tuple[int, ...] | None = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    correction: Literal[0, 1] = 0,
+    stream: Any = None,
+) -> Any:
+    """``op`` of the elements along ``axis``, one or several axes, or of all of them.
+
+    ``op``: sum, product, min, max, mean, sum_of_squares, l1_norm, l2_norm, any, all, argmin, argmax, logsumexp, or
+    mean_variance, which returns two arrays (``correction`` 1: of a sample). ``x``: float32, float64, float16, bfloat16, int8,
+    int32, int64 or truth values, with any strides that one reduced axis between two others describes. ``out``: where to write,
+    without gaps; it decides the type of the result (a pair for mean_variance). Else sums, products and means of floats are
+    float32, or float64 for float64; sums of integers int64; extrema have the elements' type or float32; indices are int64.
+
+    Raises ``LaunchError`` for arguments that do not go together.
+    """
+    options = (op, _pair(axis), keepdims, correction)
+
+    def named() -> dict[str, Any]:
+        return {"op": op, "axis": axis, "keepdims": keepdims, "correction": correction}
+
+    try:
+        if op == "mean_variance":
+            pair = (None, None) if out is None else tuple(out)
+            if len(pair) != 2:
+                raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
+            return _MOMENTS((x, *pair), options, (), stream, named)
+        return _REDUCE((x, out), options, (), stream, named)[0]
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        raise LaunchError(f"reduce: op, axis, keepdims and correction are plain values, got {options}") from None
+
+
+_CONV2D = Operator("conv2d", ("x", "w", "bias", "residual"), ("out",), ("alpha", "beta", "gamma"))
+
+
+def conv2d(
+    x: Any,
+    w: Any,
+    *,
+    bias: Any = None,
+    residual: Any = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    activation: str | Mapping[str, Any] | None = None,
+    output: Literal["int8", "int32", "float32"] = "int8",
+    layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32",
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """activation(alpha conv(x, w) + beta bias + gamma residual) of int8 tensors, rounded and saturated to ``output``.
+
+    ``x``: (n, c / 32, h, w, 32), see ``gemmgen.layouts``. ``w``: (k, c / groups, r, s), or a ``Filter`` of it, which is brought
+    into the order that kernels read once instead of at every call. ``bias``: k values, int32 or float32. ``residual`` and the
+    result lie as ``layout`` says. ``activation``: ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
+
+    Raises ``LaunchError`` for arguments that do not go together.
+    """
+    weights = w if isinstance(w, Filter) else Filter(w)
+    options = (
+        weights.shape, _pair(stride), _pair(padding), _pair(dilation), groups, _hashable(activation), output, layout,
+        alpha != 1, beta != 1, gamma != 1,
+    )  # fmt: skip
+    names = (
+        "filter_shape", "stride", "padding", "dilation", "groups", "activation", "output", "layout", "scaled", "bias_scaled",
+        "residual_scaled",
+    )  # fmt: skip
+    numbers = (_number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma))
+
+    def named() -> dict[str, Any]:
+        return dict(zip(names, options, strict=True))
+
+    return _CONV2D((x, weights, bias, residual, out), options, numbers, stream, named)[0]
+
+
+def register_torch() -> None:
+    """Registers ``torch.ops.gemmgen.matmul``, ``.reduce`` and ``.conv2d``; does nothing the second time. Imports torch."""
+    from gemmgen.ops.torch_operators import register
+
+    register()
+
+
+def _number(operation: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise LaunchError(f"{operation}: {name} must be a number, got {type(value).__name__}")
+    return float(value)
+
+
+def _pair(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _hashable(activation: Any) -> Any:
+    """An activation as something that a dictionary can look up: pairs for a mapping, tuples for sequences."""
+    if isinstance(activation, Mapping):
+        return tuple(sorted(activation.items(), key=lambda item: str(item[0])))
+    if isinstance(activation, list | tuple) and not (activation and isinstance(activation[0], tuple)):
+        return tuple(_hashable(part) for part in activation)
+    return activation
+
+
+if "torch" in sys.modules:
+    register_torch()

@@ -1,0 +1,74 @@
+"""The caller's arrays as layouts, and new arrays of the caller's library."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from gemmgen.arrays.views import ArrayView, describe
+from gemmgen.errors import LaunchError
+from gemmgen.families.requests import MOST_ALIGNMENT, Layout
+
+NAMES = {
+    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "s8": "int8", "u8": "uint8", "s32": "int32",
+    "s64": "int64",
+}  # fmt: skip
+"""What libraries call the types."""
+_SEEN_AS = {"uint16": "bf16", "bool": "u8"}
+"""NumPy and CuPy hold the bits of bfloat16 as uint16; truth values are bytes, 0 or 1."""
+_BOOLEAN_TYPESTR = "|b1"
+
+
+def view_of(array: Any, name: str, stream: int | None, written: bool = False) -> ArrayView:
+    """The array as kernels see it. Raises ``LaunchError``."""
+    view = describe(array, name, stream)
+    kind = _SEEN_AS.get(view.type, view.type)
+    if kind == "u8" and not written and view.type == "bool":
+        kind = "s8"
+    if view.type == f"of type {_BOOLEAN_TYPESTR!r}":
+        kind = "u8" if written else "s8"
+    if written and view.read_only:
+        raise LaunchError(f"{name} is written, but the array is read-only")
+    if kind == view.type:
+        return view
+    return ArrayView(view.pointer, view.shape, view.strides, kind, view.device, view.read_only, view.producer_stream, view.owner)
+
+
+def layout_of(view: ArrayView) -> Layout:
+    """The view without its address."""
+    return Layout(view.shape, view.strides, view.type, alignment_of(view.pointer))
+
+
+def alignment_of(pointer: int) -> int:
+    """Bytes, a power of two up to 16, that an address is a multiple of."""
+    low = pointer & (MOST_ALIGNMENT - 1)
+    return low & -low if low else MOST_ALIGNMENT
+
+
+def is_torch(array: Any) -> bool:
+    """Whether it is a torch tensor; torch is not imported for this."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False) -> Any:
+    """An uninitialised array of the library of ``like`` and on its device. Raises ``LaunchError`` for libraries without one."""
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=torch.bool if truth else getattr(torch, NAMES[kind]), device=like.device)
+    library = type(like).__module__.split(".")[0]
+    if library == "cupy":
+        return sys.modules["cupy"].empty(shape, _array_type(like, kind, truth))
+    if library == "numpy":
+        import numpy as np
+
+        return np.empty(shape, _array_type(like, kind, truth))
+    raise LaunchError(f"arrays of {library} cannot be allocated for the result; pass out=, an array that can be written to")
+
+
+def _array_type(like: Any, kind: str, truth: bool) -> Any:
+    if truth:
+        return "bool"
+    if kind == "bf16":
+        return like.dtype if like.dtype.name == "bfloat16" else "uint16"
+    return NAMES[kind]

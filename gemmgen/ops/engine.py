@@ -1,0 +1,278 @@
+"""Calls of operations: the first of a kind chooses an instance, compiles and prepares it; the others only launch it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.arrays.views import LEGACY_STREAM, ArrayView, overlaps
+from gemmgen.dispatch.devices import gpu_device, host_device
+from gemmgen.dispatch.selection import Choice, choose
+from gemmgen.errors import LaunchError
+from gemmgen.families import FAMILIES, family
+from gemmgen.families.base import Family, KernelPlan
+from gemmgen.families.requests import Interpretation
+from gemmgen.kernel import Kernel, stream_handle
+from gemmgen.ops.arrays import NAMES, alignment_of, is_torch, layout_of, new_array, view_of
+from gemmgen.ops.filters import Filter
+
+if TYPE_CHECKING:
+    from gemmgen.gpu.driver import LoadedBinary
+
+CACHED_CALLS = 8192
+"""Combinations of layouts and options that an operation remembers what to launch for."""
+
+Named = Callable[[], dict[str, Any]]
+"""Gives the options of a call by name, as ``Family.interpret`` takes them."""
+
+
+class Call:
+    """What every call with the same layouts and options has in common."""
+
+    __slots__ = ("choice", "interpretation", "kernel", "orders", "quick", "results", "spans")
+
+    def __init__(self, choice: Choice, interpretation: Interpretation, kernel: Kernel, spans: tuple[tuple[int, int], ...]) -> None:
+        self.choice = choice
+        self.interpretation = interpretation
+        self.kernel = kernel
+        self.spans = spans
+        self.results: tuple[tuple[tuple[int, ...], Any, Any], ...] = ()
+        """Shape, type and device of each result, as the library wants them."""
+        self.quick: Callable[..., None] | None = None
+        option = choice.chosen
+        self.orders = family(choice.request.kind).operand_orders(option.plan)
+
+
+class Operator:
+    """One operation on arrays of any library."""
+
+    def __init__(self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str]) -> None:
+        """``operands`` and ``results``: names of the arrays, in the order in which calls pass them; ``numbers``: those of the numbers."""
+        self.name = name
+        self.operands, self.results, self.numbers = tuple(operands), tuple(results), tuple(numbers)
+        self._arrays = (*self.operands, *self.results)
+        self._calls: dict[Any, Call] = {}
+        self._given = len(self.operands)
+
+    @property
+    def family(self) -> Family:
+        """The family whose instances do it."""
+        return _family(self.name)
+
+    def __call__(
+        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, named: Named
+    ) -> tuple[Any, ...]:
+        """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable;
+        ``named``: the same for ``Family.interpret``. Raises ``LaunchError``."""
+        first = arrays[0]
+        torch = sys.modules.get("torch")
+        if torch is not None and (type(first) is torch.Tensor or type(first) is torch.nn.Parameter) and first.is_cuda:
+            return self._on_torch(torch, arrays, options, numbers, stream, named)
+        return self._on_others(arrays, options, numbers, stream, named)
+
+    def _on_torch(
+        self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, named: Named
+    ) -> tuple[Any, ...]:
+        parts: list[Any] = [options]
+        pointers: list[int] = []
+        for array in arrays:
+            if array is None:
+                parts.append(None)
+                pointers.append(0)
+                continue
+            if array.__class__ is Filter:
+                parts.append(array.key)
+                pointers.append(0)
+                continue
+            try:
+                pointer = array.data_ptr()
+                parts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer & 15, array.is_neg()))
+            except (AttributeError, RuntimeError):
+                return self._on_others(arrays, options, numbers, stream, named)
+            if array.requires_grad and torch.is_grad_enabled():
+                raise LaunchError(f"{self.name}: an array requires gradients, which no kernel records; pass its detach()")
+            pointers.append(pointer)
+        key = tuple(parts)
+        call = self._calls.get(key)
+        device = arrays[0].get_device()
+        if call is None:
+            call = self._remember(key, self._prepare(arrays, named()))
+            self._prepare_quick(call, arrays[0], torch)
+        given = self._given
+        if call.orders:
+            for index, name in enumerate(self.operands):
+                if name in call.orders:
+                    pointers[index] = arrays[index].ordered(call.orders[name]).data_ptr()
+        results = arrays[given:]
+        if None in parts[1 + given :]:
+            results = tuple(torch.empty(shape, dtype=kind, device=where) for shape, kind, where in call.results)
+            pointers[given:] = [result.data_ptr() for result in results]
+        else:
+            self._check_overlap(call, arrays, pointers)
+        handle = (_current_stream(torch)(device) or LEGACY_STREAM) if stream is None else stream_handle(stream)
+        call.quick(handle, *pointers, *numbers)  # type: ignore[misc]
+        return results
+
+    def _on_others(
+        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, named: Named
+    ) -> tuple[Any, ...]:
+        handle = None if stream is None else stream_handle(stream)
+        views = self._views(arrays, handle)
+        key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
+        call = self._calls.get(key)
+        if call is None:
+            call = self._remember(key, self._prepare(arrays, named()))
+        if call.orders:
+            named_arrays = zip(self._arrays, arrays, strict=True)
+            arrays = tuple(array.ordered(call.orders[name]) if name in call.orders else array for name, array in named_arrays)
+            views = self._views(arrays, handle)
+        results = arrays[self._given :]
+        if any(result is None for result in results):
+            results = tuple(new_array(arrays[0], result.shape, result.type, result.truth) for result in call.interpretation.results)
+            views = (*views[: self._given], *self._views((None,) * self._given + results, handle)[self._given :])
+        by_name = dict(zip(self._arrays, views, strict=True))
+        self._launch(call, by_name, dict(zip(self.numbers, numbers, strict=True)), stream, arrays[0])
+        return results
+
+    def _views(self, arrays: Sequence[Any], stream: int | None) -> tuple[ArrayView | None, ...]:
+        found: list[ArrayView | None] = []
+        for index, (name, array) in enumerate(zip(self._arrays, arrays, strict=True)):
+            array = array.source if array.__class__ is Filter else array
+            found.append(None if array is None else view_of(array, name, stream, written=index >= self._given))
+        devices = {view.device for view in found if view is not None}
+        if len(devices) > 1:
+            placed = ", ".join(f"{name} on {view.device}" for name, view in zip(self._arrays, found, strict=True) if view is not None)
+            raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")
+        return tuple(found)
+
+    def _prepare(self, arrays: Sequence[Any], options: dict[str, Any]) -> Call:
+        """Understands the arguments, chooses an instance and compiles it."""
+        views = dict(zip(self._arrays, self._views(arrays, None), strict=True))
+        layouts = {name: layout_of(view) for name, view in views.items() if view is not None}
+        found = self.family
+        interpretation = found.interpret(layouts, options)
+        device = next(view.device for view in views.values() if view is not None)
+        chip = host_device() if isinstance(device, str) else gpu_device(device[1])
+        choice = choose(interpretation.request, chip)
+        spans = tuple((0, 0) if view is None else view.span() for view in views.values())
+        return Call(choice, interpretation, compiled(choice.chosen.plan), spans)
+
+    def _remember(self, key: Any, call: Call) -> Call:
+        if len(self._calls) >= CACHED_CALLS:
+            self._calls.clear()
+        self._calls[key] = call
+        return call
+
+    def _launch(
+        self, call: Call, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float], stream: Any, like: Any
+    ) -> None:
+        """Launches through the instance's ``Kernel``, on whatever the arrays are."""
+        option = call.choice.chosen
+        arguments: dict[str, Any] = dict(option.fit.dimensions)
+        for name, (operand, layout) in option.fit.arrays.items():
+            view = views[operand]
+            assert view is not None
+            arguments[name] = ArrayView(
+                view.pointer, layout.shape, layout.strides, layout.type, view.device, view.read_only, view.producer_stream, view.owner
+            )
+        scalars = {scalar.name for scalar in option.plan.sequence.scalars}
+        arguments |= {name: numbers[source] for name, source in option.fit.scalars.items() if name in scalars}
+        if stream is None and is_torch(like) and like.is_cuda:
+            stream = _current_stream(sys.modules["torch"])(like.get_device())
+        call.kernel(stream=stream, **arguments)
+
+    def _prepare_quick(self, call: Call, like: Any, torch: Any) -> None:
+        from gemmgen.gpu.quick import QuickCall
+
+        option = call.choice.chosen
+        sequence = option.plan.sequence
+        known = {scalar.name for scalar in sequence.scalars}
+        slots = [(name, "pointer") for name in self._arrays] + [(name, "f32") for name in self.numbers]
+        # An operand and a number of one name (a bias) are two slots.
+        slots = [(f"{name}[]" if kind == "pointer" else name, kind) for name, kind in slots]
+        sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
+        sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
+        ordinal = like.get_device()
+        call.quick = QuickCall(
+            loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources,
+            _kept_memory(torch, ordinal), _captured_memory(torch, ordinal),
+        )  # fmt: skip
+        call.results = tuple(
+            (result.shape, torch.bool if result.truth else getattr(torch, NAMES[result.type]), like.device)
+            for result in call.interpretation.results
+        )
+
+    def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: Sequence[int]) -> None:
+        """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array."""
+        placed = [(pointer + first, pointer + end) for pointer, (first, end) in zip(pointers, call.spans, strict=True)]
+        for index in range(self._given, len(placed)):
+            start, end = placed[index]
+            for other in range(index):
+                other_start, other_end = placed[other]
+                if start < other_end and other_start < end and arrays[other] is not None:
+                    one, two = (view_of(arrays[place], self._arrays[place], None) for place in (index, other))
+                    if overlaps(one, two):
+                        raise LaunchError(f"{self.name}: {self._arrays[index]} is written, but overlaps {self._arrays[other]} in memory")
+
+
+@cache
+def _family(operator: str) -> Family:
+    return next(found for found in map(family, FAMILIES) if found.operator == operator)
+
+
+_kernels: dict[tuple[str, str], Kernel] = {}
+_loaded: dict[tuple[str, str, int], LoadedBinary] = {}
+
+
+def compiled(plan: KernelPlan) -> Kernel:
+    """The kernel of a plan, compiled through the user's cache at its first use."""
+    from gemmgen.api import compile_plan
+
+    key = plan.name, plan.architecture.name
+    found = _kernels.get(key)
+    return found if found is not None else _kernels.setdefault(key, Kernel(plan.sequence, compile_plan(plan)))
+
+
+def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
+    """The kernel of a plan, loaded on a device."""
+    from gemmgen.gpu.driver import LoadedBinary
+
+    key = plan.name, plan.architecture.name, ordinal
+    found = _loaded.get(key)
+    if found is None:
+        binary = compiled(plan).binary
+        found = _loaded.setdefault(key, LoadedBinary(binary.cubin, binary.architecture, ordinal))
+    return found
+
+
+@cache
+def _current_stream(torch: Any) -> Callable[[int], int]:
+    """The handle of torch's current stream on a device."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return raw  # type: ignore[no-any-return]
+    return lambda device: int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _kept_memory(torch: Any, ordinal: int) -> Callable[[int, int], tuple[Any, int]]:
+    """Workspaces from torch's allocator, for use on any stream."""
+
+    def allocate(size: int, stream: int) -> tuple[Any, int]:
+        default = torch.cuda.default_stream(ordinal)
+        with torch.cuda.stream(default if stream == LEGACY_STREAM else torch.cuda.ExternalStream(stream, device=ordinal)):
+            memory = torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
+        return memory, memory.data_ptr()
+
+    return allocate
+
+
+def _captured_memory(torch: Any, ordinal: int) -> Callable[[int, int], tuple[Any, int]]:
+    """Workspaces from the pool of the graph that torch captures, as temporary results of torch's own operations are."""
+
+    def allocate(size: int, stream: int) -> tuple[Any, int]:
+        memory = torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
+        return memory, memory.data_ptr()
+
+    return allocate

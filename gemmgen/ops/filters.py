@@ -1,0 +1,41 @@
+"""Filters of convolutions, kept in the orders that kernels read."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from gemmgen.errors import LaunchError
+from gemmgen.layouts import FilterOrder, nchw_to_nchw32, reorder_filter
+
+
+class Filter:
+    """A filter (k, c / groups, r, s) of int8, NumPy, CuPy or torch, that several convolutions use.
+
+    Each order that an instance reads is made once, at the first call that needs it, and kept. Changes to the array after that
+    are not seen: make a new ``Filter``.
+    """
+
+    def __init__(self, w: Any) -> None:
+        """``w``: (k, c / groups, r, s), or (k, c / groups / 32, r, s, 32) in NCHW32. Raises ``LaunchError``."""
+        shape = tuple(getattr(w, "shape", ()))
+        if len(shape) == 5 and shape[4] == 32:
+            self.shape = (int(shape[0]), int(shape[1]) * 32, int(shape[2]), int(shape[3]))
+        elif len(shape) == 4:
+            self.shape = cast("tuple[int, int, int, int]", tuple(map(int, shape)))
+        else:
+            raise LaunchError(f"conv2d: the filter has shape {shape}, need (k, c / groups, r, s) or (k, c / groups / 32, r, s, 32)")
+        for name, extent in zip(("output", "input"), self.shape[:2], strict=True):
+            if extent % 32 or not extent:
+                raise LaunchError(f"conv2d: the filter has {extent} {name} channels, need a multiple of 32; fill up with zeros")
+        self.source = w
+        self.key = "filter", str(getattr(w, "dtype", "")), str(getattr(w, "device", ""))
+        """What calls with this filter and with another have in common, beside the shape."""
+        self._ordered: dict[str, Any] = {}
+
+    def ordered(self, order: str) -> Any:
+        """The filter as ``gemmgen.layouts.reorder_filter`` gives it, (c / groups / 32, r, s, k, 32)."""
+        found = self._ordered.get(order)
+        if found is None:
+            source = self.source if len(self.source.shape) == 5 else nchw_to_nchw32(self.source)
+            found = self._ordered[order] = reorder_filter(source, cast("FilterOrder", order))
+        return found

@@ -1,0 +1,112 @@
+"""The operations as custom operators of torch, with shapes for tracing, so that ``torch.compile`` takes them as they are.
+
+They have no derivatives: tensors that require gradients are refused, under ``torch.no_grad()`` they are not.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from gemmgen.errors import EnvironmentMissing
+
+_SCHEMAS = {
+    "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, str activation='') -> Tensor",
+    "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
+    "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
+    "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",
+}  # fmt: skip
+_library: Any = None
+
+
+def register() -> None:
+    """Defines ``torch.ops.gemmgen.*``, once. Raises ``EnvironmentMissing`` without torch."""
+    global _library
+    if _library is not None:
+        return
+    try:
+        import torch
+    except ImportError as error:
+        raise EnvironmentMissing(f"torch cannot be imported ({error}); install torch") from None
+    library = torch.library.Library("gemmgen", "DEF")
+    for name, schema in _SCHEMAS.items():
+        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CPU", "CUDA"):
+            library.impl(name, _IMPLEMENTATIONS[name], key)
+        torch.library.register_fake(f"gemmgen::{name}", _fake(torch, name), lib=library)
+    _library = library
+
+
+def _matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "") -> Any:
+    from gemmgen import ops
+
+    return ops.matmul(a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None)
+
+
+def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
+    from gemmgen import ops
+    from gemmgen.errors import LaunchError
+
+    if op == "mean_variance":
+        raise LaunchError("torch.ops.gemmgen.reduce returns one tensor; call gemmgen.ops.reduce for mean_variance")
+    return ops.reduce(x, op, None if axis is None else tuple(axis), keepdims=keepdims, correction=correction)  # type: ignore[arg-type]
+
+
+def _conv2d(
+    x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.0, activation: str = "", output: str = "int8", layout: str = "nchw32",
+) -> Any:  # fmt: skip
+    from gemmgen import ops
+
+    return ops.conv2d(
+        x, w, bias=bias, residual=residual, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups,
+        alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output, layout=layout,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+_IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d}
+
+
+def _fake(torch: Any, name: str) -> Any:
+    """What the operator returns, without doing it: shapes may be symbolic."""
+
+    def matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: Any = 1.0, gamma: Any = 1.0, activation: Any = "") -> Any:
+        left, right = a.shape, b.shape
+        batch = torch.broadcast_shapes(left[:-2], right[:-2])
+        rows = [left[-2]] if len(left) > 1 else []
+        columns = [right[-1]] if len(right) > 1 else []
+        return a.new_empty([*batch, *rows, *columns], dtype=a.dtype if a.dtype == b.dtype else torch.float32)
+
+    def reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
+        rank = len(x.shape)
+        axes = range(rank) if axis is None else [one % rank for one in axis]
+        shape = [1 if place in axes else extent for place, extent in enumerate(x.shape) if keepdims or place not in axes]
+        return x.new_empty(shape, dtype=_reduced_type(torch, op, x.dtype))
+
+    def conv2d(
+        x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1,
+        alpha: Any = 1.0, beta: Any = 1.0, gamma: Any = 1.0, activation: Any = "", output: str = "int8", layout: str = "nchw32",
+    ) -> Any:  # fmt: skip
+        n, k = x.shape[0], w.shape[0]
+        filter_extents = w.shape[2:4]
+        p, q = (
+            (extent + 2 * pad - step * (taps - 1) - 1) // skip + 1
+            for extent, pad, step, taps, skip in zip(x.shape[2:4], padding, dilation, filter_extents, stride, strict=True)
+        )
+        shape = {"nchw32": [n, k // 32, p, q, 32], "nchw4": [n, k // 4, p, q, 4], "nhwc": [n, p, q, k]}[layout]
+        return x.new_empty(shape, dtype=getattr(torch, output))
+
+    return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d}[name]
+
+
+@cache
+def _reduced_type(torch: Any, op: str, kind: Any) -> Any:
+    """The type that a reduction has as its result: what a call on one element says."""
+    from gemmgen.families.requests import Layout
+    from gemmgen.ops import _REDUCE
+    from gemmgen.ops.arrays import NAMES
+
+    names = {getattr(torch, name): short for short, name in NAMES.items()}
+    stored = Layout.packed((1,), "s8" if kind == torch.bool else names.get(kind, str(kind)))
+    (result,) = _REDUCE.family.interpret({"x": stored}, {"op": op}).results
+    return torch.bool if result.truth else getattr(torch, NAMES[result.type])
