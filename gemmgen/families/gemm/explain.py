@@ -62,10 +62,12 @@ def explain_gemm(plan: GemmPlan) -> list[Section]:
 
 def _hierarchy(plan: GemmPlan, loop: TiledLoop) -> Lines:
     a, b = loop.a.fragment, loop.b.fragment
-    warps = plan.threads // WARP_THREADS
+    warps = plan.group_threads // WARP_THREADS
     several = f"{warps} warps, {a.warps} x {b.warps}" if warps > 1 else "1 warp"
+    if loop.k_groups > 1:
+        several += f" in each of {loop.k_groups} groups, which share out k and add up their sums at the end"
     return (
-        ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C, {loop.tile_k} of k at a time, by {plan.threads} threads"),
+        ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C, {loop.tile_k} of k at a time, by {plan.group_threads} threads"),
         ("warp", f"{plan.tile_m // a.warps} x {plan.tile_n // b.warps} of C; {several}"),
         ("thread", f"{a.extent} x {b.extent} of C; {a.lanes} x {b.lanes} lanes in a warp, {_lanes(loop)}"),
         ("rows of a thread", _fragment(loop.a)),

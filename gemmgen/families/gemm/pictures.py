@@ -40,9 +40,7 @@ def gemm_pictures(plan: GemmPlan) -> list[Picture]:
 
 
 def _overview(plan: GemmPlan, tile_k: int, stages: int, notes: tuple[str, ...]) -> ProductOverview:
-    slices = f"a block's slices of {tile_k} k: dark border, multiplied now"
-    if stages > 1:
-        slices += f"; the other {stages - 1}, on their way or there" if stages > 2 else "; the other, on its way or there"
+    slices = f"in blue: the block's slices of A and B, {tile_k} deep; bold: the one that is multiplied"
     return ProductOverview(
         a="A", b="B", c="C", m="m", n="n", k="k", tile_m=plan.tile_m, tile_n=plan.tile_n, tile_k=tile_k, stages=stages,
         notes=(slices, *notes, *_division_of_k(plan)),
@@ -97,16 +95,16 @@ def _closed(fragment: FragmentMap) -> dict[int, int]:
 def _block_division(plan: GemmPlan, loop: TiledLoop) -> Division:
     a, b = loop.a.fragment, loop.b.fragment
     shares = []
-    for warp in range(plan.threads // WARP_THREADS):
+    groups = plan.threads // (WARP_THREADS * a.warps * b.warps)
+    for warp in range(a.warps * b.warps):
         major, minor = divmod(warp, loop.warps_minor)
         warp_m, warp_n = (major, minor) if loop.row_major else (minor, major)
         rows = [position for lane in range(a.lanes) for position in _positions(a, warp_m, lane)]
         columns = [position for lane in range(b.lanes) for position in _positions(b, warp_n, lane)]
         shares.append(Share(warp, product(rows, columns)))
-    return Division(
-        "threadblock tile", plan.tile_m, plan.tile_n, "m", "n", "warp", tuple(shares),
-        (f"{plan.threads} threads", f"{len(shares)} warp{'s' if len(shares) > 1 else ''}, {a.warps} × {b.warps}"),
-    )  # fmt: skip
+    warps = f"{len(shares)} warp{'s' if len(shares) > 1 else ''}, {a.warps} × {b.warps}"
+    notes = (f"{plan.threads} threads", warps, *((f"in each of {groups} groups, which share out k",) if groups > 1 else ()))
+    return Division("threadblock tile", plan.tile_m, plan.tile_n, "m", "n", "warp", tuple(shares), notes)
 
 
 def _warp_division(loop: TiledLoop) -> Division:

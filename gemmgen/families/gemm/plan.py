@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import Literal
 
 from gemmgen.errors import PlanError, Reason
@@ -18,6 +18,7 @@ from gemmgen.families.gemm.reasons import (
     alignment_reasons,
     cache_reasons,
     combination_reasons,
+    group_reasons,
     launch_reasons,
     loop_reasons,
     resource_reasons,
@@ -69,6 +70,8 @@ class TiledLoop:
     """Whether k is a multiple of ``tile_k``."""
     warps_minor: int
     """Warps of a block along the contiguous dimension of C; warps are counted along it first."""
+    k_groups: int
+    """Groups of threads that share out the block's k, each with tiles of its own."""
     min_blocks_per_sm: int
     accesses: tuple[SharedAccess, ...]
     estimated_registers: int
@@ -177,6 +180,11 @@ class GemmPlan(KernelPlan):
         return WORKSPACE_ALIGNMENT
 
     @property
+    def group_threads(self) -> int:
+        """Threads of a block that work on the same tiles."""
+        return self.threads // getattr(self.loop, "k_groups", 1)
+
+    @property
     def slices(self) -> int:
         """Parts that k is divided into."""
         return int(getattr(self.spec.decomposition, "slices", 1))
@@ -188,8 +196,8 @@ class GemmPlan(KernelPlan):
 
     @property
     def divides_k(self) -> bool:
-        """Whether a block may have only a part of k."""
-        return self.store != "finished"
+        """Whether a thread may have only a part of k."""
+        return self.store != "finished" or self.group_threads < self.threads
 
     @property
     def helpers(self) -> tuple[Helper, ...]:
@@ -229,7 +237,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
-        unfit = tile_reasons(mainloop, architecture)
+        unfit = tile_reasons(mainloop, architecture) + group_reasons(spec, mainloop)
         reasons += unfit
         loop, threads, vector_c = None, 0, 1
         if not unfit:
@@ -237,7 +245,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             loop = _tiled_loop(spec, mainloop, matrices, threads, architecture, reasons)
         if loop is not None:
             vector_c = gcd(spec.alignment.c, loop.minor.fragment.vector)
-            regions = _shared_regions(loop)
+            regions = _shared_regions(loop, threads)
+            threads *= loop.k_groups
             if spec.store == "through_shared":
                 exchange = plan_exchange(loop.major, loop.minor, threads // WARP_THREADS, spec.alignment.c, reasons)
             if exchange is not None:
@@ -251,6 +260,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             f"t{tile.thread.m}x{tile.thread.n}",
             f"s{mainloop.stages}",
         ]
+        parts += [f"g{mainloop.k_groups}"] if mainloop.k_groups > 1 else []
         if not isinstance(spec.decomposition, DataParallel):
             count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
             parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
@@ -379,20 +389,26 @@ def _tiled_loop(
         order=fma_order(mainloop),
         whole_k=whole_k,
         warps_minor=warps_minor,
+        k_groups=mainloop.k_groups,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         accesses=shared_accesses(a) + shared_accesses(b),
         estimated_registers=accumulators + fragments + staged + OTHER_REGISTERS,
     )
 
 
-def _shared_regions(loop: TiledLoop) -> tuple[SharedRegion, ...]:
+def _shared_regions(loop: TiledLoop, group_threads: int) -> tuple[SharedRegion, ...]:
     regions: list[SharedRegion] = []
     offset = 0
+    groups, group = ((loop.k_groups,), "[group]") if loop.k_groups > 1 else ((), "")
     for operand in (loop.a, loop.b):
-        shape = (loop.stages, *operand.shared_shape)
-        size = shape[0] * shape[1] * shape[2] * operand.shared_bytes
-        order = f"[stage][k][{operand.axis}]" if operand.mn_major else f"[stage][{operand.axis}][k]"
+        shape = (*groups, loop.stages, *operand.shared_shape)
+        size = prod(shape) * operand.shared_bytes
+        order = f"{group}[stage][k][{operand.axis}]" if operand.mn_major else f"{group}[stage][{operand.axis}][k]"
         meaning = f"tiles of {operand.name}, {order}"
         regions.append(SharedRegion(f"shared_{operand.suffix}", operand.shared_c_type, shape, offset, size, meaning))
         offset += -(-size // 16) * 16
+    if groups:
+        elements = loop.a.fragment.extent * loop.b.fragment.extent
+        shape = (loop.k_groups - 1, elements, group_threads)
+        regions.append(SharedRegion("sums", "float", shape, 0, prod(shape) * FLOAT_BYTES, "sums of the groups, over the tiles"))
     return tuple(regions)

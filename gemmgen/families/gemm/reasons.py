@@ -33,6 +33,20 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     return reasons
 
 
+def group_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
+    """What groups of warps that share out k do not go along with."""
+    if mainloop.k_groups == 1:
+        return []
+    apart = {
+        "decomposition.scheme": (spec.decomposition.scheme, "stream_k", "its blocks go on to another tile, where all groups are needed again"),
+        "store": (spec.store, "through_shared", "the sums of the groups lie where the results would be turned around"),
+        "mainloop.loaders": (mainloop.loaders, "halves", "each group copies its own tiles"),
+    }
+    return [
+        Reason("k_groups", field, got, "another one, or k_groups: 1", why) for field, (got, excluded, why) in apart.items() if got == excluded
+    ]
+
+
 def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
     """Accesses that would be wider than the hardware has."""
     reasons = []
@@ -78,7 +92,8 @@ def tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Re
         reasons.append(Reason("lanes", "mainloop.tile.warp", got, f"{WARP_THREADS}, one for each lane", hint))
     if not reasons:
         threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
-        reasons += thread_reasons(threads, architecture, "mainloop.tile.threadblock")
+        field = "mainloop.tile.threadblock" if mainloop.k_groups == 1 else "mainloop.k_groups"
+        reasons += thread_reasons(threads * mainloop.k_groups, architecture, field)
     return reasons
 
 

@@ -53,7 +53,8 @@ def gemm_sequence(
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     slices = getattr(spec.decomposition, "slices", 1)
     extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
-    largest = {"k": MAXIMUM_EXTENT - slices * geometry.tile_k}
+    parts_of_k = slices * getattr(spec.mainloop, "k_groups", 1)
+    largest = {"k": MAXIMUM_EXTENT - parts_of_k * geometry.tile_k}
     dimensions = [Dimension(dim, meaning, maximum=largest.get(dim, MAXIMUM_EXTENT)) for dim, meaning in extents.items()]
     constraints: list[Constraint] = []
     for dim in extents:

@@ -91,6 +91,9 @@ class TiledMainloop(SpecModel):
     """Order in which the products of two fragments are listed: it decides which registers the assembler can reuse."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
     """How far the loop over the k of one tile is unrolled."""
+    k_groups: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Groups of warps that share out the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
+    add up their sums in shared memory at the end. Blocks are larger for it and fewer, and so are the partial products of a split of k."""
     loaders: Literal["all", "halves"] = "all"
     """Which threads copy tiles: all of them both, or one half that of A and the other that of B, so that each tracks one pointer."""
     shared_a: SharedOperand = SharedOperand()

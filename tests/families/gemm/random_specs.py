@@ -53,6 +53,7 @@ TILED = st.fixed_dictionaries(
         "fragment_buffers": st.sampled_from([1, 1, 2]),
         "order": st.sampled_from(["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"]),
         "unroll": st.sampled_from(["full", "full", 1, 2]),
+        "k_groups": st.sampled_from([1, 1, 1, 2, 3]),
         "loaders": st.sampled_from(["all", "all", "all", "halves"]),
         "shared_a": SHARED,
         "shared_b": SHARED,
@@ -77,6 +78,11 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "decomposition": {"scheme": "data_parallel"}}
     loop = {**loop, "min_blocks_per_sm": 1}
     tile = loop["tile"]
+    if loop["k_groups"] > 1:
+        fields = {**fields, "store": "direct"}
+        loop["loaders"] = "all"
+        if fields["decomposition"]["scheme"] == "stream_k":
+            loop["k_groups"] = 1
     if loop["loaders"] == "halves":
         loop["copies"] = "registers"
         fields = {**fields, "transpose": "tn" if fields["order"] == "row_major" else "nt"}

@@ -41,6 +41,7 @@ def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
         (["batch=strided"], "Blocks", "batch", "y of the grid"),
         (["decomposition={scheme: split_k_serial, slices: 3}"], "Blocks", "division of k", "3 slices"),
         (["decomposition={scheme: split_k_parallel, slices: 3}"], "Blocks", "sum", "a second kernel adds the slices up"),
+        (["mainloop.k_groups=2"], "Tile hierarchy", "warp", "in each of 2 groups, which share out k"),
         (["early_launch=true", "architecture=sm_90"], "Blocks", "launch", "while the work before them"),
         (["decomposition={scheme: stream_k, blocks: 132}"], "Blocks", "workspace", "768 + 8650752 bytes, of which the first 528 are 0"),
         (["mainloop.copies=cp_async", "cache.l2_prefetch_b=128"], "Copies of one tile along k", "B", "the L2 fetches 128 bytes around"),

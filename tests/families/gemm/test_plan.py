@@ -114,6 +114,29 @@ def test_the_plan_is_the_same_for_every_architecture_it_fits() -> None:
     assert len(names) == 1
 
 
+def test_groups_that_share_out_k_have_tiles_of_their_own_and_one_place_for_their_sums() -> None:
+    plan = planned(mainloop=tile(threadblock={"m": 64, "n": 64}) | {"k_groups": 3, "min_blocks_per_sm": 1})
+    assert isinstance(plan.loop, TiledLoop)
+    assert plan.threads == 3 * plan.group_threads == plan.sequence.launches[0].threads
+    tiles, sums = plan.shared_memory[:2], plan.shared_memory[2]
+    assert all(region.shape[0] == 3 for region in tiles)
+    assert sums.offset == 0 and sums.bytes == 2 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decomposition": {"scheme": "stream_k", "blocks": 8}},
+        {"store": "through_shared"},
+        {"mainloop": {"loaders": "halves", "k_groups": 2}, "transpose": "tn"},
+    ],
+    ids=["stream_k", "through_shared", "halves"],
+)
+def test_groups_that_share_out_k_say_what_they_do_not_go_along_with(change: dict[str, Any]) -> None:
+    change = {**change, "mainloop": {"k_groups": 2, "min_blocks_per_sm": 1, **change.get("mainloop", {})}}
+    assert "k_groups" in codes(**change)
+
+
 def test_a_column_major_c_swaps_the_roles_of_the_operands() -> None:
     row, column = planned(), planned(order="column_major")
     assert (row.major, row.minor, column.major, column.minor) == ("m", "n", "n", "m")
