@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gemmgen import __version__
 from gemmgen.export.arithmetic import INT32, Expression, Facts, to_c
 from gemmgen.export.images import Bundle, Image
-from gemmgen.export.text import C_TYPES, c_name, check_prefix, environment, readable
+from gemmgen.export.text import C_TYPES, FILTERS, c_name, check_prefix, readable, template
 from gemmgen.formula import Formula
 from gemmgen.launch import GRID_LIMITS, ArrayArgument, Dimension, HostArgument, KernelLaunch, LaunchSequence, ScalarArgument
 
@@ -206,8 +206,7 @@ def render_header(bundle: Bundle, prefix: str | None = None) -> str:
     """The header of an instance. Its functions begin with ``prefix``, by default the instance's name."""
     chosen = bundle.plan.name if prefix is None else prefix
     check_prefix(chosen)
-    template = environment().get_template("header.h.j2")
-    text: str = template.render(header=model(bundle, chosen))
+    text: str = template("header.h.j2", FILTERS).render(header=model(bundle, chosen))
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -132,23 +131,26 @@ def words(data: bytes) -> str:
     return "\n".join("    " + " ".join(numbers[at : at + 5]) for at in range(0, len(numbers), 5))
 
 
-@lru_cache(maxsize=1)
-def environment() -> Any:
-    """The templates, with what they need to write text."""
+FILTERS: dict[str, Callable[..., Any]] = {
+    "comment": comment, "field_comment": field_comment, "readable": readable, "c_string": c_string, "fold": fold, "size": size,
+    "parameter_list": parameter_list, "words": words, "c_name": c_name, "c_type": C_TYPES.__getitem__,
+    "type_name": TYPE_NAMES.__getitem__,
+}  # fmt: skip
+"""What a template of C writes text with."""
+
+
+def template(name: str, filters: Mapping[str, Callable[..., Any]]) -> Any:
+    """One of the templates of this package."""
     import jinja2
 
     folder = resources.files("gemmgen.export") / "templates"
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        loader=jinja2.FunctionLoader(lambda file: (folder / file).read_text(encoding="utf-8")),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
     )
-    environment.filters |= {
-        "comment": comment, "field_comment": field_comment, "readable": readable, "c_string": c_string, "fold": fold, "size": size,
-        "parameter_list": parameter_list, "words": words, "c_name": c_name, "c_type": C_TYPES.__getitem__,
-        "type_name": TYPE_NAMES.__getitem__,
-    }  # fmt: skip
-    return environment
+    environment.filters.update(filters)
+    return environment.get_template(name)

@@ -1,0 +1,191 @@
+"""``gemmgen export``: instances for programs that have no gemmgen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, complete_spec, json_option, set_option
+from gemmgen.cli.output import print_json
+from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
+from gemmgen.errors import GemmgenError, PlanError, SpecError
+
+if TYPE_CHECKING:
+    from gemmgen.export.images import Bundle
+    from gemmgen.target import Architecture
+
+FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py"}
+"""The formats, and how their files end."""
+
+
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Specs, and names of instances of the library."""
+    from gemmgen.library.folder import read_manifest, shipped_folder
+
+    try:
+        names = [str(entry["name"]) for entry in read_manifest(shipped_folder())["instances"]]
+    except GemmgenError:
+        names = []
+    matching = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]
+    return matching or complete_spec(context, parameter, incomplete)
+
+
+@click.command("export")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_complete)
+@click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="What to write.")
+@architectures_option(
+    "Architecture to compile for, or all that the spec allows. Repeatable. Without it: a cubin for the spec's own, "
+    "else the oldest of each generation that the spec allows, which the later ones run too."
+)
+@click.option(
+    "target", "-o", "--output", type=click.Path(), metavar="FILE|DIR",
+    help="Write this file; or into this directory, if it is one, ends with a slash, or there are several files.",
+)
+@click.option("--prefix", metavar="NAME", help="What the functions of a header begin with; else the instance's name.")
+@set_option
+@json_option
+def command(
+    names: Sequence[str], kind: str, architectures: Sequence[str], target: str | None, prefix: str | None,
+    overrides: Sequence[str], as_json: bool,
+) -> None:
+    """Write instances in a form that needs no gemmgen: to standard output, or into files.
+
+    A NAME is a SPEC, or the name of an instance of the library, or its beginning.
+
+    \b
+    cubin   the binary for one architecture, one file for each
+    fatbin  the binaries for several architectures, and PTX for later ones, in one file for the driver
+    header  one C or C++ header with the binaries and the functions to check, load and launch them
+    python  one Python module with the same, which needs nothing but cuda-python
+    """  # fmt: skip
+    from gemmgen.export.text import check_prefix
+
+    if as_json and target is None:
+        raise click.UsageError("--json lists the files that were written, and needs -o")
+    if prefix is not None:
+        if kind != "header":
+            raise click.UsageError(f"--prefix names the functions of a header; --format {kind} has none")
+        check_prefix(prefix)
+    planned = plan_specs(_find(names), overrides)
+    if prefix is not None and len(planned) > 1:
+        raise click.UsageError(f"--prefix would give {len(planned)} instances the same functions; name one")
+    output = None if target is None else Path(target)
+    to_directory = output is not None and target is not None and (target.endswith("/") or _is_directory(output))
+    targets = {item: _targets(item, kind, architectures) for item in planned}
+    count = sum(len(each) if kind == "cubin" else 1 for each in targets.values())
+    if output is None:
+        _require_plain_output(kind, count)
+    elif count > 1 and not to_directory and output.is_file():
+        raise click.UsageError(f"{output} is a file and there are {count} to write; name a directory")
+    bundles = [(item, _bundle(item, each)) for item, each in targets.items()]
+    file_name = None if output is None or to_directory else output.name
+    contents = {name: (item, make) for item, bundle in bundles for name, make in _contents(bundle, kind, prefix, file_name).items()}
+    if output is None:
+        ((_, make),) = contents.values()
+        sys.stdout.flush()
+        click.echo(make(), nl=False)
+        return
+    several = to_directory or count > 1
+    made = {output / name if several else output: (item, make()) for name, (item, make) in contents.items()}
+    outcome = {path: (item, write_output(path, content)) for path, (item, content) in made.items()}
+    if as_json:
+        print_json([
+            {"spec": item.file.label, "name": item.plan.name, "format": kind, "file": str(path), "changed": changed}
+            for path, (item, changed) in outcome.items()
+        ])  # fmt: skip
+        return
+    for path, (_, changed) in outcome.items():
+        click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # what cannot be looked up cannot be written either, which is then said
+        return False
+
+
+def _find(names: Sequence[str]) -> list[SpecFile]:
+    """The specs that the names mean: specs themselves, else instances of the library."""
+    found: dict[Path, SpecFile] = {}
+    errors = []
+    for name in names:
+        try:
+            files = find_specs([name])
+        except SpecError as error:
+            files = _find_in_library(name)
+            if not files:
+                errors.append(f"{error}; nor does the name of an instance of the library begin so")
+        for file in files:
+            found.setdefault(file.path.resolve(), file)
+    if errors:
+        raise SpecError("\n".join(errors))
+    return list(found.values())
+
+
+def _find_in_library(name: str) -> list[SpecFile]:
+    """The spec of the instance that the name means; none if it means none. ``GemmgenError`` if it means several."""
+    from gemmgen.library.folder import choose
+    from gemmgen.library.listing import read_listing
+
+    instances = {instance.name: instance for instance in read_listing().instances}
+    if not name or not any(known.startswith(name) for known in instances):
+        return []
+    return [SpecFile(instances[chosen].label, instances[chosen].path) for chosen in choose([name], ((known, known) for known in instances))]
+
+
+def _bundle(item: PlannedSpec, targets: Sequence[Architecture]) -> Bundle:
+    """The instance, compiled for all that was asked for."""
+    from gemmgen.export.images import bundle, plans_for
+
+    try:
+        plans = plans_for(item.plan, targets)
+    except PlanError as error:
+        raise SpecError(f"{item.file.label}: {error}") from None
+    return bundle(plans[0], compile_plans(plans))
+
+
+def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list[Architecture]:
+    from gemmgen.export.images import allowed_architectures, portable_architectures
+    from gemmgen.target import architecture
+
+    if ALL_ARCHITECTURES in architectures:
+        return allowed_architectures(item.plan)
+    if architectures:
+        return [architecture(name) for name in dict.fromkeys(architectures)]
+    return [item.plan.architecture] if kind == "cubin" else portable_architectures(allowed_architectures(item.plan))
+
+
+def _contents(bundle: Bundle, kind: str, prefix: str | None, file_name: str | None) -> dict[str, Callable[[], str | bytes]]:
+    """The names of an instance's files, and what makes their contents."""
+    from gemmgen.export.fatbin import make_fatbin
+    from gemmgen.export.header import render_header
+    from gemmgen.export.python_module import render_module
+
+    name = bundle.plan.name
+    match kind:
+        case "cubin":
+            return {f"{name}.{image.label}.cubin": _constant(image.data) for image in bundle.cubins}
+        case "fatbin":
+            return {f"{name}.fatbin": lambda: make_fatbin(bundle)}
+        case "header":
+            return {f"{prefix or name}.h": lambda: render_header(bundle, prefix)}
+    stem = Path(file_name or name).stem
+    return {f"{name}.py": lambda: render_module(bundle, stem if stem.isidentifier() else name)}
+
+
+def _constant(data: bytes) -> Callable[[], bytes]:
+    return lambda: data
+
+
+def _require_plain_output(kind: str, count: int) -> None:
+    if count > 1:
+        raise click.UsageError(f"{count} files do not fit into one output: name one instance and one --arch, or -o DIR")
+    if kind in ("cubin", "fatbin") and sys.stdout.isatty():
+        raise click.UsageError(f"a {kind} is binary and this is a terminal; send it to a file or a pipe, or use -o FILE")
