@@ -38,13 +38,12 @@ def group_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
     if mainloop.k_groups == 1:
         return []
     apart = {
-        "decomposition.scheme": (spec.decomposition.scheme, "stream_k", "its blocks go on to another tile, where all groups are needed again"),
+        "decomposition.scheme": (spec.decomposition.scheme, "stream_k", "its blocks go on to another tile, for which all groups are needed"),
         "store": (spec.store, "through_shared", "the sums of the groups lie where the results would be turned around"),
         "mainloop.loaders": (mainloop.loaders, "halves", "each group copies its own tiles"),
     }
-    return [
-        Reason("k_groups", field, got, "another one, or k_groups: 1", why) for field, (got, excluded, why) in apart.items() if got == excluded
-    ]
+    need = "another one, or k_groups: 1"
+    return [Reason("k_groups", field, got, need, why) for field, (got, excluded, why) in apart.items() if got == excluded]
 
 
 def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
