@@ -1,0 +1,225 @@
+"""The HTML report: one file that stands alone, says what became of every point, escapes everything, and stays small."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import yaml
+
+from gemmgen.specs import load_spec
+from gemmgen.sweep.records import PointResult, Status
+from gemmgen.sweep.report import html_report, spec_yaml
+from gemmgen.sweep.report_data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
+from gemmgen.sweep.report_plots import Plot, Scale, short
+from sweep.samples import SPEC, one_of_each, sample
+
+VOID = {"meta", "br", "link", "img", "input", "hr", "path"}
+
+
+class Page(HTMLParser):
+    """The elements of a page; fails where one is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self._open[-1] if self._open else "", data.strip()))
+
+    def all(self, tag: str, kind: str = "") -> list[dict[str, str | None]]:
+        found = [attributes for name, attributes in self.elements if name == tag]
+        return [attributes for attributes in found if not kind or kind in (attributes.get("class") or "").split()]
+
+    def text(self) -> str:
+        return "\n".join(text for tag, text in self.texts if tag not in ("script", "style"))
+
+
+def dots(page: Page) -> list[list[str]]:
+    """For each picture's cloud of dots the points in it."""
+    return [(one["data-points"] or "").split() for one in page.all("path", "dots")]
+
+
+def many(count: int, **fields: Any) -> list[PointResult]:
+    return [sample(number, axes={"mainloop.stages": number % 5, "tile": number % 31 * 8}, **fields) for number in range(count)]
+
+
+@pytest.mark.parametrize("results", [[], one_of_each(), many(60)], ids=["none", "one of each", "sixty"])
+def test_the_page_needs_no_other_file(results):
+    text = html_report(results)
+    page = Page(text)
+    loads = {"src", "href", "data", "srcset", "xlink:href"}
+    values = [value or "" for _, attributes in page.elements for name, value in attributes.items() if name in loads]
+    assert all(value.startswith("#problem-") for value in values)
+    assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
+
+
+def test_every_status_and_reason_is_counted():
+    results = one_of_each() + [sample(20 + number, Status.CONSTRAINTS, reason_code="shared_memory") for number in range(3)]
+    assert reasons(results)[0] == (Status.CONSTRAINTS, "shared_memory", 3, "the point is constraints")
+    text = Page(html_report(results)).text()
+    assert all(f"{status}_code" in text for status in Status if status is not Status.CORRECT)
+    assert re.search(r"9\npoints\n1\ncorrect\n4\nrejected by constraints\n4\nfailed", text)
+
+
+def test_failures_are_listed_and_rejected_points_are_not():
+    text = html_report(one_of_each())
+    listed = text[text.index("Failures</h2>") :]
+    assert "sgemm_4" in listed and "sgemm_1" not in listed.split("</section>")[0]
+
+
+def test_what_results_say_is_never_markup():
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    results = [
+        sample(number, status, reason=evil, reason_code=evil, instance=evil, sweep=evil, device=evil, compiler=evil, kind=evil,
+               axes={evil: evil if number % 2 else "b", "x": number}, spec={evil: evil})
+        for number in range(8) for status in (Status.CORRECT, Status.TIMEOUT)
+    ]  # fmt: skip
+    page = Page(html_report(results))
+    assert len(page.all("script")) == 2 and not page.all("img")
+    assert evil in "".join(text for _, text in page.texts)
+
+
+def test_every_point_is_a_dot_over_each_axis():
+    results = many(50)
+    clouds = dots(Page(html_report(results)))
+    assert len(clouds) == 4  # the roofline, the best so far, two axes
+    assert all(sorted(cloud, key=int) == [str(number) for number in range(50)] for cloud in clouds)
+
+
+def test_dots_beyond_the_limit_are_a_sample_that_says_so():
+    results = many(6000)
+    text = html_report(results)
+    clouds = dots(Page(text))
+    assert all(MAXIMUM_DOTS * 0.9 < len(cloud) <= MAXIMUM_DOTS * 1.05 for cloud in clouds)
+    assert re.search(r"2,\d\d\d of 6,000 points are drawn", text)
+    assert len(text) < 2_000_000
+    assert text == html_report(results)
+
+
+def test_the_best_of_each_value_is_drawn_however_many_points_there_are():
+    results = many(6000)
+    (group,) = grouped(results)
+    drawn = {one.number for one in group.drawn(100)}
+    assert all(one.number in drawn for axis in group.axes for one in list(group.best_by_value(axis).values())[:24])
+
+
+def test_a_dot_is_told_with_its_value_and_settings():
+    text = html_report(many(10))
+    labels = json.loads(re.search(r'id="points">(.*?)</script>', text).group(1))  # type: ignore[union-attr]
+    group, value, *settings = labels["points"]["3"]
+    assert dict(zip(labels["groups"][group][1:], settings, strict=True)) == {"stages": "3", "tile": "24"}
+    assert value == "11.7 TFLOP/s"
+
+
+def test_problems_and_devices_are_not_mixed():
+    results = [sample(0), sample(1, problem={"m": 1, "n": 2, "k": 3}), sample(2, device="NVIDIA A100"), sample(3, architecture="sm_80")]
+    assert [len(group.shown) for group in grouped(results)] == [1, 1, 1, 1]
+
+
+def test_many_problems_begin_with_an_overview():
+    results = [sample(number, problem={"m": size, "n": 512, "k": 512}) for size in (64, 128, 256) for number in range(size, size + 4)]
+    page = Page(html_report(results))
+    assert [one["href"] for one in page.all("a")] == [f"#{one['id']}" for one in page.all("details", "problem")]
+    assert "open" in page.all("details", "problem")[0] and "open" not in page.all("details", "problem")[1]
+
+
+def test_points_that_were_rejected_are_with_those_that_ran():
+    results = [sample(0), sample(1, Status.CONSTRAINTS)]
+    assert [len(group.results) for group in grouped(results)] == [2]
+
+
+def test_without_times_registers_are_shown():
+    results = [sample(number, metrics={"registers": 60.0 + number}, device="", backend="emulator", problem={}) for number in range(9)]
+    (group,) = grouped(results)
+    assert group.measure.metric == "registers" and group.ranked[0].value == 60
+    assert "60 registers" in Page(html_report(results)).text()
+
+
+def test_the_roof_is_that_of_the_device_and_the_problem():
+    (group,) = grouped([sample(0, metrics={"median_us": 20.0, "operations_per_second": 13.4e12, "bytes_per_second": 1.57e11})])
+    assert group.roofs is not None and group.roofs.device.name == "H200" and group.roofs.binding == "compute"
+    assert group.fraction(group.shown[0].result) == pytest.approx(2 * 512**3 / 65.5e12 / 20e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "found"),
+    [("NVIDIA H200", "sm_90a", "H200"), ("NVIDIA A100-SXM4-80GB", "sm_80", "A100"), ("NVIDIA H100 PCIe", "sm_90a", None),
+     ("NVIDIA H200", "sm_75", None), ("", "sm_90", None), ("NVIDIA T400", "sm_75", None), ("Tesla T4", "sm_75", "T4")],
+)  # fmt: skip
+def test_a_device_is_known_by_name_and_architecture(name, architecture, found):
+    device = known_device(name, architecture)
+    assert (device.name if device else None) == found
+
+
+def test_results_that_cannot_be_drawn_are_counted_all_the_same():
+    results = [sample(number, metrics={"median_us": value}) for number, value in enumerate((math.nan, math.inf, 0.0, -1.0))]
+    assert re.search(r"4\npoints\n4\ncorrect", Page(html_report(results)).text())
+
+
+def test_the_best_point_comes_first_and_its_yaml_is_its_spec():
+    text = html_report(many(30))
+    listed = re.findall(r'<pre class="code">(.*?)</pre>', text, re.DOTALL)
+    assert len(listed) == 20 and load_spec(yaml.safe_load(listed[0])) == load_spec(SPEC)
+    ranks = [float(value) for value in re.findall(r'<td class="num" data-key="([\d.e+]+)">[\d.]+ TFLOP/s', text)]
+    assert ranks == sorted(ranks, reverse=True) and len(ranks) == 20
+
+
+def test_a_spec_that_cannot_be_read_any_more_is_shown_as_it_was():
+    assert yaml.safe_load(spec_yaml({"kind": "gone", "tile": [1, 2]})) == {"kind": "gone", "tile": [1, 2]}
+
+
+def test_axes_have_the_shortest_names_that_tell_them_apart():
+    names = short_names(["mainloop.tile.threadblock.m", "mainloop.tile.warp.m", "mainloop.stages", "k", "alignment.a"])
+    assert list(names.values()) == ["threadblock.m", "warp.m", "stages", "k", "alignment.a"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"), [(0, 50, [0, 10, 20, 30, 40, 50]), (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (97, 103, [98, 100, 102]), (5, 5, [5])]
+)
+def test_ticks_are_round(low, high, ticks):
+    assert Scale(low, high, 0, 1).ticks(5) == pytest.approx(ticks)
+
+
+def test_logarithmic_ticks_are_within_the_scale():
+    assert Scale(3, 2000, 0, 1, logarithmic=True).ticks() == [10, 100, 1000]
+
+
+def test_a_scale_maps_its_ends():
+    scale = Scale(10, 1000, 50, 250, logarithmic=True)
+    assert (scale(10), scale(100), scale(1000)) == pytest.approx((50, 150, 250))
+
+
+def test_names_that_do_not_fit_are_cut_off_and_told_in_full():
+    plot = Plot(200, 100, "names")
+    plot.categories([50, 150], ["a" * 60, "<b>"], "", 20)
+    assert "a" * 60 in plot.svg() and "…" in plot.svg() and "<b>" not in plot.svg()
+
+
+def test_jitter_depends_on_the_digest_only():
+    assert jitter("a") == jitter("a") != jitter("b") and all(-1 <= jitter(str(number)) <= 1 for number in range(200))
+
+
+def test_large_numbers_are_short():
+    assert [short(value) for value in (0, 950, 48.4e12, 1.5e6)] == ["0", "950", "48.4T", "1.5M"]
