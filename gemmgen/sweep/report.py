@@ -61,9 +61,11 @@ class Section:
     """What is shown of one problem."""
 
     title: str
-    sizes: str
     best: str
     against_peer: str
+    of_roof: str
+    part: float
+    """How long its bar is in the overview: its share of the roof or, where there is none, its speed beside the peer's; 0 to 1."""
     drawn: int
     points: int
     progress: Chart
@@ -76,7 +78,11 @@ class Section:
 
 
 def html_report(results: Sequence[PointResult], title: str = "") -> str:
-    """The page, as evaluated points in the order of their dates. ``title``: the sweeps' names if empty."""
+    """The page. Points count as evaluated in the order of their dates, those of one second in the order given.
+
+    ``title``: the sweeps' names if empty.
+    """
+    results = sorted(results, key=lambda result: result.date)
     groups = grouped(results)
     charted = sorted((group for group in groups if group.shown), key=lambda group: -len(group.shown))[:MAXIMUM_PROBLEMS]
     charted.sort(key=groups.index)
@@ -86,6 +92,7 @@ def html_report(results: Sequence[PointResult], title: str = "") -> str:
     counts = Counter(result.status for result in results)
     why = reasons(results)
     failures = [result for result in results if result.status in FAILURES]
+    titles = _titles(charted)
     page = _template().render(
         title=title or ", ".join(dict.fromkeys(result.sweep for result in results)) or "no points",
         version=__version__,
@@ -98,20 +105,31 @@ def html_report(results: Sequence[PointResult], title: str = "") -> str:
         failures=[(str(one.status), one.instance, _named_axes(one), _cut(one.reason)) for one in failures[:MAXIMUM_FAILURES]],
         failure_count=len(failures),
         roofs=roofline_charts(charted, drawn),
-        sections=[_section(group, drawn[place], listed) for place, group in enumerate(charted)],
+        sections=[_section(group, drawn[place], listed, titles[place]) for place, group in enumerate(charted)],
         other_problems=sum(bool(group.shown) for group in groups) - len(charted),
         points=_script_json(_labels(charted, drawn)),
     )
     return encodable(page).replace("\0", "\ufffd")
 
 
-def _section(group: Group, drawn: Sequence[Shown], listed: int) -> Section:
+def _titles(groups: Sequence[Group]) -> list[str]:
+    """What tells the groups from each other; of a single one, all there is."""
+    parts = [(group.kind, " × ".join(str(size) for size in group.sizes.values()), group.architecture, group.device) for group in groups]
+    differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
+    if not any(differ):
+        differ = [True] * 4
+    return [" · ".join(text for text, needed in zip(row, differ, strict=True) if text and needed) or "(none)" for row in parts]
+
+
+def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> Section:
     best = group.ranked[0]
     time = best.result.metrics.get("median_us")
     told = group.measure.text(best.value)
     if time is not None and group.measure.metric != "median_us" and math.isfinite(time):
         told = f"{told} · {time:,.4g} µs"
     rows = group.ranked[:listed]
+    share = group.fraction(best.result)
+    ratio = group.peer_us / time if group.peer_us and time else None
     columns, alike = [], []
     for place, (name, number, cell) in enumerate(_columns(group)):
         texts = {cell(one).text for one in rows}
@@ -120,10 +138,11 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int) -> Section:
         else:
             alike.append(f"{name} {texts.pop() or 'unknown'}")
     return Section(
-        title=group.title,
-        sizes=" × ".join(str(size) for size in group.sizes.values()),
+        title=title,
         best=told,
-        against_peer=f"{group.peer_us / time:.2f}× the peer's speed" if group.peer_us and time else "",
+        against_peer="" if ratio is None else f"{ratio:.2f}×",
+        of_roof="" if share is None else f"{share:.0%}",
+        part=min(max(share if share is not None else (ratio or 0) / 2, 0), 1),
         drawn=len(drawn),
         points=len(group.shown),
         progress=progress_chart(group, drawn),

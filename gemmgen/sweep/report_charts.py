@@ -153,11 +153,6 @@ def _roofline_chart(members: Sequence[tuple[Group, Sequence[Shown]]]) -> Chart:
     plot.line([(x(first), y(first * memory.value)), (x(ridge), y(compute.value)), (x(x.high), y(compute.value))], "roof")
     name = roofs.cost.unit.upper()
     plot.label((plot.x_range[1], y(compute.value) - 6), f"{name} {short(compute.value)}{kind}, {compute.origin}", "roof-label", "end")
-    knee = x(ridge) - plot.x_range[0]
-    if knee > 150:
-        plot.label((x(ridge) - 12, y(compute.value) + 3), f"memory {short(memory.value)}B/s, {memory.origin}", "roof-label", "end")
-    else:
-        plot.label((x(ridge) + 4, y(compute.value) + 16), f"memory {short(memory.value)}B/s, {memory.origin}", "roof-label")
     plot.dots((((x(i), y(rate)), one.number) for _, points in columns for one, i, rate in points), _dots(rates))
     bests = [(group, *max(points, key=lambda item: item[2])) for group, points in columns if points]
     plot.dots((((x(i), y(rate)), one.number) for _, one, i, rate in bests), "best")
@@ -173,6 +168,7 @@ def _roofline_chart(members: Sequence[tuple[Group, Sequence[Shown]]]) -> Chart:
     which = f"{next(iter(bound))} binds" if len(bound) == 1 else "compute or memory binds"
     reach = f"{min(shares):.0%}" if len(shares) == 1 else f"{min(shares):.0%} to {max(shares):.0%}" if shares else ""
     remark = f"{which}; the best reach{'es' if len(shares) == 1 else ''} {reach} of that roof" if reach else which
+    remark = f"{remark}; memory {short(memory.value)}B/s, {memory.origin}"
     return Chart(f"Roofline of {roofs.device.name}", remark, plot.svg())
 
 

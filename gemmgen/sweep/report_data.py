@@ -141,9 +141,9 @@ class Group:
 
 
 def grouped(results: Iterable[PointResult]) -> list[Group]:
-    """The groups, in the order in which they came up; each result is in one of them."""
+    """The groups of ``results``, which are in the order of evaluation, as they came up; each result is in one of them."""
     members: dict[tuple[Any, ...], list[PointResult]] = {}
-    evaluated = sorted(results, key=lambda result: result.date)
+    evaluated = list(results)
     timed = {
         (result.kind, result.architecture): result.device for result in evaluated if result.device and "median_us" in result.metrics
     }

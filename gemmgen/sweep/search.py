@@ -261,7 +261,7 @@ class _Search:
                 have = ", ".join(sorted(last.metrics)) or "none"
                 raise SweepError(
                     f"objective {missing[0]}: {last.instance or 'a point'} ended at stage {last.stage} without it; "
-                    f"its metrics are {have}"
+                    f"its metrics are {have} (try one of them, or --stages bench for times)"
                 )
             return Trial(number, axes, results, "infeasible", (), f"{missing[0]} is not a number", replayed)
         if len(results) < len(self.space.problems):
