@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from gemmgen.drawing.pictures import BankMap, BankMaps, SharedLayout, runs
-from gemmgen.drawing.svg import COLORS, SIZES, WIDTH, Canvas, width_of
+from gemmgen.drawing.svg import COLORS, SIZES, WIDTH, Canvas, number, width_of
 from gemmgen.shared_memory import BANK_BYTES, BANKS, WARP, served_groups, shared_access_cost
 
 LINE_BYTES = BANKS * BANK_BYTES
 GAP = 26
 LINE = 16
-LEFT, RIGHT = 50.0, 34.0
+LEFT, RIGHT = 62.0, 30.0
 """Beside the banks: which bytes and lanes; wavefronts."""
 CELL = 17.0
 ALL_LINES = 10
@@ -55,8 +56,11 @@ def _draw_layout(canvas: Canvas, one: BankMap, layout: SharedLayout, x: float, t
     verdict = f"{cost.wavefronts} wavefront{'s' if cost.wavefronts > 1 else ''}, "
     verdict += f"{cost.conflicts} conflict{'' if cost.conflicts == 1 else 's'}"
     kind = "bad" if cost.conflicts else "good"
-    canvas.text(x + room, top + 8, verdict, f"head end {kind}", wavefronts=cost.wavefronts, conflicts=cost.conflicts)
-    y = top + 32
+    beside = width_of(layout.title, "head") + 12 + width_of(verdict, "head") <= room
+    y = top + (8 if beside else 24)
+    at, anchor = (x + room, "end ") if beside else (x, "")
+    canvas.text(at, y, verdict, f"head {anchor}{kind}", wavefronts=cost.wavefronts, conflicts=cost.conflicts)
+    y += 24
     left = x + LEFT
     canvas.text(left - 6, y - 4, "bank", "tiny end")
     for cell in range(cells):
@@ -84,34 +88,38 @@ def _shown_lines(layout: SharedLayout) -> list[int]:
 
 def _draw_lines(canvas: Canvas, layout: SharedLayout, unit: int, left: float, y: float, wide: float) -> float:
     lanes = lanes_by_place(layout, unit)
+    grid: list[str] = []
+    taken: list[tuple[int, float, float]] = []
     previous = -1
     for line in _shown_lines(layout):
         if line != previous + 1:
             canvas.line(left, y + 4, left + wide * (LINE_BYTES // unit), y + 4, "guide")
             y += 8
         previous = line
-        canvas.text(left - 6, y + 12.5, str(line * LINE_BYTES), "tiny end")
-        for cell in range(LINE_BYTES // unit):
-            offset = line * LINE_BYTES + cell * unit
-            if offset >= layout.bytes:
-                break
-            _draw_cell(canvas, layout, offset, lanes.get(offset, []), left + cell * wide, y, wide)
+        canvas.text(left - 6, y + 12.5, f"{'' if grid else 'byte '}{line * LINE_BYTES}", "tiny end")
+        offsets = range(line * LINE_BYTES, min((line + 1) * LINE_BYTES, layout.bytes), unit)
+        at = left
+        for kind, same in groupby(offsets, key=lambda offset: _background(layout, offset)):
+            cells = list(same)
+            canvas.rect(at, y, len(cells) * wide, CELL, kind)
+            taken += [(offset, at + place * wide, y) for place, offset in enumerate(cells) if offset in lanes]
+            at += len(cells) * wide
+        grid += [f"M{number(left + cell * wide)} {number(y)}v{number(CELL)}" for cell in range(1, len(offsets))]
+        grid.append(f"M{number(left)} {number(y)}h{number(at - left)}v{number(CELL)}h{number(left - at)}z")
         y += CELL
+    canvas.path("".join(grid), "empty thin")
+    for offset, x, top in taken:
+        color = layout.colors.get(offset)
+        kind = "plain" if color is None else f"c{color % COLORS}"
+        canvas.rect(x, top, wide, CELL, f"{kind} bold", offset=offset, lanes=" ".join(map(str, lanes[offset])))
+        text, size = lanes_text(lanes[offset], wide - 1)
+        canvas.text(x + wide / 2, top + CELL / 2 + SIZES[size] * 0.36, text, f"{size} mid strong")
     return y
 
 
-def _draw_cell(canvas: Canvas, layout: SharedLayout, offset: int, lanes: Sequence[int], x: float, y: float, wide: float) -> None:
-    number = layout.colors.get(offset)
-    if number is None and not lanes:
-        canvas.rect(x, y, wide, CELL, "gap thin")
-        return
-    color = "plain" if number is None else f"c{number % COLORS}"
-    if not lanes:
-        canvas.rect(x, y, wide, CELL, f"{color} dim thin")
-        return
-    canvas.rect(x, y, wide, CELL, f"{color} bold", offset=offset, lanes=" ".join(map(str, lanes)))
-    text, kind = lanes_text(lanes, wide - 3)
-    canvas.text(x + wide / 2, y + CELL / 2 + SIZES[kind] * 0.36, text, f"{kind} mid strong")
+def _background(layout: SharedLayout, offset: int) -> str:
+    color = layout.colors.get(offset)
+    return "gap" if color is None else f"c{color % COLORS} dim"
 
 
 def lanes_by_place(layout: SharedLayout, unit: int) -> dict[int, list[int]]:
@@ -139,20 +147,19 @@ def _draw_groups(canvas: Canvas, layout: SharedLayout, unit: int, left: float, y
     access = layout.access
     cells = LINE_BYTES // unit
     banks = BANKS // cells
-    canvas.text(left, y - 5, "different words of a bank that a group of lanes needs; the largest number is its wavefronts", "tiny")
-    if width_of("different words of a bank that a group of lanes needs; the largest number is its wavefronts", "tiny") > cells * wide:
-        canvas.parts.pop()
-        canvas.text(left, y - 5, "words of a bank that the lanes need; the most are the wavefronts", "tiny")
+    canvas.text(left, y - 5, "words of a bank that these lanes need; the most → wavefronts", "tiny")
     for group in served_groups(access.offsets, access.width, store=access.store):
         if not group.wavefronts:
             continue
         with canvas.group(first_lane=group.first_lane, group_lanes=group.lanes, group_wavefronts=group.wavefronts):
             last = min(WARP, group.first_lane + group.lanes) - 1
-            canvas.text(left - 6, y + 12.5, f"{group.first_lane}–{last}", "tiny end")
+            canvas.text(left - 6, y + 12.5, f"lanes {group.first_lane}–{last}", "tiny end")
+            canvas.rect(left, y, cells * wide, CELL, "plain thin")
             for cell in range(cells):
                 words = max(group.bank_words[cell * banks : (cell + 1) * banks])
                 worst = words == group.wavefronts > 1
-                canvas.rect(left + cell * wide, y, wide, CELL, "c5 bold" if worst else "plain thin")
+                if worst:
+                    canvas.rect(left + cell * wide, y, wide, CELL, "c5 bold")
                 if words:
                     canvas.text(left + (cell + 0.5) * wide, y + 12.5, str(words), "cell mid strong" if worst else "cell mid")
             canvas.text(left + cells * wide + 7, y + 13, f"→ {group.wavefronts}", "cell strong")

@@ -9,6 +9,10 @@ from gemmgen.drawing.svg import COLORS, SIZES, Canvas, number, width_of
 
 LARGEST_ASPECT = 4
 """A tile is drawn to scale unless one side is so many times as long as the other."""
+LARGEST_CELL = 48.0
+"""Pixels of an element's longer side at most."""
+LEAST_BOLD = 6.0
+"""Pixels of height from which on a piece has a bold border."""
 SMALLEST_CELL = 3.0
 """Pixels from line to line below which single elements are not drawn."""
 
@@ -34,7 +38,7 @@ class Frame:
 def frame(division: Division, x: float, y: float, width: float, height: float) -> Frame:
     """The largest frame for the tile in some room, from its upper left corner, to scale as far as it can be."""
     aspect = min(max(division.columns / division.rows, 1 / LARGEST_ASPECT), LARGEST_ASPECT)
-    wide = min(width, height * aspect)
+    wide = min(width, height * aspect, LARGEST_CELL * max(division.columns, division.rows * aspect))
     return Frame(x, y, wide, wide / aspect, division.rows, division.columns)
 
 
@@ -55,31 +59,41 @@ def draw_shown(canvas: Canvas, division: Division, place: Frame) -> tuple[float,
         _grid(canvas, place)
         return place.x, place.y, place.width, place.height
     shown = shown_share(division)
+    labels = _all_fit(division, place)
     for share in division.shares:
         if share is not shown:
-            _draw_share(canvas, share, place, "plain thin", division.owner)
-    _draw_share(canvas, shown, place, "c1 bold", division.owner)
+            _draw_share(canvas, share, place, "plain thin", division.owner, labels=labels)
+    low = min(place.box(rectangle)[3] for rectangle in shown.rectangles) < LEAST_BOLD
+    _draw_share(canvas, shown, place, "c1 ink" if low else "c1 bold", division.owner, labels=labels)
     return place.box(_right(shown))
 
 
 def draw_colored(canvas: Canvas, division: Division, place: Frame, members: int) -> None:
     """Draws the tile with all shares in color, ``members`` neighbouring owners in the same."""
     canvas.rect(place.x, place.y, place.width, place.height, "plain edge")
+    labels = "everywhere" if _all_fit(division, place) else ""
     for share in division.shares:
-        _draw_share(canvas, share, place, f"c{share.number // members % COLORS} thin", division.owner, everywhere=True)
+        _draw_share(canvas, share, place, f"c{share.number // members % COLORS} thin", division.owner, labels=labels)
 
 
-def _draw_share(canvas: Canvas, share: Share, place: Frame, kind: str, owner: str, *, everywhere: bool = False) -> None:
+def _all_fit(division: Division, place: Frame) -> str:
+    """``first`` if every share's number fits into its first rectangle, so that each has one; empty if not."""
+    boxes = ((str(share.number), place.box(share.rectangles[0])) for share in division.shares)
+    return "first" if all(_label_kind(label, box[2], box[3]) for label, box in boxes) else ""
+
+
+def _draw_share(canvas: Canvas, share: Share, place: Frame, kind: str, owner: str, *, labels: str) -> None:
+    """``labels``: in which rectangles the number stands, ``first``, ``everywhere`` it fits, or none."""
     steps: list[str] = []
-    labels: list[tuple[float, float, str]] = []
+    numbers: list[tuple[float, float, str]] = []
     for rectangle in share.rectangles:
         x, y, width, height = place.box(rectangle)
         steps.append(f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z")
         label = _label_kind(str(share.number), width, height)
-        if label and (everywhere or not labels):
-            labels.append((x + width / 2, y + height / 2 + SIZES[label] * 0.36, label))
+        if label and (labels == "everywhere" or (labels and not numbers)):
+            numbers.append((x + width / 2, y + height / 2 + SIZES[label] * 0.36, label))
     canvas.path("".join(steps), kind, **{owner.split()[0]: share.number})
-    for x, y, label in labels:
+    for x, y, label in numbers:
         canvas.text(x, y, str(share.number), f"{label} mid")
 
 

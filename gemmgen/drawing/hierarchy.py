@@ -40,11 +40,16 @@ def _draw_level(canvas: Canvas, level: Division, x: float, top: float, room: flo
     with canvas.group(level=name, rows=level.rows, columns=level.columns, shares=len(level.shares)):
         box = draw_shown(canvas, level, place)
     y = top + place.height + LINE
-    canvas.text(x, y, f"{level.rows} {level.row_axis} × {level.columns} {level.column_axis}", "text strong")
+    canvas.text(x, y, f"{_extent(level.rows, level.row_axis)} × {_extent(level.columns, level.column_axis)}", "text strong")
     notes = level.notes
     if level.shares:
         notes = (*notes, f"in color: {level.owner} {shown_share(level).number}")
     return box, _notes(canvas, x, y + LINE, notes, room)
+
+
+def _extent(count: int, axis: str) -> str:
+    """``64 m``, ``1 row``: a letter stays as it is, a plural becomes a singular."""
+    return f"{count} {axis.removesuffix('s') if count == 1 and len(axis) > 1 else axis}"
 
 
 def _notes(canvas: Canvas, x: float, y: float, notes: tuple[str, ...], room: float) -> float:
@@ -78,17 +83,22 @@ def _draw_product(canvas: Canvas, overview: ProductOverview, top: float) -> tupl
     canvas.text(left_a + 6, top_c + 18, overview.a, "head")
     canvas.text(left_c + 6, top_b + 18, overview.b, "head")
     canvas.text(left_c + 6, top_c + side - 8, overview.c, "head")
+    if len(overview.k) == 1:
+        canvas.text(left_a + 6, top_c + side - 8, f"{overview.m} × {overview.k}", "note")
+        canvas.text(left_c + 6, top_b + deep - 8, f"{overview.k} × {overview.n}", "note")
+        canvas.text(left_c + side - 6, top_c + side - 8, f"{overview.m} × {overview.n}", "note end")
     canvas.text(left_a - 6, row + tile / 2 + 4, str(overview.tile_m), "cell end")
     canvas.text(column + tile / 2, top_b - 5, str(overview.tile_n), "cell mid")
     canvas.text(left_a + 1.5 * thick, row + tile + 14, str(overview.tile_k), "cell mid")
     canvas.text(column + tile + 5, top_b + 1.5 * thick + 4, str(overview.tile_k), "cell")
     travelled = left_a + (1 + overview.stages) * thick
     canvas.arrow(travelled + 3, row + tile + 10, left_a + deep - 2, row + tile + 10)
-    bottom = top_c + side + LINE
-    canvas.text(left_a, bottom, f"rows: {overview.m}", "note")
-    canvas.text(left_a, bottom + LINE, f"columns: {overview.n}", "note")
-    canvas.text(left_a, bottom + 2 * LINE, f"k: {overview.k}", "note")
-    return (column, row, tile, tile), bottom + 3 * LINE + 6
+    bottom = top_c + side + LINE + 4
+    for label, axis in (("rows", overview.m), ("columns", overview.n), ("depth", overview.k)):
+        if len(axis) > 1:
+            canvas.text(0, bottom, f"{label}: {axis}", "note")
+            bottom += LINE
+    return (column, row, tile, tile), bottom
 
 
 def _draw_array(canvas: Canvas, overview: ArrayOverview, top: float) -> tuple[Box, float]:

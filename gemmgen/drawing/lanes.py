@@ -30,7 +30,7 @@ def _draw_order(canvas: Canvas, order: LaneOrder, picture: LaneOrders, x: float,
     total = f"{' + '.join(map(str, costs))} = {sum(costs)} wavefronts"
     canvas.text(x + room, top, total, f"head end {'good' if fewest else 'bad'}", order=order.title, wavefronts=sum(costs))
     rows, columns = (1 + max(place[axis] for place in order.positions) for axis in (0, 1))
-    wide, high = min(56.0, (room - 40) / columns), min(26.0, max(13.0, 210 / rows))
+    wide, high = min(88.0, (room - 40) / columns), min(26.0, max(13.0, 210 / rows))
     left, upper = x + 24, top + 28
     canvas.text(left, upper - 6, f"{columns} lanes along {picture.column_axis}", "note")
     canvas.text(x, upper + 12, picture.row_axis, "note")

@@ -30,7 +30,7 @@ text {{ font-family: ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, san
 .mid {{ text-anchor: middle; }} .end {{ text-anchor: end; }} .strong {{ font-weight: 650; }}
 text.note {{ fill: #57606a; }}
 .page {{ fill: #ffffff; }} .plain {{ fill: #f6f8fa; }} .empty {{ fill: none; }} .gap {{ fill: url(#gap); }} .dim {{ fill-opacity: 0.3; }}
-.edge {{ stroke: #8c959f; stroke-width: 1; }} .thin {{ stroke: #8c959f; stroke-width: 0.6; }} .bold {{ stroke: #1f2328; stroke-width: 2; }}
+.edge {{ stroke: #8c959f; stroke-width: 1; }} .thin {{ stroke: #8c959f; stroke-width: 0.6; }} .bold {{ stroke: #1f2328; stroke-width: 2; }} .ink {{ stroke: #1f2328; stroke-width: 0.8; }}
 .guide {{ stroke: #6e7781; stroke-width: 1; stroke-dasharray: 4 3; fill: none; }}
 .wire {{ stroke: #0969da; stroke-width: 1.4; fill: none; }} .head-of-wire {{ fill: #0969da; }}
 .hatch {{ stroke: #8c959f; stroke-width: 1; }}
@@ -39,7 +39,7 @@ text.note {{ fill: #57606a; }}
 @media (prefers-color-scheme: dark) {{
 text {{ fill: #e6edf3; }} text.note {{ fill: #9da7b3; }}
 .page {{ fill: #0d1117; }} .plain {{ fill: #161b22; }}
-.edge, .thin {{ stroke: #768390; }} .bold {{ stroke: #e6edf3; }} .guide {{ stroke: #8b949e; }} .hatch {{ stroke: #768390; }}
+.edge, .thin {{ stroke: #768390; }} .bold, .ink {{ stroke: #e6edf3; }} .guide {{ stroke: #8b949e; }} .hatch {{ stroke: #768390; }}
 .wire {{ stroke: #58a6ff; }} .head-of-wire {{ fill: #58a6ff; }}
 .bad {{ fill: #ff8f85; }} .good {{ fill: #56d364; }} .hot {{ stroke: #ff8f85; }}
 {_fills(_DARK)}
@@ -73,8 +73,8 @@ def wrap(content: str, kind: str, width: float) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A coordinate, to a hundredth of a pixel."""
-    return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
+    """A coordinate, to a tenth of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 class Canvas:

@@ -26,10 +26,21 @@ def draw_tree(canvas: Canvas, picture: Tree, top: float) -> float:
         for place, step in enumerate(picture.steps):
             _draw_step(canvas, step, place + 1, picture.threads, y)
             y += STEP
-    close = [step for step in picture.steps if any(max(pair) < SHOWN for pair in step.pairs)]
-    if close and picture.threads >= SHOWN:
+    close = _steps_among_first(picture)
+    if close:
         y = _draw_ways(canvas, close, y + 20)
     return y + 4
+
+
+def _steps_among_first(picture: Tree) -> list[TreeStep]:
+    """The first steps in a row that combine some of the states shown with one another."""
+    found: list[TreeStep] = []
+    for step in picture.steps:
+        if any(into != origin and max(into, origin) < SHOWN for into, origin in step.pairs):
+            found.append(step)
+        elif found:
+            break
+    return found
 
 
 def _legend(canvas: Canvas, y: float) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.options import architecture_option, complete_spec, json_option, set_option
-from gemmgen.cli.output import Column, print_json, print_table
+from gemmgen.cli.output import Column, counted, print_json, print_table
 from gemmgen.cli.selection import find_specs, plan_specs, write_output
 from gemmgen.errors import GemmgenError, SpecError
 
@@ -49,6 +49,7 @@ def command(
     """  # fmt: skip
     from gemmgen.drawing import draw
     from gemmgen.families import family_of
+    from gemmgen.families.naming import NAME_DIGITS
     from gemmgen.target import architecture as find_architecture
 
     files = find_specs([spec])
@@ -62,14 +63,16 @@ def command(
             raise click.UsageError("--json lists the pictures that there are, and does not go with -o")
         _list(pictures, as_json)
         return
+    # Without the digest of the spec, which changes with every field that specs learn, while the picture stays.
+    shown = plan.name.removesuffix(f"_{plan.spec_digest[:NAME_DIGITS]}")
     if output == "-":
-        click.echo(draw(plan.name, pictures), nl=False)
+        click.echo(draw(shown, pictures), nl=False)
         return
     path = Path(output)
     if output.endswith("/") or _is_directory(path):
-        written = [(path / f"{plan.name}.{picture.name}.svg", draw(plan.name, [picture])) for picture in pictures]
+        written = [(path / f"{plan.name}.{picture.name}.svg", draw(shown, [picture])) for picture in pictures]
     else:
-        written = [(path, draw(plan.name, pictures))]
+        written = [(path, draw(shown, pictures))]
     for file, text in written:
         click.echo(f"{'written  ' if write_output(file, text) else 'unchanged'}  {file}")
 
@@ -133,7 +136,7 @@ def _list(pictures: Sequence[Picture], as_json: bool) -> None:
         rows.append((picture.name, "", picture.title))
         if isinstance(picture, BankMaps):
             for one in picture.maps:
-                costs = "; ".join(f"{layout.title}: {cost_of(layout.access).wavefronts} wavefronts" for layout in one.layouts)
+                costs = "; ".join(f"{layout.title}: {counted(cost_of(layout.access).wavefronts, 'wavefront')}" for layout in one.layouts)
                 rows.append(("", one.access, f"{one.title}: {costs}"))
     print_table((Column("picture"), Column("access"), Column("shows", folds=True)), rows)
     click.echo("-o FILE.svg draws all of them, or those that --picture names", err=True)

@@ -132,7 +132,7 @@ def _fragments(plan: Conv2dPlan) -> Fragments:
         f"A lane has {len(shares_a[0].rectangles) * WORD} bytes of {names[0]}, {len(shares_b[0].rectangles) * WORD} of {names[1]}, "
         f"four values of k in a register, and {high * BLOCK // WARP} sums of y. Bold: lane 0.",
         "One color: the four lanes that share a row of the operand to the left. In the operand above, lanes of one color share a column.",
-        "ldmatrix brings the operands here: each eight lanes point at eight rows of 16 bytes, and lane i gets four bytes of row i / 4.",
+        "ldmatrix brings the operands here: each eight lanes point at eight rows of 16 bytes, of which four lanes after another share one.",
     )
     return Fragments(
         "Fragments of the tensor cores",
@@ -147,7 +147,7 @@ def _fragments(plan: Conv2dPlan) -> Fragments:
 def _bank_maps(plan: Conv2dPlan) -> BankMaps:
     maps = []
     for name, tile, is_row in (("x", plan.pixel_tile, not plan.channels_are_rows), ("filter", plan.filter_tile, plan.channels_are_rows)):
-        way = "cp.async" if plan.asynchronous else "a store"
+        way = "cp.async" if plan.asynchronous else "A store"
         stored = [(row, half) for _, row, half in (tile.vector(lane, 0, 0) for lane in range(WARP))]
         count = tile.passes * tile.thread_planes
         maps.append(_tile_map(f"store-{name}", f"Copies of {name}", stored, tile, f"{way} of 16 bytes a lane", count))
@@ -173,11 +173,13 @@ def _tile_map(access: str, title: str, places: list[tuple[int, int]], tile: Oper
         return SharedLayout(name, tile.plane_bytes, colors, shown, chosen)
 
     plain = layout("rows as they are", lambda row, half: row * ROW_BYTES + half * VECTOR_BYTES, False)
-    swapped = layout("halves swapped in every other four rows", vector_offset, True)
+    swapped = layout("halves swap every four rows, as here", vector_offset, True)
     cost = shared_access_cost(swapped.access.offsets, VECTOR_BYTES, store=True)
     total = f"{what}, {count} a warp in each step: together {count * cost.wavefronts} wavefronts, {count * cost.conflicts} conflicts."
     note = "Bold: what the access takes, with the numbers of the lanes. One color: the same half of the 32 channels of a row."
-    return BankMap(access, title, (plain, swapped), total, (note,), VECTOR_BYTES)
+    # Copies go to whole lines either way.
+    layouts = (plain, swapped) if access.startswith("load") else (swapped,)
+    return BankMap(access, title, layouts, total, (note,), VECTOR_BYTES)
 
 
 def _exchange_maps(plan: Conv2dPlan) -> list[BankMap]:
@@ -195,7 +197,7 @@ def _exchange_maps(plan: Conv2dPlan) -> list[BankMap]:
             return (pixel * CHANNELS + channel) * BANK_BYTES
 
         layouts = []
-        for name, offset, chosen in (("rows as they are", plain, False), ("groups of four permuted", permuted, True)):
+        for name, offset, chosen in (("rows as they are", plain, False), ("groups of four permuted, as here", permuted, True)):
             colors = {offset(pixel, channel): channel // 4 for pixel in range(BLOCK) for channel in range(CHANNELS)}
             shown = SharedAccess.of((offset(*place) for place in places[0]), width, store=access.startswith("store"))
             layouts.append(SharedLayout(name, EXCHANGE_BYTES, colors, shown, chosen))

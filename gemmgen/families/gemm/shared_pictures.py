@@ -21,7 +21,7 @@ def bank_maps(plan: GemmPlan, loop: TiledLoop) -> BankMaps:
             if operand.swizzle is not None or operand.padding:
                 plain = replace(operand, swizzle=None, padding=0)
                 layouts.insert(0, replace(_layout(plain, store=access.store), chosen=False))
-            times = f"The dearest of {access.per_step} a warp makes" if access.per_step > 1 else "The only one a warp makes"
+            times = f"The costliest of the {access.per_step} that a warp makes" if access.per_step > 1 else "The only one that a warp makes"
             total = (
                 f"{times} for each {loop.tile_k} of k, {access.width_bytes} bytes a lane; "
                 f"together {access.wavefronts} wavefronts, {access.conflicts} conflicts."
@@ -44,21 +44,27 @@ def _unit(layouts: list[SharedLayout]) -> int:
 
 def _arrangement(operand: Operand) -> str:
     row, column = ("k", operand.axis) if operand.mn_major else (operand.axis, "k")
-    return f"Bold: what the access takes, with the numbers of the lanes. One color: the same {column}; a row of the tile has one {row}."
+    text = f"Bold: what the access takes, with the numbers of the lanes. One color: the same {column}; each row of the tile has one {row}."
+    if operand.swizzle is None:
+        return text
+    swizzle = operand.swizzle
+    bits = f"{row} >> {swizzle.row_shift} & {(1 << swizzle.bits) - 1}" if swizzle.row_shift else f"{row} & {(1 << swizzle.bits) - 1}"
+    shifted = f"(({bits}) << {swizzle.chunk_shift})" if swizzle.chunk_shift else f"({bits})"
+    return f"{text} The swizzle puts vector v of a row, {CHUNK_BYTES} bytes, where vector v ^ {shifted} would be."
 
 
 def _title(operand: Operand) -> str:
     if operand.swizzle is not None:
-        return "XOR swizzle"
-    return f"{operand.padding} of padding a row" if operand.padding else "plain rows"
+        return "XOR swizzle, as here"
+    return f"{operand.padding} of padding a row, as here" if operand.padding else "plain rows"
 
 
 def _layout(operand: Operand, *, store: bool) -> SharedLayout:
-    """The operand's tile with the dearest of its stores or loads."""
+    """The operand's tile with the costliest of its stores or loads."""
     width = (operand.store_width if store else operand.load_width) * operand.shared_bytes
     warps = (every_store if store else every_load)(operand)
     accesses = [SharedAccess.of(offsets, width, store=store) for warp in warps for offsets in warp]
-    dearest = max(accesses, key=lambda access: shared_access_cost(access.offsets, width, store=store).wavefronts)
+    costliest = max(accesses, key=lambda access: shared_access_cost(access.offsets, width, store=store).wavefronts)
     rows, pitch = operand.shared_shape
     colors = {}
     for row in range(rows):
@@ -66,7 +72,7 @@ def _layout(operand: Operand, *, store: bool) -> SharedLayout:
             offset = shared_offset(operand, row, column)
             if offset % BANK_BYTES == 0:
                 colors[offset] = column * operand.shared_bytes // CHUNK_BYTES
-    return SharedLayout(_title(operand), rows * pitch * operand.shared_bytes, colors, dearest)
+    return SharedLayout(_title(operand), rows * pitch * operand.shared_bytes, colors, costliest)
 
 
 def _exchange_maps(exchange: Exchange, loop: TiledLoop) -> list[BankMap]:
@@ -80,7 +86,7 @@ def _exchange_maps(exchange: Exchange, loop: TiledLoop) -> list[BankMap]:
             offsets = first_offsets(variant, positions)[place]
             rows, pitch = variant.copy.rows, variant.pitch
             colors = {(row * pitch + column) * FLOAT_BYTES: row for row in range(rows) for column in range(variant.copy.columns)}
-            title = f"{variant.padding} of padding a row" if variant.padding else "plain rows"
+            title = f"{variant.padding} of padding a row, as here" if variant.padding else "plain rows"
             shown = SharedAccess.of(offsets, width, store=access.store)
             layouts.append(SharedLayout(title, rows * pitch * FLOAT_BYTES, colors, shown, variant is exchange))
         slabs = f"the {loop.major.fragment.extent} slabs of a warp's results"

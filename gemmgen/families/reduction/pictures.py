@@ -216,7 +216,9 @@ def _bank_maps(plan: ReductionPlan, steps: tuple[TreeStep, ...]) -> BankMaps:
         other = {"interleaved": None, "interleaved_compact": "sequential"}.get(tree, "interleaved_compact")
         others = {len(step.workers): step for step in _tree(other, plan.threads, size, False)} if other else {}
         for number, step in enumerate(steps, 1):
-            layouts = [_states(plan.threads, size, step, f"{tree}, {step.title}", True)]
+            if len(step.workers) == 1:
+                continue
+            layouts = [_states(plan.threads, size, step, f"{tree}, {step.title}, as here", True)]
             if other and step.access:
                 opposite = others[len(step.workers)]
                 beside = _states(plan.threads, size, opposite, f"{other}, {opposite.title}", False)
