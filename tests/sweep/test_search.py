@@ -154,6 +154,14 @@ def test_a_point_that_is_slow_on_a_problem_is_not_run_on_the_next():
     assert all(trial.results[0].metrics["median_us"] > 1.3 * best for trial in pruned)
 
 
+def test_a_point_with_a_low_rate_is_not_run_on_the_next_problem():
+    goals = [Objective("operations_per_second", "maximise")]
+    found = guided(SearchSpace.of(AXES, PROBLEMS), Engine(), trials=60, slow=1.3, objectives=goals)
+    best = max(trial.results[0].metrics["operations_per_second"] for trial in found.trials)
+    pruned = [trial.results[0].metrics["operations_per_second"] for trial in found.trials if trial.state == "pruned"]
+    assert pruned and max(pruned) < best / 1.3 and found.count("complete") > 3
+
+
 def test_no_point_is_pruned_for_a_metric_of_which_ratios_mean_nothing():
     found = guided(SearchSpace.of(AXES, PROBLEMS), Engine(), trials=30, slow=1.0, objectives=[Objective("registers")])
     assert found.count("complete") == 30
@@ -186,6 +194,27 @@ def test_what_is_known_is_not_asked_for_again():
     assert [trial.replayed for trial in found.trials] == [True] * 40 + [False] * 20
     known = {tuple(request.axes.values()) for request in first.asked}
     assert not known & {tuple(request.axes.values()) for request in second.asked}
+
+
+def test_a_sampler_learns_from_what_is_known():
+    def mean_of_new(known: list[PointResult]) -> float:
+        new = [trial for trial in guided(SPACE, Engine(), trials=len(known) + 15, known=known).trials if not trial.replayed]
+        return sum(trial.values[0] for trial in new) / len(new)
+
+    engine = Engine()
+    engine([Request(SPACE.fields(choice), ()) for choice in list(SPACE.points())[::5]])
+    assert mean_of_new(engine.results) < 0.75 * mean_of_new([])
+
+
+@pytest.mark.parametrize("objectives", [1, 2])
+def test_the_sampler_is_told_which_points_are_infeasible(objectives):
+    proposals = Proposals(SPACE, "tpe" if objectives == 1 else "nsga2", 0, objectives)
+    good, bad = proposals.propose(2)
+    proposals.tell(good, "complete", [1.0] * objectives)
+    proposals.tell(bad, "infeasible", [])
+    told = [getattr(trial, "constraints", None) or trial.system_attrs.get("constraints") for trial in proposals._study.trials]
+    violations = [list(one.values() if isinstance(one, dict) else one) for one in told]
+    assert violations == [[0.0], [1.0]]
 
 
 def test_a_search_whose_trials_are_all_known_asks_for_nothing():
