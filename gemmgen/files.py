@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from pathlib import Path
 
 
@@ -12,10 +13,15 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
     """Writes `content` (text as UTF-8, line ends as given) to `path`; returns whether the file changed.
 
     The content goes to a temporary file beside `path`, which then takes its place in one step; a file that already
-    holds it is not touched, and a symbolic link is followed. Missing folders are made. Raises OSError.
+    holds it is not touched, and a symbolic link is followed. Missing folders are made. A device or a pipe, such as
+    /dev/stdout, is written to and stays what it is. Raises OSError.
     """
-    target = Path(os.path.realpath(path))
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if _is_special(path):
+        with open(path, "wb") as stream:
+            stream.write(data)
+        return True
+    target = Path(os.path.realpath(path))
     if _holds(target, data):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +37,14 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
             temporary.unlink()
         raise
     return True
+
+
+def _is_special(path: str | os.PathLike[str]) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _holds(path: Path, data: bytes) -> bool:

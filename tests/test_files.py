@@ -21,6 +21,18 @@ def test_reports_whether_the_content_changed_and_leaves_an_equal_file_alone(tmp_
     assert path.read_bytes() == b"b\r\n"
 
 
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
+    reader.start()
+    assert write_atomically(path, "for whoever reads")
+    reader.join(timeout=10)
+    assert received == [b"for whoever reads"]
+    assert stat.S_ISFIFO(path.stat().st_mode) and list(tmp_path.iterdir()) == [path]
+
+
 def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")
