@@ -61,6 +61,13 @@ def build(command: Sequence[str | Path]) -> None:
     assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}"
 
 
+def build_fake_driver(folder: Path) -> Path:
+    """The driver that only takes notes, as a shared library in ``folder``."""
+    library = folder / "libcuda.so"
+    build([compiler("gcc"), "-shared", "-fPIC", "-isystem", cuda_include(), FAKE_SOURCE, "-o", library])
+    return library
+
+
 def dummy_bundle(plan: KernelPlan, architectures: Sequence[str] = ("sm_90", "sm_80")) -> Bundle:
     """An instance with a few bytes in the place of each cubin, and of PTX."""
     images = [Image("cubin", ARCHITECTURES[name], f"cubin {name}".ljust(20).encode()) for name in architectures]
@@ -130,9 +137,8 @@ class CHost:
 
     def __init__(self, plans: Sequence[KernelPlan], folder: Path, language: str = "c") -> None:
         self.plans = {f"k{index}": plan for index, plan in enumerate(plans)}
-        fake = folder / "libcuda.so"
+        fake = build_fake_driver(folder)
         include = ("-isystem", cuda_include())
-        build([compiler("gcc"), "-shared", "-fPIC", *include, FAKE_SOURCE, "-o", fake])
         parts = []
         for prefix, plan in self.plans.items():
             (folder / f"{prefix}.h").write_text(render_header(dummy_bundle(plan), prefix))

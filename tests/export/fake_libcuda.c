@@ -1,4 +1,6 @@
-/* A CUDA driver without a GPU for tests of exported headers: it keeps what it was asked to do, in order, and launches nothing. */
+/* A CUDA driver without a GPU for tests of exported headers: it keeps what it was asked to do, in order, and launches nothing.
+ * Device memory is host memory. With FAKE_ANY_ENTRY in the environment it knows every kernel, without its parameters. */
+#include <stdlib.h>
 #include <string.h>
 
 #include <cuda.h>
@@ -76,8 +78,10 @@ CUresult cuModuleUnload(CUmodule module)
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
+    static const int none = 0;
     int i;
     (void)module;
+    if (getenv("FAKE_ANY_ENTRY") != NULL) fake_add_entry(name, 0, &none);
     for (i = 0; i < entry_count; ++i) {
         if (strcmp(entries[i].name, name) == 0) {
             *function = (CUfunction)(void *)&entries[i];
@@ -154,4 +158,76 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
     event_t *event = next_event("memset");
     event->address = address, event->bytes = bytes, event->stream = (size_t)stream;
     return value == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What programs use around a launch. */
+
+CUresult cuInit(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    *device = 3;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+    (void)device;
+    strncpy(name, "Fake GPU", (size_t)length);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    (void)device;
+    *context = (CUcontext)(size_t)99;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { (void)device; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) { return context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+
+CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
+{
+    *address = (CUdeviceptr)(size_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return bytes > 0 && *address != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemFree(CUdeviceptr address) { free((void *)(size_t)address); return CUDA_SUCCESS; }
+
+CUresult cuMemcpyHtoD(CUdeviceptr target, const void *source, size_t bytes)
+{
+    memcpy((void *)(size_t)target, source, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoH(void *target, CUdeviceptr source, size_t bytes)
+{
+    memcpy(target, (const void *)(size_t)source, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags) { (void)flags; *event = (CUevent)(size_t)5; return CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent event, CUstream stream) { (void)event; (void)stream; return CUDA_SUCCESS; }
+CUresult cuEventSynchronize(CUevent event) { (void)event; return CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent event) { (void)event; return CUDA_SUCCESS; }
+
+#undef cuEventElapsedTime
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+    (void)start, (void)end;
+    *milliseconds = 1.0f;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
+{
+    return cuEventElapsedTime(milliseconds, start, end);
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    (void)error;
+    *name = "an error of the fake driver";
+    return CUDA_SUCCESS;
 }
