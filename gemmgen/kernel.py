@@ -14,7 +14,7 @@ from gemmgen.launch import ArrayArgument, LaunchSequence
 if TYPE_CHECKING:
     from gemmgen.compiler import Binary
     from gemmgen.gpu.driver import LoadedBinary
-    from gemmgen.gpu.launching import PreparedCall
+    from gemmgen.gpu.quick import QuickCall
 
 CACHED_PROBLEMS = 256
 """For how many combinations of layouts a kernel remembers the problem and its launches."""
@@ -33,6 +33,7 @@ class Kernel:
         self.binary = binary
         self._arrays = tuple(argument for argument in sequence.arrays if argument.role != "workspace")
         self._names = frozenset(argument.name for argument in self._arrays)
+        self._scalars = tuple(scalar.name for scalar in sequence.scalars)
         self._loaded: dict[int, LoadedBinary] = {}
         self._problems: dict[Any, _Problem] = {}
 
@@ -116,11 +117,16 @@ class Kernel:
         if handle is None:
             named = (view.producer_stream for view in views.values() if view.producer_stream is not None)
             handle = next(named, LEGACY_STREAM)
-        prepared.enqueue(handle, {name: view.pointer for name, view in views.items()}, scalars, producers - {handle})
+        waits = producers - {handle}
+        if waits and not prepared.is_empty:
+            from gemmgen.gpu.launching import wait_for
 
-    def _prepare(self, problem: _Problem) -> PreparedCall:
+            wait_for(problem.ordinal or 0, handle, waits)
+        prepared(handle, *(view.pointer for view in views.values()), *(scalars[name] for name in self._scalars))
+
+    def _prepare(self, problem: _Problem) -> QuickCall:
         from gemmgen.gpu.driver import LoadedBinary
-        from gemmgen.gpu.launching import PreparedCall
+        from gemmgen.gpu.quick import QuickCall
 
         ordinal = problem.ordinal or 0
         loaded = self._loaded.get(ordinal)
@@ -128,7 +134,9 @@ class Kernel:
             loaded = self._loaded.setdefault(
                 ordinal, LoadedBinary(self.binary.cubin, self.binary.architecture, ordinal)
             )
-        return PreparedCall(loaded, self.sequence, problem.dimensions)
+        slots = [(argument.name, "pointer") for argument in self._arrays]
+        slots += [(scalar.name, scalar.type) for scalar in self.sequence.scalars]
+        return QuickCall(loaded, self.sequence, problem.dimensions, slots, {name: name for name, _ in slots})
 
 
 class _Problem:
@@ -145,7 +153,7 @@ class _Problem:
         self.spans = {name: view.span() for name, view in views.items()}
         device = next((view.device for view in views.values()), "cpu")
         self.ordinal = None if isinstance(device, str) else device[1]
-        self.prepared: PreparedCall | None = None
+        self.prepared: QuickCall | None = None
 
 
 def stream_handle(stream: Any) -> int:

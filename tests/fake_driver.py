@@ -5,11 +5,14 @@ It stands in for the functions of ``cuda.bindings.driver`` that gemmgen calls; t
 
 import ctypes
 import itertools
+import struct
+import types
 
 import pytest
 from cuda.bindings import driver as real
 
 from gemmgen.gpu import driver as checked
+from gemmgen.gpu import quick, workspaces
 
 OK = real.CUresult.CUDA_SUCCESS
 LAUNCH_SECONDS = 1e-5
@@ -29,6 +32,9 @@ class FakeDriver:
         self.seconds = 0.0
         self.handles = itertools.count(1000)
         self.events = {}
+        self.functions = {}
+        self.parameters = {}
+        self.struct_bytes = {}
 
     def __getattr__(self, name):
         return getattr(real, name)
@@ -127,7 +133,12 @@ class FakeDriver:
         return (OK,)
 
     def cuModuleGetFunction(self, module, name):
-        return (OK, name.decode()) if name.decode() in self.kernels else (real.CUresult.CUDA_ERROR_NOT_FOUND, None)
+        if name.decode() not in self.kernels:
+            return real.CUresult.CUDA_ERROR_NOT_FOUND, None
+        function = FakeFunction(name.decode())
+        function.handle = next(self.handles)
+        self.functions[function.handle] = function
+        return OK, function
 
     def cuFuncSetAttribute(self, function, attribute, value):
         self.calls.append((attribute.name, function, value))
@@ -149,6 +160,49 @@ class FakeDriver:
             else:
                 self.calls.append((attribute.id.name, value.programmaticStreamSerializationAllowed))
         return self._enqueue(int(config.hStream), (function, grid, block, config.sharedMemBytes, int(config.hStream)), values)
+
+    def launch_raw(self, config, function, parameters, extra):
+        """cuLaunchKernelEx as the driver has it: everything is an address."""
+        assert extra is None
+        *grid_and_block, shared, stream, attributes, count = struct.unpack("<7I4xQQI4x", ctypes.string_at(config, 56))
+        for index in range(count):
+            kind, *value = struct.unpack("<I4x3I", ctypes.string_at(attributes + 72 * index, 20))
+            name = real.CUlaunchAttributeID(kind).name
+            self.calls.append(("cluster", *value) if name == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION" else (name, value[0]))
+        name = self.functions[function]
+        places = struct.unpack(f"<{len(self.parameters[name])}Q", ctypes.string_at(parameters, 8 * len(self.parameters[name])))
+        values = [self._read(place, parameter, kind) for place, (parameter, kind) in zip(places, self.parameters[name], strict=True)]
+        grid, block = tuple(grid_and_block[:3]), tuple(grid_and_block[3:])
+        self._enqueue(stream, (name, grid, block, shared, stream), values)
+        return 0
+
+    def _read(self, place, parameter, kind):
+        if kind == "struct":
+            return types.SimpleNamespace(bytes=ctypes.string_at(place, self.struct_bytes[parameter]))
+        value = checked._C_TYPES[kind].from_address(place).value
+        return 0 if value is None else value
+
+    def current_context(self, address):
+        ctypes.c_uint64.from_address(address).value = 0
+        return 0
+
+    def is_capturing(self, stream, address):
+        ctypes.c_int.from_address(address).value = int(stream in self.capturing)
+        return 0
+
+    def stream_id(self, stream, address):
+        ctypes.c_uint64.from_address(address).value = 10_000 + stream
+        return 0
+
+    def recording(self, function):
+        """``LoadedBinary.function``, noting the types of each kernel's parameters."""
+
+        def recorded(loaded, launch):
+            self.parameters[launch.entry] = launch.parameters
+            self.struct_bytes |= {name: len(value) for name, value in launch.structs}
+            return function(loaded, launch)
+
+        return recorded
 
     def _enqueue(self, stream, launch, values):
         if stream in self.capturing:
@@ -220,6 +274,13 @@ class FakeDriver:
         return (OK,)
 
 
+class FakeFunction(str):
+    """A kernel's handle: its name, and a number for the driver's own entry points."""
+
+    def __int__(self):
+        return self.handle
+
+
 @pytest.fixture
 def fake_driver(monkeypatch):
     """Installs a fake driver; the test fills in its ``kernels``. All device memory must be free afterwards."""
@@ -228,7 +289,15 @@ def fake_driver(monkeypatch):
     checked.primary_context.cache_clear()
     for module in _modules_with_bindings():
         monkeypatch.setattr(module, "bindings", lambda: fake)
+    raw = types.SimpleNamespace(
+        launch=fake.launch_raw, current_context=fake.current_context, is_capturing=fake.is_capturing, stream_id=fake.stream_id
+    )
+    for module in (workspaces, quick):
+        monkeypatch.setattr(module, "raw_functions", lambda: raw)
+    monkeypatch.setattr(checked.LoadedBinary, "function", fake.recording(checked.LoadedBinary.function))
+    workspaces._kept.clear()
     yield fake
+    workspaces._kept.clear()
     checked._probe.cache_clear()
     checked.primary_context.cache_clear()
     assert not fake.memory
@@ -239,7 +308,7 @@ def _modules_with_bindings():
     from gemmgen import contest
     from gemmgen.gpu import launching, timing, worker
 
-    return checked, launching, timing, worker, contest
+    return checked, launching, timing, worker, contest, quick
 
 
 def array_at(pointer, shape, type=ctypes.c_float):

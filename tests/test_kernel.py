@@ -219,22 +219,68 @@ def test_a_grid_that_no_gpu_has_is_refused(fake_driver):
     fake_driver.memory.clear()
 
 
-def test_the_workspace_is_allocated_and_freed_on_the_stream(fake_driver):
+@pytest.fixture
+def summing(fake_driver):
+    """A sequence with a workspace, and the addresses that its launches found it at."""
+    found = []
+
     def row_sums(launch, values):
+        found.append(values[3])
         array_at(values[3], values[0])[:] = array_at(values[2], values[:2]).sum(axis=1)
 
     def total(launch, values):
+        assert values[1] == found[-1]
         array_at(values[2], 1)[0] = array_at(values[1], values[0]).sum()
 
     fake_driver.kernels.update(row_sums=row_sums, total=total)
-    x, result = OnGpu(fake_driver, (40, 3), stream=7), OnGpu(fake_driver, (1,), stream=7)
-    x.values[:] = 1
-    mine = set(fake_driver.memory)
-    Kernel(SUM, FAKE_BINARY)(X=x, result=result)
-    assert result.values[0] == 120
-    assert ("cuMemAllocAsync", 160, 7) in fake_driver.calls
-    assert set(fake_driver.memory) == mine
+    yield Kernel(SUM, FAKE_BINARY), found
     fake_driver.memory.clear()
+
+
+def sum_of_ones(fake, kernel, rows, stream):
+    x, result = OnGpu(fake, (rows, 3), stream=stream), OnGpu(fake, (1,), stream=stream)
+    x.values[:] = 1
+    kernel(X=x, result=result)
+    return result
+
+
+def allocations(fake):
+    return [call for call in fake.calls if call[0] == "cuMemAllocAsync"]
+
+
+def test_the_workspace_of_a_stream_is_kept_for_its_next_launch(fake_driver, summing):
+    kernel, found = summing
+    assert [sum_of_ones(fake_driver, kernel, rows, 7).values[0] for rows in (40, 40, 10)] == [120, 120, 30]
+    assert len(set(found)) == 1
+    assert allocations(fake_driver) == [("cuMemAllocAsync", 65536, 7)]
+
+
+def test_a_workspace_that_is_too_small_makes_room_for_a_larger_one_on_its_stream(fake_driver, summing):
+    kernel, _ = summing
+    before = None
+    for rows in (40, 40_000):
+        assert sum_of_ones(fake_driver, kernel, rows, 7).values[0] == 3 * rows
+        before = before or set(fake_driver.memory)
+    assert [size for _, size, _ in allocations(fake_driver)] == [65536, 196608]
+    assert len(before - set(fake_driver.memory)) == 1
+
+
+def test_two_streams_never_share_a_workspace(fake_driver, summing):
+    kernel, found = summing
+    for stream in (7, 8, 7):
+        sum_of_ones(fake_driver, kernel, 40, stream)
+    assert found[0] == found[2] != found[1]
+
+
+def test_what_a_graph_captures_has_a_workspace_of_its_own(fake_driver, summing):
+    kernel, found = summing
+    sum_of_ones(fake_driver, kernel, 40, 7)
+    fake_driver.cuStreamBeginCapture(7, None)
+    sum_of_ones(fake_driver, kernel, 40, 7)
+    captured = fake_driver.capturing.pop(7)
+    assert len(captured) == 2
+    assert captured[0][1][3] == captured[1][1][1] != found[0]
+    assert ("cuMemAllocAsync", 160, 7) in fake_driver.calls
 
 
 def test_the_part_of_the_workspace_that_must_be_zero_is_zeroed_on_the_stream(fake_driver):
@@ -244,10 +290,21 @@ def test_the_part_of_the_workspace_that_must_be_zero_is_zeroed_on_the_stream(fak
     )
     x, result = OnGpu(fake_driver, (40, 3), stream=7), OnGpu(fake_driver, (1,), stream=7)
     sequence = dataclasses.replace(SUM, workspace_zero_bytes=Formula("8"))
-    Kernel(sequence, FAKE_BINARY)(X=x, result=result)
+    kernel = Kernel(sequence, FAKE_BINARY)
+    kernel(X=x, result=result)
     assert ("cuMemsetD8Async", 8, 7) in fake_driver.calls
     assert seen == [[0.0, 0.0]]
+    kernel(X=x, result=result)
+    assert fake_driver.calls.count(("cuMemsetD8Async", 8, 7)) == 1, "the kernels leave it zero"
     fake_driver.memory.clear()
+
+
+def test_what_another_kernel_wrote_to_the_workspace_is_zeroed_again(fake_driver, summing):
+    kernel, _ = summing
+    zeroing = Kernel(dataclasses.replace(SUM, workspace_zero_bytes=Formula("8")), FAKE_BINARY)
+    for one in (zeroing, kernel, zeroing, zeroing):
+        sum_of_ones(fake_driver, one, 40, 7)
+    assert fake_driver.calls.count(("cuMemsetD8Async", 8, 7)) == 2
 
 
 # -- streams ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gemmgen.gpu.driver import LoadedBinary, PreparedLaunch, bindings, call, check, primary_context, release
+from gemmgen.gpu.driver import LoadedBinary, PreparedLaunch, bindings, call, check, current_device, primary_context, release
 from gemmgen.launch import LaunchSequence
 
 
@@ -47,7 +47,7 @@ class PreparedCall:
             check(driver, driver.cuCtxPushCurrent(self._context))
         try:
             for producer in wait_for:
-                self._wait(stream, producer)
+                _wait(stream, producer)
             values = {**self._dimensions, **scalars, **pointers}
             missing = [name for name in self._workspaces if name not in pointers]
             if not missing or not self.workspace_bytes:
@@ -68,11 +68,18 @@ class PreparedCall:
         for launch in self._launches:
             launch.enqueue(stream, values)
 
-    @staticmethod
-    def _wait(stream: int, producer: int) -> None:
-        event = call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
-        try:
-            call("cuEventRecord", event, producer)
-            call("cuStreamWaitEvent", stream, event, 0)
-        finally:
-            release("cuEventDestroy", event)
+
+def wait_for(ordinal: int, stream: int, producers: Collection[int]) -> None:
+    """Makes what is enqueued on ``stream`` from now on wait, on the device, for the work that is now on other streams."""
+    with current_device(ordinal):
+        for producer in producers:
+            _wait(stream, producer)
+
+
+def _wait(stream: int, producer: int) -> None:
+    event = call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+    try:
+        call("cuEventRecord", event, producer)
+        call("cuStreamWaitEvent", stream, event, 0)
+    finally:
+        release("cuEventDestroy", event)

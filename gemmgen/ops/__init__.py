@@ -53,6 +53,8 @@ def matmul(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if _compiling is not None and _compiling():
+        return _traced("matmul", (a, b, bias, residual, alpha, gamma, activation or ""), beta == 0 and out is None and stream is None)
     number = 0.0
     if bias is not None and isinstance(bias, Real):
         bias, number = None, _number("matmul", "bias", bias)
@@ -88,6 +90,9 @@ def reduce(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if _compiling is not None and _compiling():
+        axes = [axis] if isinstance(axis, int) else axis
+        return _traced("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
     options = (op, _pair(axis), keepdims, correction)
 
     def named() -> dict[str, Any]:
@@ -136,6 +141,9 @@ def conv2d(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if _compiling is not None and _compiling():
+        numbers = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
+        return _traced("conv2d", (x, w, bias, residual, *numbers, activation or "", output, layout), out is None and stream is None)
     weights = w if isinstance(w, Filter) else Filter(w)
     options = (
         weights.shape, _pair(stride), _pair(padding), _pair(dilation), groups, _hashable(activation), output, layout,
@@ -153,11 +161,29 @@ def conv2d(
     return _CONV2D((x, weights, bias, residual, out), options, numbers, stream, named)[0]
 
 
+_compiling: Any = None
+"""Once torch is known: whether a call is being traced by ``torch.compile``, which then sees the operator instead."""
+
+
 def register_torch() -> None:
-    """Registers ``torch.ops.gemmgen.matmul``, ``.reduce`` and ``.conv2d``; does nothing the second time. Imports torch."""
+    """Registers ``torch.ops.gemmgen.matmul``, ``.reduce`` and ``.conv2d``; does nothing the second time. Imports torch.
+
+    Raises ``EnvironmentMissing`` without torch.
+    """
+    global _compiling
     from gemmgen.ops.torch_operators import register
 
-    register()
+    _compiling = register()
+
+
+def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
+    if not possible:
+        raise LaunchError(f"{name}: under torch.compile, out, beta and stream cannot be given: the operator makes its result")
+    return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
+
+
+def _twice(value: Any) -> Any:
+    return [value, value] if isinstance(value, int) else list(value)
 
 
 def _number(operation: str, name: str, value: Any) -> float:

@@ -19,15 +19,15 @@ _SCHEMAS = {
 _library: Any = None
 
 
-def register() -> None:
-    """Defines ``torch.ops.gemmgen.*``, once. Raises ``EnvironmentMissing`` without torch."""
+def register() -> Any:
+    """Defines ``torch.ops.gemmgen.*``, once; gives ``torch.compiler.is_compiling``. Raises ``EnvironmentMissing`` without torch."""
     global _library
-    if _library is not None:
-        return
     try:
         import torch
     except ImportError as error:
         raise EnvironmentMissing(f"torch cannot be imported ({error}); install torch") from None
+    if _library is not None:
+        return torch.compiler.is_compiling
     library = torch.library.Library("gemmgen", "DEF")
     for name, schema in _SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -35,6 +35,7 @@ def register() -> None:
             library.impl(name, _IMPLEMENTATIONS[name], key)
         torch.library.register_fake(f"gemmgen::{name}", _fake(torch, name), lib=library)
     _library = library
+    return torch.compiler.is_compiling
 
 
 def _matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "") -> Any:
