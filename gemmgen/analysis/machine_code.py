@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gemmgen.analysis.control_flow import Loop, find_loops
 from gemmgen.analysis.instruction_mix import MULTIPLY_ADD_CLASSES, InstructionMix, count_mix, instruction_class
+from gemmgen.analysis.load_distance import load_distances
 from gemmgen.analysis.register_banks import BankReport, ffma_cycles, register_banks, rule_is_known
 from gemmgen.compiler import Binary
 from gemmgen.sass import Instruction, disassemble, parse
@@ -28,6 +29,8 @@ class MainLoop:
     """None where the architecture's rule is not known, or the loop has no FFMA."""
     ffma_interval: int
     """Cycles for which an FFMA takes the FP32 unit of a quarter of an SM."""
+    distances: Mapping[str, int]
+    """For LDG and LDS, instructions between a load and the first use of what it loads: the least of all loads."""
 
     @property
     def issue_cycles(self) -> int:
@@ -54,6 +57,7 @@ class MainLoop:
             "last_address": self.loop.last_address,
             "depth": self.loop.depth,
             **self.mix.to_json(),
+            "load_distances": dict(self.distances),
             "register_banks": self.banks.to_json() if self.banks else None,
             "ffma_ceiling": None if self.ffma_ceiling is None else round(self.ffma_ceiling, 4),
         }
@@ -122,7 +126,8 @@ def _kernel_code(entry: str, body: Sequence[Instruction], architecture: Architec
     main = None
     if chosen is not None:
         banks = register_banks(chosen.instructions, architecture)
-        main = MainLoop(chosen, count_mix(chosen.instructions), banks, ffma_cycles(architecture))
+        distances = {name: min(found) for name in ("LDG", "LDS") if (found := load_distances(chosen.instructions, name))}
+        main = MainLoop(chosen, count_mix(chosen.instructions), banks, ffma_cycles(architecture), distances)
     spilled = sum(any("spill" in note.lower() for note in instruction.notes) for instruction in body)
     return KernelCode(entry, count_mix(body), loops, main, rule_is_known(architecture), spilled)
 

@@ -149,15 +149,17 @@ class Analysis:
 
 
 def analyse(
-    plan: KernelPlan, binary: Binary, device: Device, sizes: Sequence[int], *, seconds: float | None = None, traffic: bool = True
-) -> Analysis:
+    plan: KernelPlan, binary: Binary, device: Device, sizes: Sequence[int] | None = None, *,
+    seconds: float | None = None, traffic: bool = True,
+) -> Analysis:  # fmt: skip
     """Analyses ``binary``, compiled from ``plan``, on a problem of ``sizes`` (in the order of the family's ``instance_sizes``).
 
+    Without ``sizes``, the problem is the instance's typical one, or the case that its traffic is counted on if it is not made for that.
     ``seconds``: a measured time for the problem. ``traffic``: count wavefronts and sectors of one case on the emulator. What cannot
     be found out is missing from the result, with the reason; raises ``LaunchError`` if the problem cannot be launched.
     """
     family = family_of(plan.spec)
-    problem = family.problem(plan, sizes)
+    problem = _typical_problem(plan) if sizes is None else family.problem(plan, sizes)
     kernels = residencies(plan, binary)
     by_entry = {kernel.entry: kernel for kernel in kernels}
     code, code_missing = _code(plan, binary)
@@ -179,6 +181,14 @@ def analyse(
         executed_operations=family.executed_operations(plan, problem),
         timing=measured(roofs, seconds) if seconds is not None else None,
     )
+
+
+def _typical_problem(plan: KernelPlan) -> Mapping[str, int]:
+    family = family_of(plan.spec)
+    try:
+        return family.problem(plan, tuple(family.instance_sizes(plan).values()))
+    except GemmgenError:
+        return family.counted_case(plan).dimensions
 
 
 def _runs(device: Device, plan: KernelPlan) -> bool:

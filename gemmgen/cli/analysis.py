@@ -38,7 +38,7 @@ def sections_of(analysis: Analysis) -> list[Section]:
             code = analysis.code[kernel.entry]
             sections.append(Section(f"Machine code{suffix}", tuple(_machine_code(code))))
             if code.main_loop is not None:
-                sections.append(Section(f"Main loop{suffix}", tuple(_main_loop(analysis, code, code.main_loop))))
+                sections.append(Section(f"Main loop{suffix}", tuple(_main_loop(analysis, kernel, code, code.main_loop))))
     if analysis.code is None:
         sections.append(Section("Machine code", (("", f"not looked at: {analysis.code_missing}"),)))
     sections.append(Section(f"Filling the {analysis.device.name}", tuple(_filling(analysis))))
@@ -89,7 +89,7 @@ def _classes(classes: Mapping[str, int]) -> str:
     return ", ".join(f"{count(number)} {name}" for name, number in classes.items())
 
 
-def _main_loop(analysis: Analysis, code: KernelCode, main: MainLoop) -> Lines:
+def _main_loop(analysis: Analysis, kernel: Residency, code: KernelCode, main: MainLoop) -> Lines:
     mix = main.mix
     lines = [("instructions", f"{count(mix.total)}: {_classes(mix.classes)}")]
     for name, share in (("FFMA", mix.share("fma float32")), ("MMA", mix.share("mma"))):
@@ -97,6 +97,10 @@ def _main_loop(analysis: Analysis, code: KernelCode, main: MainLoop) -> Lines:
             lines.append((f"share of {name}", f"{share:.1%}"))
     for name, widths in mix.accesses.items():
         lines.append((name, ", ".join(f"{number} of {counted(width, 'byte')} a lane" for width, number in widths.items())))
+    for name, distance in main.distances.items():
+        warps = f"; {distance * _warps_of_scheduler(kernel):,} with those of the other warps" if kernel.occupancy.blocks_per_sm else ""
+        text = f"{counted(distance, 'instruction')} at least between a load and the first use of what it loads"
+        lines.append((f"latency of {name}", f"{text}{warps}"))
     barriers = mix.classes.get("barrier", 0)
     lines.append(("barriers", str(barriers) if barriers else "none"))
     lines += _banks(analysis, code, main)
@@ -104,6 +108,11 @@ def _main_loop(analysis: Analysis, code: KernelCode, main: MainLoop) -> Lines:
         what = "issue slots and register banks" if main.banks else "issue slots"
         lines.append(("ceiling", f"{main.ffma_ceiling:.1%} of the FP32 units' rate, by {what}, however well latency is hidden"))
     return lines
+
+
+def _warps_of_scheduler(kernel: Residency) -> int:
+    """Warps among which one of an SM's four schedulers chooses, on average."""
+    return max(1, kernel.occupancy.warps // 4)
 
 
 def _banks(analysis: Analysis, code: KernelCode, main: MainLoop) -> Lines:

@@ -113,6 +113,11 @@ def test_a_convolution_executes_whole_tiles() -> None:
     assert spec["roofline"]["operations"] == 2 * 49 * 64 * 576
 
 
+def test_an_instance_for_other_than_the_typical_sizes_is_analysed_on_its_own() -> None:
+    (spec,) = analysed("conv2d/pointwise_128x64x64", "--no-traffic")
+    assert spec["problem"]["r"] == 1
+
+
 def test_an_empty_problem_is_no_mistake() -> None:
     assert "there is nothing to launch" in run("gemm/v3_double_buffer", "--size", "0,5,5", "--no-traffic").stdout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -64,7 +64,8 @@ def command(
     if seconds is not None and len(files) != 1:
         raise click.UsageError(f"--time is that of one spec, and {len(files)} are named")
     planned = plan_specs(files, overrides, wanted or device.architecture)
-    chosen = {item.file.label: _sizes(item, sizes) for item in planned}
+    for item in planned:
+        _require_sizes(item, sizes)
     binaries = compile_plans([item.plan for item in planned])
     analyses: dict[str, Analysis] = {}
     with progress_bar() as progress:
@@ -72,7 +73,7 @@ def command(
         for item, binary in zip(planned, binaries, strict=True):
             progress.update(task, description=item.file.label)
             label = item.file.label
-            analyses[label] = analyse(item.plan, binary, device, chosen[label], seconds=seconds, traffic=traffic)
+            analyses[label] = analyse(item.plan, binary, device, sizes, seconds=seconds, traffic=traffic)
             progress.advance(task)
     if as_json:
         print_json([{"spec": label, **analysis.to_json()} for label, analysis in analyses.items()])
@@ -94,16 +95,13 @@ def _device(name: str | None, architecture: Architecture | None) -> Device:
     return next((found for found in (default, *DEVICES.values()) if found.architecture.runs_cubins_of(architecture)), default)
 
 
-def _sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> tuple[int, ...]:
+def _require_sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> None:
     from gemmgen.families import family_of
 
-    typical: dict[str, Any] = family_of(item.plan.spec).instance_sizes(item.plan)
-    if sizes is None:
-        return tuple(typical.values())
-    if len(sizes) != len(typical):
+    names = family_of(item.plan.spec).instance_sizes(item.plan)
+    if sizes is not None and len(sizes) != len(names):
         given = ",".join(map(str, sizes))
-        raise click.UsageError(f"--size {given}: {item.file.label} needs {len(typical)} numbers: {','.join(typical)}")
-    return sizes
+        raise click.UsageError(f"--size {given}: {item.file.label} needs {len(names)} numbers: {','.join(names)}")
 
 
 def _print_one(analysis: Analysis) -> None:
