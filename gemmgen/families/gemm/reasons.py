@@ -38,7 +38,7 @@ def group_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
     if mainloop.k_groups == 1:
         return []
     apart = {
-        "decomposition.scheme": (spec.decomposition.scheme, "stream_k", "its blocks go on to another tile, for which all groups are needed"),
+        "decomposition.scheme": (spec.decomposition.scheme, "stream_k", "its blocks go on to another tile, which needs all groups"),
         "store": (spec.store, "through_shared", "the sums of the groups lie where the results would be turned around"),
         "mainloop.loaders": (mainloop.loaders, "halves", "each group copies its own tiles"),
     }
