@@ -205,9 +205,9 @@ class Family(ABC):
     def explain(self, plan: Any) -> list[Section]:
         """The plan in words."""
 
+    @abstractmethod
     def pictures(self, plan: Any) -> list[Picture]:
-        """The plan as pictures, as plain data; none, unless a family has some."""
-        return []
+        """What there is to draw of the plan, as plain data: at least its tiles."""
 
     def peer(self, plan: Any, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
         """A vendor library's name and a callable that does the same work on torch tensors; None if there is none."""

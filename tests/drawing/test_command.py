@@ -62,6 +62,11 @@ def test_json_and_a_file_do_not_go_together(run: Run, spec: Path) -> None:
     assert "--json" in run("draw", spec, "--json", "-o", "out.svg", code=2).err
 
 
+def test_an_empty_name_of_a_file(run: Run, spec: Path) -> None:
+    assert "-o needs the name" in run("draw", spec, "-o", "", code=2).err
+    assert [path.name for path in Path().iterdir()] == ["small.yaml"]
+
+
 def test_fields_can_be_set(run: Run, spec: Path) -> None:
     run("draw", spec, "--set", "mainloop.lanes=z_order", "--picture", "lanes", "-o", "out.svg")
     assert "z-order, as here" in Path("out.svg").read_text()

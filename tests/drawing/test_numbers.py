@@ -11,7 +11,7 @@ import gemmgen
 from drawing.reading import SVG, datum, groups, parse
 from gemmgen.cli.selection import shipped_specs
 from gemmgen.drawing import draw
-from gemmgen.drawing.pictures import BankMaps, LaneOrders, Picture, Tree
+from gemmgen.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
 from gemmgen.families import family_of
 from gemmgen.families.base import KernelPlan
 from gemmgen.families.gemm.accesses import every_load, every_store
@@ -50,6 +50,19 @@ def test_tiles_of_a_convolution() -> None:
     assert levels["threadblock-tile"] == [spec.tile.threadblock.m, spec.tile.threadblock.n]
     assert levels["warp-tile"] == [spec.tile.warp.m, spec.tile.warp.n]
     assert levels[f"instruction-{spec.tile.instruction}"] == [16, 8] if spec.tile.instruction == "m16n8k32" else [8, 8]
+
+
+def test_fragments_of_the_tensor_cores_are_those_of_the_manual() -> None:
+    # PTX ISA, "Matrix Fragments for mma.m16n8k32" with .s8: groupID = lane / 4, threadID_in_group = lane % 4.
+    plan = plan_of("conv2d/pixels_128x128x64")
+    (fragments,) = (picture for picture in pictures_of(plan) if isinstance(picture, Fragments))
+    assert plan.spec.tile.instruction == "m16n8k32" and fragments.a is not None and fragments.b is not None
+    for lane in range(WARP):
+        group, member = divmod(lane, 4)
+        of_a = [(group + 8 * (register % 2), 4 * member + 16 * (register // 2), 1, 4) for register in range(4)]
+        assert fragments.a.shares[lane].rectangles == tuple(of_a)
+        assert fragments.b.shares[lane].rectangles == tuple((4 * member + 16 * register, group, 4, 1) for register in range(2))
+        assert fragments.c.shares[lane].rectangles == ((group, 2 * member, 1, 2), (group + 8, 2 * member, 1, 2))
 
 
 GEMMS = ["swizzled_cp_async", "v1_tiled", "v3_double_buffer", "maxas_256", "both_transposed", "half_storage", "bfloat16_cp_async"]

@@ -58,6 +58,8 @@ def command(
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
     pictures = choose(family_of(plan.spec).pictures(plan), names, access, planned.file.label)
+    if output == "":
+        raise click.UsageError("-o needs the name of a file or of a directory, or - for standard output")
     if output is None or as_json:
         if output is not None:
             raise click.UsageError("--json lists the pictures that there are, and does not go with -o")

@@ -40,10 +40,9 @@ def gemm_pictures(plan: GemmPlan) -> list[Picture]:
 
 
 def _overview(plan: GemmPlan, tile_k: int, stages: int, notes: tuple[str, ...]) -> ProductOverview:
-    slices = f"in blue: the block's slices of A and B, {tile_k} deep; bold: the one that is multiplied"
     return ProductOverview(
         a="A", b="B", c="C", m="m", n="n", k="k", tile_m=plan.tile_m, tile_n=plan.tile_n, tile_k=tile_k, stages=stages,
-        notes=(slices, *notes, *_division_of_k(plan)),
+        notes=(*notes, *_division_of_k(plan)),
     )  # fmt: skip
 
 
@@ -64,7 +63,7 @@ def _naive_tiles(plan: GemmPlan, loop: NaiveLoop) -> TileHierarchy:
     block = Division(
         "threadblock tile", plan.tile_m, plan.tile_n, "m", "n", "warp", tuple(shares), (f"{plan.threads} threads, an element each",)
     )
-    overview = _overview(plan, 1, 1, ("each thread reads a row of A and a column of B from global memory",))
+    overview = _overview(plan, 1, 1, ("no tiles in shared memory: each thread reads a row of A and a column of B from global memory, a value of each at a time",))
     return TileHierarchy("Tile hierarchy", overview, (block,))
 
 
@@ -130,7 +129,8 @@ def _tiles(plan: GemmPlan, loop: TiledLoop) -> TileHierarchy:
     through = "cp.async" if loop.copies == "cp_async" else "registers"
     stages = f"{loop.stages} stage{'s' if loop.stages > 1 else ''} in shared memory, copied through {through}"
     stages = stages.replace("through cp.async", "by cp.async")
-    overview = _overview(plan, loop.tile_k, loop.stages, (stages,))
+    slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
+    overview = _overview(plan, loop.tile_k, loop.stages, (slices, stages))
     return TileHierarchy("Tile hierarchy", overview, (_block_division(plan, loop), warp, thread))
 
 
