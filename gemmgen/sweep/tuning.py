@@ -107,8 +107,9 @@ def winner_yaml(found: SearchResult, conclusion: Conclusion, origin: str) -> str
     for report in conclusion.benchmarks:
         lines += _benchmark_lines(conclusion, report)
     evidence = conclusion.verification
+    cases = f"{len(evidence.results)} case{'' if len(evidence.results) == 1 else 's'}"
     lines.append(
-        f"Verified for {evidence.architecture} on {evidence.device}: {len(evidence.results)} cases, {evidence.elements:,} elements, "
+        f"Verified for {evidence.architecture} on {evidence.device}: {cases}, {evidence.elements:,} elements, "
         f"worst error {evidence.worst_ratio:.3g} of its bound."
     )
     lines += [f"Note: {note}." for note in conclusion.notes]
