@@ -96,8 +96,8 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     if checked.plan is not None:
         metrics = {"shared_bytes": float(_shared_bytes(checked.plan)), "threads": float(_threads(checked.plan))}
     return Prepared(
-        digest=checked.digest(conditions.stage, checked.problem),
-        kernel_digest=checked.digest(Stage.VERIFY, {}),
+        digest=checked.digest(conditions.stage),
+        kernel_digest=checked.digest(Stage.VERIFY),
         kind=checked.kind,
         instance=checked.plan.name if checked.plan is not None else "",
         spec=checked.spec,
@@ -115,6 +115,7 @@ class _Checked:
         from gemmgen.specs import load_spec
 
         self._conditions = conditions
+        self._sizes = point.sizes
         self.spec: dict[str, Any] = point.fields
         kind = point.fields.get("kind")
         self.kind = kind if isinstance(kind, str) else ""
@@ -164,7 +165,7 @@ class _Checked:
         except GemmgenError as error:
             self.rejection = ("problem", f"the instance cannot be launched on {self.problem}: {error}")
 
-    def digest(self, stage: Stage, problem: Mapping[str, int]) -> str:
+    def digest(self, stage: Stage) -> str:
         """Of everything that decides the result."""
         from gemmgen.api import COMPILE_OPTIONS
         from gemmgen.rendering import render
@@ -179,7 +180,7 @@ class _Checked:
             if self.plan is not None and not self.rejection[0]:
                 parts += [[_case_facts(case) for case in chosen_cases(self.plan, conditions.cases)[0]]]
         if stage is Stage.BENCH:
-            parts += [sorted(problem.items()), conditions.rounds, conditions.peer]
+            parts += [self._sizes, conditions.rounds, conditions.peer]
         return cache_key("sweep point", json.dumps(parts, default=str))
 
 

@@ -10,13 +10,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from gemmgen.cli.options import json_option
-from gemmgen.cli.output import print_json
+from gemmgen.cli.output import counted, print_json
+from gemmgen.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmgen.cli.sweep_search import Search
     from gemmgen.sweep.cluster import Cluster
     from gemmgen.sweep.engine import Engine, Settings
-    from gemmgen.sweep.machine import Machine
     from gemmgen.sweep.records import PointResult
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
@@ -98,7 +98,7 @@ def command(
     from gemmgen.cli.sweep_search import search_of, search_space
     from gemmgen.sweep.expression import Expression
     from gemmgen.sweep.file import Limits, load_sweep
-    from gemmgen.sweep.machine import conditions_of, describe, gpu_environments
+    from gemmgen.sweep.machine import Machine, conditions_of, describe, gpu_environments
     from gemmgen.sweep.records import Stage
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
@@ -120,7 +120,13 @@ def command(
         limits = Limits(check=timeout, compile=timeout, verify=timeout, bench=timeout, memory_gib=limits.memory_gib)
     cluster = _cluster(scheduler, limits.memory_gib)
     try:
-        machine: Machine = cluster.describe(backend, space.stage) if cluster else describe((backend, space.stage))
+        try:
+            machine: Machine = cluster.describe(backend, space.stage) if cluster else describe((backend, space.stage))
+        except EnvironmentMissing as error:
+            if not dry_run:
+                raise
+            click.echo(f"This would not run here: {error}", err=True)
+            machine = Machine(backend="gpu")
         conditions = conditions_of(space, machine)
         gpus = gpu_environments() if machine.backend == "gpu" and not cluster else ()
         from gemmgen.sweep.engine import Settings
@@ -295,7 +301,8 @@ def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool
         for stage, seconds in expected.stages.items()
     ]
     if parts and waiting:
-        workers = f"{jobs} processes" + (f" and {len(settings.gpus)} GPUs" if settings.gpus else "")
+        gpus = counted(max(len(settings.gpus), 1), "GPU") if conditions.backend == "gpu" else ""
+        workers = " and ".join(part for part in (counted(jobs, "CPU"), gpus) if part)
         click.echo(f"Time: about {clock(expected.seconds)} with {workers}; summed over points: {', '.join(parts)}.")
 
 
