@@ -138,7 +138,7 @@ def lanes_text(lanes: Sequence[int], room: float) -> tuple[str, str]:
     for kind in ("cell", "tiny"):
         if width_of(",".join(parts), kind) <= room:
             return ",".join(parts), kind
-    short = f"{lanes[0]}+{len(lanes) - 1}"
+    short = f"{lanes[0]},…"
     return (short, "tiny") if width_of(short, "tiny") <= room else (str(lanes[0]), "tiny")
 
 

@@ -59,50 +59,49 @@ def draw_shown(canvas: Canvas, division: Division, place: Frame) -> tuple[float,
         _grid(canvas, place)
         return place.x, place.y, place.width, place.height
     shown = shown_share(division)
-    labels = _all_fit(division, place)
+    label = _label_kind(division, place)
     for share in division.shares:
         if share is not shown:
-            _draw_share(canvas, share, place, "plain thin", division.owner, labels=labels)
+            _draw_share(canvas, share, place, "plain thin", division.owner, label, everywhere=False)
     low = min(place.box(rectangle)[3] for rectangle in shown.rectangles) < LEAST_BOLD
-    _draw_share(canvas, shown, place, "c1 ink" if low else "c1 bold", division.owner, labels=labels)
+    _draw_share(canvas, shown, place, "c1 ink" if low else "c1 bold", division.owner, label, everywhere=False)
     return place.box(_right(shown))
 
 
 def draw_colored(canvas: Canvas, division: Division, place: Frame, members: int) -> None:
     """Draws the tile with all shares in color, ``members`` neighbouring owners in the same."""
     canvas.rect(place.x, place.y, place.width, place.height, "plain edge")
-    labels = "everywhere" if _all_fit(division, place) else ""
+    label = _label_kind(division, place)
     for share in division.shares:
-        _draw_share(canvas, share, place, f"c{share.number // members % COLORS} thin", division.owner, labels=labels)
+        kind = f"c{share.number // members % COLORS} thin"
+        _draw_share(canvas, share, place, kind, division.owner, label, everywhere=True)
 
 
-def _all_fit(division: Division, place: Frame) -> str:
-    """``first`` if every share's number fits into its first rectangle, so that each has one; empty if not."""
-    boxes = ((str(share.number), place.box(share.rectangles[0])) for share in division.shares)
-    return "first" if all(_label_kind(label, box[2], box[3]) for label, box in boxes) else ""
-
-
-def _draw_share(canvas: Canvas, share: Share, place: Frame, kind: str, owner: str, *, labels: str) -> None:
-    """``labels``: in which rectangles the number stands, ``first``, ``everywhere`` it fits, or none."""
+def _draw_share(canvas: Canvas, share: Share, place: Frame, kind: str, owner: str, label: str, *, everywhere: bool) -> None:
+    """The share's rectangles as one path, with its number in the first of them, or in all where it fits; in none without a label."""
     steps: list[str] = []
-    numbers: list[tuple[float, float, str]] = []
+    numbers: list[tuple[float, float]] = []
     for rectangle in share.rectangles:
         x, y, width, height = place.box(rectangle)
         steps.append(f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z")
-        label = _label_kind(str(share.number), width, height)
-        if label and (labels == "everywhere" or (labels and not numbers)):
-            numbers.append((x + width / 2, y + height / 2 + SIZES[label] * 0.36, label))
+        if label and _fits(str(share.number), label, width, height) and (everywhere or not numbers):
+            numbers.append((x + width / 2, y + height / 2 + SIZES[label] * 0.36))
     canvas.path("".join(steps), kind, **{owner.split()[0]: share.number})
-    for x, y, label in numbers:
+    for x, y in numbers:
         canvas.text(x, y, str(share.number), f"{label} mid")
 
 
-def _label_kind(label: str, width: float, height: float) -> str:
-    """The largest class of text that fits into a cell; empty if none does."""
+def _label_kind(division: Division, place: Frame) -> str:
+    """The largest class of text in which every share's number fits into its first rectangle; empty if there is none."""
     for kind in ("number", "cell", "tiny"):
-        if width_of(label, kind) <= width - 1 and SIZES[kind] <= height:
+        boxes = ((str(share.number), place.box(share.rectangles[0])) for share in division.shares)
+        if all(_fits(label, kind, box[2], box[3]) for label, box in boxes):
             return kind
     return ""
+
+
+def _fits(label: str, kind: str, width: float, height: float) -> bool:
+    return width_of(label, kind) <= width - 1 and SIZES[kind] <= height
 
 
 def _grid(canvas: Canvas, place: Frame) -> None:

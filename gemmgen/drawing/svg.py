@@ -30,7 +30,8 @@ text {{ font-family: ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, san
 .mid {{ text-anchor: middle; }} .end {{ text-anchor: end; }} .strong {{ font-weight: 650; }}
 text.note {{ fill: #57606a; }}
 .page {{ fill: #ffffff; }} .plain {{ fill: #f6f8fa; }} .empty {{ fill: none; }} .gap {{ fill: url(#gap); }} .dim {{ fill-opacity: 0.3; }}
-.edge {{ stroke: #8c959f; stroke-width: 1; }} .thin {{ stroke: #8c959f; stroke-width: 0.6; }} .bold {{ stroke: #1f2328; stroke-width: 2; }} .ink {{ stroke: #1f2328; stroke-width: 0.8; }}
+.edge {{ stroke: #8c959f; stroke-width: 1; }} .thin {{ stroke: #8c959f; stroke-width: 0.6; }} .bold {{ stroke: #1f2328; stroke-width: 2; }}
+.ink {{ stroke: #1f2328; stroke-width: 0.8; }}
 .guide {{ stroke: #6e7781; stroke-width: 1; stroke-dasharray: 4 3; fill: none; }}
 .wire {{ stroke: #0969da; stroke-width: 1.4; fill: none; }} .head-of-wire {{ fill: #0969da; }}
 .hatch {{ stroke: #8c959f; stroke-width: 1; }}
@@ -47,7 +48,7 @@ text {{ fill: #e6edf3; }} text.note {{ fill: #9da7b3; }}
 """
 
 _NARROW = frozenset("iljtfrI.,:;'|()[]!/ -")
-_WIDE = frozenset("mwMWQ@%←→×⋯≥")
+_WIDE = frozenset("mwMWQ@%→×…")
 
 
 def text_width(content: str, size: float, bold: bool = False) -> float:

@@ -86,6 +86,14 @@ def test_accesses_add_up_to_those_of_the_plan(name: str) -> None:
             assert max(totals) == (access.wavefronts, access.conflicts, access.per_step)
 
 
+def check_places(cells: list[ElementTree.Element]) -> None:
+    """From left to right the banks, from top to bottom the lines of 128 bytes."""
+    for side, key in (("x", lambda offset: offset % 128), ("y", lambda offset: offset // 128)):
+        places = {(key(datum(cell, "offset")), float(cell.attrib[side])) for cell in cells}
+        assert len(places) == len({place for place, _ in places}) == len({at for _, at in places})
+        assert [at for _, at in sorted(places)] == sorted(at for _, at in places)
+
+
 WITH_BANKS = ["gemm/swizzled_cp_async", "gemm/v1_tiled", "gemm/staged_epilogue", "conv2d/turing_128x128x32", "reduction/s2_sequential"]
 
 
@@ -102,6 +110,7 @@ def test_every_lane_stands_where_its_access_goes(name: str) -> None:
             for byte in range(0, layout.access.width if offset >= 0 else 0, min(unit, layout.access.width)):
                 expected.setdefault((offset + byte) // unit * unit, []).append(str(lane))
         assert shown == {offset: " ".join(lanes) for offset, lanes in expected.items()}
+        check_places([cell for cell in group.iter(f"{SVG}rect") if "data-offset" in cell.attrib])
         verdict = next(text for text in group.iter(f"{SVG}text") if "data-wavefronts" in text.attrib)
         cost = shared_access_cost(layout.access.offsets, layout.access.width, store=layout.access.store)
         assert (datum(verdict, "wavefronts"), datum(verdict, "conflicts")) == (cost.wavefronts, cost.conflicts)
@@ -127,7 +136,11 @@ def test_lanes_stand_where_the_order_puts_them(name: str) -> None:
     root = drawn(plan)
     for title, z_order in (("row-major order", False), ("z-order", True)):
         cells = next(group for group in groups(root, "order") if group.attrib["data-order"] == title and "data-reads" not in group.attrib)
-        shown = {datum(cell, "lane"): (datum(cell, "row"), datum(cell, "column")) for cell in cells if "data-lane" in cell.attrib}
+        lanes = [cell for cell in cells if "data-lane" in cell.attrib]
+        shown = {datum(cell, "lane"): (datum(cell, "row"), datum(cell, "column")) for cell in lanes}
+        for side, along in (("x", "column"), ("y", "row")):
+            places = sorted({(datum(cell, along), float(cell.attrib[side])) for cell in lanes})
+            assert [at for _, at in places] == sorted({float(cell.attrib[side]) for cell in lanes})
         assert shown == {lane: lane_position(lane, plan.loop.lanes_major, plan.loop.lanes_minor, z_order) for lane in range(WARP)}
 
 

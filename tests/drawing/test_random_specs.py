@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 import gemmgen
-from drawing.reading import parse
+from drawing.reading import overlapping, parse
 from gemmgen.drawing import draw
 from gemmgen.drawing.pictures import Division, Fragments, TileHierarchy, Tree
 from gemmgen.errors import PlanError
@@ -76,7 +76,7 @@ def test_a_random_spec_is_drawn(kind: str) -> None:
                         check_division(division)
             elif isinstance(picture, Tree):
                 check_tree(picture)
-        parse(draw(plan.name, pictures))
+        assert overlapping(parse(draw(plan.name, pictures))) == []
         outcomes["drawn"] += 1
 
     check()
