@@ -12,7 +12,7 @@ from gemmgen.families.base import KernelPlan
 from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest
 from gemmgen.library.digests import cases_digest, options_digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
-from gemmgen.library.facts import Facts, facts_of, kept_facts
+from gemmgen.library.facts import Facts, entries, facts_of, kept_facts
 from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
@@ -101,11 +101,6 @@ def keep_facts(
     return kept
 
 
-def entries(plan: KernelPlan) -> tuple[str, ...]:
-    """The kernels of a plan, in the order of their launches."""
-    return tuple(dict.fromkeys(launch.entry for launch in plan.sequence.launches))
-
-
 def compiler_fits(listing: Listing) -> bool:
     """Whether the compiler at hand is of the release that the list names."""
     from gemmgen.compiler import nvrtc_version
@@ -146,7 +141,7 @@ def compile_facts(
         try:
             for done, future in enumerate(as_completed(futures)):
                 instance_name, architecture, plan = futures[future]
-                facts[instance_name, architecture] = facts_of(future.result(), entries(plan))
+                facts[instance_name, architecture] = facts_of(plan, future.result())
                 progress("compiling", done + 1, len(futures))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

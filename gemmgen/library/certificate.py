@@ -38,7 +38,7 @@ def make_certificate(listing: Listing, instance: Instance, architecture: str, fa
     plan = instance.plans[architecture]
     options = options_digest()
     emulated = evidence.emulator.get((facts.program, cases_digest(plan)))
-    seen = evidence.seen_on_gpus(facts.code, architecture, options)
+    seen = evidence.seen_on_gpus(architecture, code=facts.code, source=instance.source.digest, options=options)
     return {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,

@@ -56,10 +56,10 @@ def templates_digest(template: str) -> str:
     return digest(*(part for name in sorted(texts) for part in (name, texts[name])))
 
 
-def program_digests(ptx: str) -> dict[str, str]:
-    """Two digests of PTX without what names the architecture: ``program`` with its line information, so that what was seen of
-    it can be told by lines of the source, and ``code`` without."""
-    program = _PROLOGUE.sub("", ptx)
+def program_digests(ptx: str, name: str) -> dict[str, str]:
+    """Two digests of an instance's PTX without what names the architecture and the instance: ``program`` with its line
+    information, so that what was seen of it can be told by lines of the source, and ``code`` without."""
+    program = _PROLOGUE.sub("", ptx).replace(name, "instance")
     return {"program": digest(program), "code": digest(_LINE_INFORMATION.sub("", program))}
 
 

@@ -24,10 +24,10 @@ Record = Mapping[str, Any]
 
 @dataclass
 class Evidence:
-    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, the others by ``(code, architecture)``."""
+    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, the others by ``architecture``."""
 
     emulator: dict[tuple[str, str], Record] = field(default_factory=dict)
-    others: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
+    others: dict[str, list[Record]] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         """Takes a record up; the newest of one program on the emulator stays."""
@@ -37,12 +37,16 @@ class Evidence:
             if known is None or known["date"] <= record["date"]:
                 self.emulator[key] = record
         else:
-            self.others.setdefault((record["code"], record["architecture"]), []).append(record)
+            self.others.setdefault(record["architecture"], []).append(record)
 
-    def seen_on_gpus(self, code: str, architecture: str, options: str) -> list[Record]:
-        """The records of what ran on GPUs, the oldest first."""
-        found = [record for record in self.others.get((code, architecture), []) if record["options"] == options]
-        return sorted(found, key=lambda record: str(record["date"]))
+    def seen_on_gpus(self, architecture: str, *, code: str, source: str, options: str) -> list[Record]:
+        """The records of what ran on GPUs, the oldest first: of the same code, or of the same source with the same options, from
+        which another build of the compiler's release may have made slightly different code."""
+
+        def same(record: Record) -> bool:
+            return bool(record["options"] == options and (record["code"] == code or record["source"] == source))
+
+        return sorted(filter(same, self.others.get(architecture, ())), key=lambda record: str(record["date"]))
 
 
 def read_evidence(folder: Path) -> Evidence:

@@ -10,6 +10,7 @@ from gemmgen.library.digests import program_digests
 
 if TYPE_CHECKING:
     from gemmgen.compiler import Binary
+    from gemmgen.families.base import KernelPlan
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Facts:
     """The part of a certificate that only the compiler can tell."""
 
     program: str
-    """Digest of the PTX with its line information, without what names the architecture."""
+    """Digest of the PTX with its line information, without what names the architecture or the instance."""
     code: str
     """The same without line information."""
     kernels: Mapping[str, Mapping[str, int | None]]
@@ -29,12 +30,15 @@ class Facts:
         return any(kernel["spill_stores"] or kernel["spill_loads"] for kernel in self.kernels.values())
 
 
-def facts_of(binary: Binary, entries: tuple[str, ...]) -> Facts:
-    """The facts of a binary whose kernels are launched in the order of ``entries``."""
-    return Facts(
-        **program_digests(binary.ptx),
-        kernels={entry: asdict(binary.resources[entry]) for entry in dict.fromkeys(entries)},
-    )
+def entries(plan: KernelPlan) -> tuple[str, ...]:
+    """The kernels of a plan, in the order of their launches."""
+    return tuple(dict.fromkeys(launch.entry for launch in plan.sequence.launches))
+
+
+def facts_of(plan: KernelPlan, binary: Binary) -> Facts:
+    """The facts of a plan's binary."""
+    kernels = {entry: asdict(binary.resources[entry]) for entry in entries(plan)}
+    return Facts(**program_digests(binary.ptx, plan.name), kernels=kernels)
 
 
 def kept_facts(certificate: Any, source: str, options: str, release: str) -> Facts | None:

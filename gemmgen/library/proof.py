@@ -42,7 +42,7 @@ def prove(path: Path, architecture: str) -> dict[str, Any]:
     return {
         "instance": planned.name,
         "architecture": architecture,
-        **program_digests(binary.ptx),
+        **program_digests(binary.ptx, planned.name),
         "source": render(planned).digest,
         "options": options_digest(),
         "cases": cases_digest(planned),

@@ -52,5 +52,7 @@ def run_tasks(
 
 
 def _begin() -> None:
-    """An interrupt at the keyboard ends the parent, which ends its workers: they say nothing."""
+    """An interrupt at the keyboard ends the parent, which ends its workers: they say nothing. Each has one CPU to itself, so
+    that NumPy, which is loaded later, must not start threads of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

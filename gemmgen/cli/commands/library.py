@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,10 +72,9 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
     only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
     with _progress() as progress:
         report = build(listing, folder, only=only, seed=shipped_folder(), jobs=jobs, progress=progress)
-    for name in sorted(report.written):
-        click.echo(f"written    {name}")
-    for name in report.removed:
-        click.echo(f"removed    {name}")
+    for verb, files in (("written", report.written), ("removed", report.removed)):
+        for name, number in sorted(Counter(file.partition(".")[0] for file in files).items()):
+            click.echo(f"{verb}    {name} ({counted(number, 'file')})")
     click.echo(
         f"{counted(len(only) if only is not None else len(listing.instances), 'instance')}: {report.compiled} compiled, "
         f"{report.verified} verified, {len(report.written)} files written, {len(report.removed)} removed, {report.unchanged} unchanged",
@@ -114,7 +114,7 @@ def check_command(
         again = f"{report.compiled} compiled again, {report.verified} verified again"
         click.echo(f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} compared, {again}", err=True)
     if not report.passed:
-        where = f" --output {folder}" if folder is not None else ""
+        where = (f" --output {folder}" if folder is not None else "") + (f" --list {list_file}" if list_file is not None else "")
         click.echo(f"{counted(len(report.problems), 'problem')}; this mends it: gemmgen library build{where}", err=True)
         context.exit(1)
 
@@ -166,6 +166,58 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
         print_json(certificates)
     else:
         print_certificates(entries[chosen], certificates)
+
+
+@command.command("measure")
+@_names_argument
+@click.option(
+    "output", "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", required=True,
+    help="Where to write the evidence; put into generated/evidence/, the next build certifies it.",
+)
+@click.option("bench", "--bench/--no-bench", default=True, show_default=True, help="Time the instances beside their peers.")
+@click.option("sanitized", "--sanitize", is_flag=True, help="Let compute-sanitizer look for bad accesses and races as well.")
+@click.option(
+    "rounds", "--rounds", type=click.IntRange(1, 10_000), default=15, show_default=True, help="How often everybody is timed, in turns.",
+)
+@_list_option
+@_jobs_option
+@click.pass_context
+def measure_command(
+    context: click.Context, names: Sequence[str], output: Path, bench: bool, sanitized: bool, rounds: int,
+    list_file: Path | None, jobs: int | None,
+) -> None:
+    """Run the library on this machine's GPU: verify every instance, time it, and write the evidence.
+
+    One that fails does not stop the others. Exits with 1 if one did; what was found is written all the same, after an
+    interrupt too.
+    """  # fmt: skip
+    from gemmgen.library import measuring
+    from gemmgen.library.folder import choose, write_file
+    from gemmgen.library.sanitizing import find_sanitizer
+
+    listing = _listing(list_file)
+    only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
+    if sanitized:
+        find_sanitizer()
+    with _progress() as progress:
+        measurement = measuring.start(listing, only=only, jobs=jobs, progress=progress)
+        try:
+            measuring.verify_all(listing, measurement, jobs=jobs, progress=progress)
+            if sanitized:
+                measuring.sanitize_all(listing, measurement, jobs=jobs, progress=progress)
+            if bench:
+                measuring.time_all(listing, measurement, rounds=rounds, progress=progress)
+        finally:
+            write_file(output, measurement.text())
+    for failure in measurement.failures:
+        click.echo(f"{click.style('failed', fg='red')}  {failure}")
+    counts = [
+        f"{sum(field in record for record in measurement.records.values())} {done}"
+        for field, done in (("verification", "verified"), ("sanitizer", "watched by the sanitizer"), ("benchmarks", "timed"))
+    ]
+    click.echo(f"{counted(len(measurement.records), 'instance')} on {measurement.run['device']}: {', '.join(counts)}; {output}", err=True)
+    if measurement.failures:
+        context.exit(1)
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""Launches cases of one instance on the GPU, in this process and without any comparison: for a tool that watches.
+
+    python -m gemmgen.library.single_run SPEC ARCHITECTURE counted|sampled
+
+The last line of its output is the number of cases that were launched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gemmgen.families import family_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gemmgen.families.base import Case, KernelPlan
+    from gemmgen.gpu.driver import LoadedBinary
+
+SAMPLE_EVERY = 4
+"""Of the cases of an instance, every fourth is in the sample."""
+
+
+def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
+    """Launches one case on device 0 and waits for it. Raises ``LaunchError`` if it cannot be launched or faults."""
+    import numpy as np
+
+    from gemmgen.case_memory import prepare_case
+    from gemmgen.gpu.driver import call, current_device, release
+    from gemmgen.gpu.launching import PreparedCall
+
+    sequence = planned.sequence
+    prepared = PreparedCall(loaded, sequence, case.dimensions)
+    kinds = {scalar.name: scalar.type for scalar in sequence.scalars}
+    given = sequence.default_scalars | dict(case.scalars)
+    scalars = {name: float(value) if kinds.get(name, "f32")[0] == "f" else int(value) for name, value in given.items()}
+    owned: list[int] = []
+    with current_device(0):
+        try:
+            pointers: dict[str, int] = {}
+            for name, piece in prepare_case(planned, case).items():
+                owned.append(_upload(piece.buffer.storage.view(np.uint8), piece.buffer.offset_bytes))
+                pointers[name] = owned[-1] + piece.buffer.offset_bytes
+            if prepared.workspace_bytes:
+                # Allocated here and filled by a copy, because a memset of the driver's could be a kernel of its own.
+                owned.append(_upload(np.zeros(prepared.workspace_bytes, np.uint8), 0))
+                pointers |= {array.name: owned[-1] for array in sequence.arrays if array.role == "workspace"}
+            prepared.enqueue(0, pointers, scalars)
+            call("cuCtxSynchronize")
+        finally:
+            for address in owned:
+                release("cuMemFree", address)
+
+
+def chosen_cases(planned: KernelPlan, which: str) -> Sequence[Case]:
+    """``counted``: the case that stands for the instance; ``sampled``: every fourth case."""
+    family = family_of(planned.spec)
+    return [family.counted_case(planned)] if which == "counted" else family.cases(planned)[::SAMPLE_EVERY]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Launches the cases that the command line names."""
+    from gemmgen.api import compile_plan, plan
+    from gemmgen.gpu.driver import LoadedBinary
+
+    path, architecture, which = arguments
+    planned = plan(path, architecture)
+    binary = compile_plan(planned)
+    loaded = LoadedBinary(binary.cubin, binary.architecture, 0)
+    cases = chosen_cases(planned, which)
+    for case in cases:
+        launch_case(planned, loaded, case)
+    print(len(cases))
+
+
+def _upload(content: npt.NDArray[np.uint8], offset: int) -> int:
+    """Device memory whose bytes from ``offset`` on are ``content``; it begins at a multiple of 256."""
+    from gemmgen.gpu.driver import call
+
+    address = int(call("cuMemAlloc", max(content.nbytes + offset, 1)))
+    if content.nbytes:
+        call("cuMemcpyHtoD", address + offset, content.ctypes.data, content.nbytes)
+    return address
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

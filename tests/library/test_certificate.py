@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from gemmgen.formula import Formula
+from gemmgen.library.certificate import make_certificate
+from gemmgen.library.digests import program_digests, templates_digest
+from gemmgen.library.evidence import Evidence, evidence_text, read_evidence
+from gemmgen.library.facts import Facts, kept_facts
+from gemmgen.library.folder import LibraryFolder
+from gemmgen.library.json_text import WIDTH, to_text
+from gemmgen.library.listing import Instance, Listing
+
+
+def small(listing: Listing) -> Instance:
+    return next(found for found in listing.instances if found.label == "gemm/small")
+
+
+def record(certificate: dict[str, object], **more: object) -> dict[str, object]:
+    digests = certificate["digests"]
+    assert isinstance(digests, dict)
+    own = {name: digests[name] for name in ("program", "code", "source", "options")}
+    return {"architecture": "sm_90", "backend": "gpu", "device": "H200", "date": "2026-01-02", "compiler": "13.0", **own, **more}
+
+
+def certified(listing: Listing, folder: LibraryFolder, *records: dict[str, object], **facts: object) -> dict[str, object]:
+    """The certificate of the small product with more evidence."""
+    instance = small(listing)
+    known = folder.certificate(f"{instance.name}.sm_90.json")
+    evidence = read_evidence(folder.evidence)
+    for found in records:
+        evidence.add({**record(known), **found})
+    kept = Facts(known["digests"]["program"], known["digests"]["code"], known["binary"])
+    return make_certificate(listing, instance, "sm_90", kept, evidence)
+
+
+def test_a_host_can_launch_from_the_certificate_alone(listing: Listing, folder: LibraryFolder) -> None:
+    for path in sorted(folder.path.glob("*.sm_90.json")):
+        launch = json.loads(path.read_text())["launch"]
+        problem, example = launch["example"]["problem"], launch["example"]
+        assert Formula(launch["workspace_bytes"]).evaluate(problem) == example["workspace_bytes"]
+        for described, resolved in zip(launch["launches"], example["launches"], strict=True):
+            assert [Formula(extent).evaluate(problem) for extent in described["grid"]] == resolved["grid"]
+            assert Formula(described["dynamic_shared_bytes"]).evaluate(problem) == resolved["dynamic_shared_bytes"]
+            assert described["declaration"].startswith(f'extern "C" __global__ void {described["entry"]}(')
+            assert described["declaration"].count(",") == len(described["arguments"]) - 1
+        names = {argument["name"] for argument in launch["arguments"]}
+        assert {name for described in launch["launches"] for name in described["arguments"]} <= names
+        assert all(Formula(constraint["condition"]).evaluate(problem) for constraint in launch["constraints"])
+
+
+def test_no_certificate_names_a_place_or_a_user_of_the_machine_that_made_it(root: Path, folder: LibraryFolder) -> None:
+    for path in folder.path.rglob("*.json"):
+        assert not re.search(r'"/|/work/|/home/|/tmp/|\\\\', path.read_text()), path.name
+
+
+def test_each_access_site_is_predicted_with_its_line(listing: Listing, folder: LibraryFolder) -> None:
+    instance = small(listing)
+    predicted = folder.certificate(f"{instance.name}.sm_80.json")["predicted"]
+    lines = instance.source.text.splitlines()
+    assert predicted["wavefronts"] > 0 and predicted["sectors"] > 0
+    assert all(lines[site["line"] - 1].strip() == site["source"] != "" for site in predicted["sites"])
+    assert sum(kind["sectors"] for site in predicted["sites"] for kind in site.get("global", {}).values()) == predicted["sectors"]
+
+
+def test_the_newest_verification_of_each_device_counts(listing: Listing, folder: LibraryFolder) -> None:
+    passed = {"passed": True, "cases": 1, "elements": 1, "worst_ratio": 0.5}
+    certificate = certified(
+        listing, folder,
+        {"verification": passed, "date": "2026-02-01"},
+        {"verification": {**passed, "cases": 2}, "date": "2026-01-01"},
+        {"verification": {**passed, "cases": 3}, "device": "A100"},
+    )  # fmt: skip
+    found = certificate["verification"]
+    assert isinstance(found, list)
+    assert [(item["device"], item["cases"]) for item in found][1:] == [("H200", 1), ("A100", 3)]
+    assert found[0]["backend"] == "emulator"
+
+
+def test_benchmarks_are_kept_by_problem_and_device(listing: Listing, folder: LibraryFolder) -> None:
+    def item(m: int, time: float) -> dict[str, object]:
+        return {"problem": {"m": m}, "scalars": {}, "median_us": time, "peer": None}
+
+    certificate = certified(
+        listing, folder,
+        {"benchmarks": [item(1, 9.0), item(2, 4.0)], "date": "2026-01-01"},
+        {"benchmarks": [item(1, 8.0)], "date": "2026-01-05"},
+    )  # fmt: skip
+    found = certificate["benchmarks"]
+    assert isinstance(found, list)
+    shown = [(entry["problem"]["m"], entry["median_us"], entry["date"]) for entry in found]
+    assert shown == [(1, 8.0, "2026-01-05"), (2, 4.0, "2026-01-01")]
+
+
+def test_evidence_about_other_code_is_not_quoted(listing: Listing, folder: LibraryFolder) -> None:
+    passed = {"passed": True, "cases": 1, "elements": 1, "worst_ratio": 0.5}
+    other: dict[str, object] = {"code": "0" * 64, "verification": passed}
+    assert len(certified(listing, folder, {**other, "source": "0" * 64})["verification"]) == 1  # type: ignore[arg-type]
+    assert len(certified(listing, folder, {**other, "architecture": "sm_80"})["verification"]) == 1  # type: ignore[arg-type]
+    assert len(certified(listing, folder, {**other, "options": "0" * 64})["verification"]) == 1  # type: ignore[arg-type]
+    assert len(certified(listing, folder, other)["verification"]) == 2  # type: ignore[arg-type]
+
+
+def test_facts_are_kept_only_for_the_same_source_options_and_release(listing: Listing, folder: LibraryFolder) -> None:
+    certificate = folder.certificate(f"{small(listing).name}.sm_90.json")
+    digests = certificate["digests"]
+    assert kept_facts(certificate, digests["source"], digests["options"], "13.0") is not None
+    assert kept_facts(certificate, "0", digests["options"], "13.0") is None
+    assert kept_facts(certificate, digests["source"], "0", "13.0") is None
+    assert kept_facts(certificate, digests["source"], digests["options"], "13.1") is None
+
+
+def test_programs_are_the_same_if_only_their_target_or_their_name_differs() -> None:
+    ptx = "// CL-1\n.version 8.7\n.target {}\n.visible .entry {}() {{\n\t.loc\t1 {} 3\n\tret; // done\n}}\n"
+    values = (("sm_80", "k", 4), ("sm_90", "k", 4), ("sm_80", "other", 4), ("sm_80", "k", 5))
+    one, other, renamed, moved = (program_digests(ptx.format(*value), value[1]) for value in values)
+    assert one == other == renamed
+    assert moved["program"] != one["program"] and moved["code"] == one["code"]
+    assert program_digests(ptx.format("sm_80", "k", 4).replace("ret", "exit"), "k")["code"] != one["code"]
+
+
+def test_the_digest_of_templates_follows_imports() -> None:
+    assert templates_digest("gemm/naive.cu.j2") != templates_digest("gemm/tiled.cu.j2")
+
+
+def test_json_is_folded_and_reads_back() -> None:
+    data = {"short": [1, 2.5, None, True], "long": [{"text": "x" * 60, "more": "y" * 60, "ü": {"deep": list(range(60))}}], "empty": []}
+    text = to_text(data)
+    assert json.loads(text) == data
+    assert '"short": [1, 2.5, null, true]' in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_file_of_evidence_reads_back_as_it_was(tmp_path: Path) -> None:
+    run = {"backend": "gpu", "device": "H200", "date": "2026-01-02"}
+    own = {"instance": "b", "architecture": "sm_90", "code": "1", "source": "2", "options": "3"}
+    (tmp_path / "h200.json").write_text(evidence_text(run, [{**run, **own}]))
+    assert read_evidence(tmp_path).seen_on_gpus("sm_90", code="1", source="x", options="3") == [{**run, **own}]
+    assert read_evidence(tmp_path / "none") == Evidence()

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from gemmgen.library.checking import check
+from gemmgen.library.evidence import EMULATOR_FILE
+from gemmgen.library.folder import LibraryFolder
+from gemmgen.library.listing import Listing, read_listing
+
+Relist = Callable[[str, str], Listing]
+
+
+def states(listing: Listing, folder: LibraryFolder, sample: int = 0) -> set[tuple[str, str]]:
+    report = check(listing, folder, sample=sample, jobs=1)
+    assert report.passed == (not report.problems)
+    return {(problem.file.rpartition(".")[2], problem.state) for problem in report.problems}
+
+
+def first_source(listing: Listing) -> str:
+    return listing.instances[0].source.file_name
+
+
+def test_a_library_as_built_is_current(listing: Listing, folder: LibraryFolder) -> None:
+    report = check(listing, folder, sample=None, jobs=1)
+    assert report.problems == [] and report.notes == []
+    assert (report.files, report.compiled, report.verified) == (3 + 5 + 1, 5, 3)
+
+
+def test_a_source_that_was_edited_is_stale(listing: Listing, folder: LibraryFolder) -> None:
+    path = folder.path / first_source(listing)
+    path.write_text(path.read_text().replace("constexpr", "const", 1))
+    assert states(listing, folder) == {("cu", "stale")}
+
+
+def test_a_missing_source_and_an_extra_certificate_are_named(listing: Listing, folder: LibraryFolder) -> None:
+    name = listing.instances[0].name
+    (folder.path / f"{name}.cu").unlink()
+    (folder.path / f"{name}x.sm_90.json").write_bytes((folder.path / f"{name}.sm_90.json").read_bytes())
+    assert states(listing, folder) == {("cu", "missing"), ("json", "extra")}
+
+
+def test_foreign_files_are_no_problem(listing: Listing, folder: LibraryFolder) -> None:
+    (folder.path / "notes.txt").write_text("mine")
+    (folder.path / "mine.json").write_text("[]")
+    assert states(listing, folder) == set()
+
+
+def test_a_changed_spec_makes_files_missing_and_extra(folder: LibraryFolder, relist: Relist) -> None:
+    found = states(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder)
+    assert found == {("cu", "missing"), ("json", "missing"), ("cu", "extra"), ("json", "extra"), ("json", "stale")}
+
+
+def test_a_changed_template_makes_sources_and_certificates_stale(
+    root: object, folder: LibraryFolder, listing: Listing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmgen.rendering import Source, render
+
+    monkeypatch.setattr("gemmgen.library.listing.render", lambda plan: Source(plan.name, render(plan).text + "// more\n"))
+    assert states(read_listing(listing.path), folder) == {("cu", "stale"), ("json", "stale")}
+
+
+def test_a_comment_in_a_template_that_no_source_shows_makes_certificates_stale(
+    folder: LibraryFolder, listing: Listing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmgen.library.certificate.templates_digest", lambda template: "0" * 64)
+    assert states(listing, folder) == {("json", "stale")}
+
+
+def test_registers_that_the_compiler_does_not_report_are_found_by_compiling_again(listing: Listing, folder: LibraryFolder) -> None:
+    for instance in listing.instances:
+        path = folder.path / f"{instance.name}.sm_90.json"
+        certificate = json.loads(path.read_text())
+        kernel = certificate["binary"][instance.name]
+        path.write_text(path.read_text().replace(f'"registers": {kernel["registers"]}', '"registers": 3', 1))
+    found = states(listing, folder, sample=1)
+    assert ("json", "wrong") in found
+
+
+def test_counts_that_the_emulator_does_not_confirm_are_found_by_running_again(listing: Listing, folder: LibraryFolder) -> None:
+    path = folder.evidence / EMULATOR_FILE
+    data = json.loads(path.read_text())
+    for record in data["records"]:
+        record["traffic"]["sectors"] += 1
+    path.write_text(json.dumps(data))
+    assert ("json", "wrong") in states(listing, folder, sample=1)
+
+
+def test_without_evidence_a_certificate_is_unverified(listing: Listing, folder: LibraryFolder) -> None:
+    (folder.evidence / EMULATOR_FILE).unlink()
+    assert ("json", "unverified") in states(listing, folder)
+
+
+def test_evidence_for_other_cases_does_not_count(listing: Listing, folder: LibraryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.library.checking.cases_digest", lambda plan: "0" * 64)
+    assert ("json", "unverified") in states(listing, folder)
+
+
+def test_records_that_nothing_needs_are_stale(listing: Listing, folder: LibraryFolder) -> None:
+    path = folder.evidence / EMULATOR_FILE
+    data = json.loads(path.read_text())
+    data["records"].append({**data["records"][0], "program": "0" * 64})
+    path.write_text(json.dumps(data))
+    assert states(listing, folder) == {("json", "stale")}
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_with_another_compiler_files_are_compared_and_nothing_is_compiled(listing: Listing, folder: LibraryFolder) -> None:
+    report = check(listing, folder, sample=None, jobs=1)
+    assert report.passed and report.compiled == 0
+    assert "nothing was compiled, which needs NVRTC 13.0" in report.notes[0]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"digests": 3}', b"\xff\xfe", b'{"format": "gemmgen certificate"}'])
+def test_a_damaged_certificate_is_stale_or_missing_and_no_crash(listing: Listing, folder: LibraryFolder, damage: bytes) -> None:
+    (folder.path / f"{listing.instances[0].name}.sm_90.json").write_bytes(damage)
+    assert states(listing, folder) <= {("json", "stale"), ("json", "missing")} != set()
+
+
+def test_a_folder_that_is_not_there_is_missing(listing: Listing, folder: LibraryFolder) -> None:
+    assert check(listing, LibraryFolder(folder.path / "none")).problems[0].state == "missing"
