@@ -90,7 +90,8 @@ def _case(result: PointResult, names: Counter[tuple[str, str]]) -> ElementTree.E
         told = ElementTree.SubElement(
             case, outcome, {"type": _text(result.reason_code or str(result.status)), "message": _text(first)}
         )
-        told.text = _text("\n".join([result.reason, "", f"stage {result.stage}, {result.instance}", json.dumps(plain(result.spec))]))
+        where = ", ".join(part for part in (f"stage {result.stage}", result.instance) if part)
+        told.text = _text("\n".join([result.reason, "", where, json.dumps(plain(result.spec))]))
     return case
 
 

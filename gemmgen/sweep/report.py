@@ -66,6 +66,7 @@ class Section:
     of_roof: str
     part: float
     """How long its bar is in the overview: its share of the roof or, where there is none, its speed beside the peer's; 0 to 1."""
+    timed: bool
     drawn: int
     points: int
     progress: Chart
@@ -143,6 +144,7 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> S
         against_peer="" if ratio is None else f"{ratio:.2f}×",
         of_roof="" if share is None else f"{share:.0%}",
         part=min(max(share if share is not None else (ratio or 0) / 2, 0), 1),
+        timed=time is not None,
         drawn=len(drawn),
         points=len(group.shown),
         progress=progress_chart(group, drawn),
@@ -255,7 +257,7 @@ def _tiles(results: Sequence[PointResult], groups: Sequence[Group]) -> list[tupl
     ]
     if len(groups) == 1:
         best = groups[0].ranked[0]
-        tiles.append((groups[0].measure.text(best.value), "the best", "best"))
+        tiles.append((groups[0].measure.text(best.value), "the best" if groups[0].measure.larger_is_better else "the least", "best"))
         share = groups[0].fraction(best.result)
         if share is not None:
             tiles.append((f"{share:.0%}", "of the roof that binds", ""))
