@@ -12,54 +12,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gemmgen.api import compile_plan, plan
-from gemmgen.case_memory import prepare_case
 from gemmgen.cli.selection import find_specs
 from gemmgen.errors import GemmgenError
 from gemmgen.families import family_of
-from gemmgen.gpu.driver import LoadedBinary, call, current_device, gpu
-from gemmgen.gpu.launching import PreparedCall
+from gemmgen.gpu.driver import LoadedBinary, gpu
+from gemmgen.library.single_run import launch_case
 
 
 def run(spec: Path) -> list[str]:
     """Launches the case; returns the kernels' names, in order."""
-    device = gpu(0)
-    planned = plan(spec, device.architecture)
-    sequence, case = planned.sequence, family_of(planned.spec).counted_case(planned)
+    planned = plan(spec, gpu(0).architecture)
+    case = family_of(planned.spec).counted_case(planned)
     binary = compile_plan(planned)
-    loaded = LoadedBinary(binary.cubin, binary.architecture, 0)
-    prepared = PreparedCall(loaded, sequence, case.dimensions)
-    entries = [launch.entry for launch in sequence.resolve(case.dimensions)]
-    given = sequence.default_scalars | dict(case.scalars)
-    kinds = {scalar.name: scalar.type for scalar in sequence.scalars}
-    scalars = {name: float(value) if kinds.get(name, "f32")[0] == "f" else int(value) for name, value in given.items()}
-    with current_device(0):
-        pointers: dict[str, int] = {}
-        owned = []
-        for name, piece in prepare_case(planned, case).items():
-            address = _upload(piece.buffer.storage.view(np.uint8), piece.buffer.offset_bytes)
-            owned.append(address)
-            pointers[name] = address + piece.buffer.offset_bytes
-        if prepared.workspace_bytes:
-            # Allocated here and filled by a copy, because a memset of the driver's could be a kernel of its own.
-            address = _upload(np.zeros(prepared.workspace_bytes, np.uint8), 0)
-            owned.append(address)
-            pointers |= {array.name: address for array in sequence.arrays if array.role == "workspace"}
-        prepared.enqueue(0, pointers, scalars)
-        call("cuCtxSynchronize")
-        for address in owned:
-            call("cuMemFree", address)
-    return entries
-
-
-def _upload(content: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> int:
-    """Device memory whose bytes from ``offset`` on are ``content``; it begins at a multiple of 256."""
-    address = int(call("cuMemAlloc", max(content.nbytes + offset, 1)))
-    if content.nbytes:
-        call("cuMemcpyHtoD", address + offset, content.ctypes.data, content.nbytes)
-    return address
+    launch_case(planned, LoadedBinary(binary.cubin, binary.architecture, 0), case)
+    return [launch.entry for launch in planned.sequence.resolve(case.dimensions)]
 
 
 def main() -> None:
