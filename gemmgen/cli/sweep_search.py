@@ -13,12 +13,16 @@ import click
 from gemmgen.sweep.records import PointResult, Status, SweepError
 
 if TYPE_CHECKING:
+    from gemmgen.sweep.cluster import Cluster
     from gemmgen.sweep.engine import Engine, Settings
     from gemmgen.sweep.objectives import Objective
     from gemmgen.sweep.search import SearchResult
     from gemmgen.sweep.search_space import SearchSpace
     from gemmgen.sweep.space import Space
     from gemmgen.sweep.store import ResultStore
+
+
+MAXIMUM_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def search_space(space: Space) -> SearchSpace:
 
 
 def run_search(
-    search: Search, space: Space, settings: Settings, engine: Engine, store: ResultStore
+    search: Search, space: Space, settings: Settings, engine: Engine, store: ResultStore, cluster: Cluster | None
 ) -> SearchResult:
     """Lets the sampler choose points and the engine evaluate them; what ``store`` has of this space counts as tried, and is
     among the engine's results afterwards."""
@@ -93,12 +97,18 @@ def run_search(
         seed=search.seed,
         objectives=search.objectives,
         known=known_results(where, space, settings, store),
-        parallel=len(settings.gpus) or settings.jobs or 1,
+        parallel=_at_once(settings, cluster),
     )
     for trial in found.trials:
         engine.results |= {result.digest: result for result in trial.results}
         engine.reused += len(trial.results) if trial.replayed else 0
     return found
+
+
+def _at_once(settings: Settings, cluster: Cluster | None) -> int:
+    """How many points are proposed together: as many as are evaluated together, within limits, as each learns nothing of the others."""
+    workers = cluster.idle if cluster is not None else len(settings.gpus) or settings.jobs or len(os.sched_getaffinity(0))
+    return min(max(workers, 1), MAXIMUM_AT_ONCE)
 
 
 def known_results(where: SearchSpace, space: Space, settings: Settings, store: ResultStore) -> list[PointResult]:

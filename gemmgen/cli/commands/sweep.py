@@ -187,7 +187,7 @@ def _search(
         Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
         Engine(settings, store, progress, cluster) as engine,
     ):
-        found = run_search(wanted, space, settings, engine, store)
+        found = run_search(wanted, space, settings, engine, store, cluster)
     if not as_json:
         click.echo("\n".join(describe_search(wanted, found)) + "\n")
     _finish(
