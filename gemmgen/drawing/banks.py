@@ -136,10 +136,10 @@ def lanes_text(lanes: Sequence[int], room: float) -> tuple[str, str]:
     """Numbers of lanes, as many as fit, and the class of text in which they do."""
     parts = [str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in runs(lanes)]
     for kind in ("cell", "tiny"):
-        if width_of(",".join(parts), kind) <= room:
+        if width_of(",".join(parts), f"{kind} strong") <= room:
             return ",".join(parts), kind
     short = f"{lanes[0]},…"
-    return (short, "tiny") if width_of(short, "tiny") <= room else (str(lanes[0]), "tiny")
+    return (short, "tiny") if width_of(short, "tiny strong") <= room else (str(lanes[0]), "tiny")
 
 
 def _draw_groups(canvas: Canvas, layout: SharedLayout, unit: int, left: float, y: float, wide: float) -> float:

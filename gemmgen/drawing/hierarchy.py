@@ -40,11 +40,12 @@ def _draw_level(canvas: Canvas, level: Division, x: float, top: float, room: flo
     with canvas.group(level=name, rows=level.rows, columns=level.columns, shares=len(level.shares)):
         box = draw_shown(canvas, level, place)
     y = top + place.height + LINE
-    canvas.text(x, y, f"{_extent(level.rows, level.row_axis)} × {_extent(level.columns, level.column_axis)}", "text strong")
+    size = f"{_extent(level.rows, level.row_axis)} × {_extent(level.columns, level.column_axis)}"
+    y = canvas.paragraph(x, y, size, "text strong", room, LINE)
     notes = level.notes
     if level.shares:
         notes = (*notes, f"in color: {level.owner} {shown_share(level).number}")
-    return box, _notes(canvas, x, y + LINE, notes, room)
+    return box, _notes(canvas, x, y, notes, room)
 
 
 def _extent(count: int, axis: str) -> str:

@@ -35,14 +35,14 @@ text.note {{ fill: #57606a; }}
 .guide {{ stroke: #6e7781; stroke-width: 1; stroke-dasharray: 4 3; fill: none; }}
 .wire {{ stroke: #0969da; stroke-width: 1.4; fill: none; }} .head-of-wire {{ fill: #0969da; }}
 .hatch {{ stroke: #8c959f; stroke-width: 1; }}
-.bad {{ fill: #b3261e; }} .good {{ fill: #1a7f37; }} .hot {{ stroke: #b3261e; stroke-width: 2; }}
+.bad {{ fill: #b3261e; }} .good {{ fill: #1a7f37; }}
 {_fills(_LIGHT)}
 @media (prefers-color-scheme: dark) {{
 text {{ fill: #e6edf3; }} text.note {{ fill: #9da7b3; }}
 .page {{ fill: #0d1117; }} .plain {{ fill: #161b22; }}
 .edge, .thin {{ stroke: #768390; }} .bold, .ink {{ stroke: #e6edf3; }} .guide {{ stroke: #8b949e; }} .hatch {{ stroke: #768390; }}
 .wire {{ stroke: #58a6ff; }} .head-of-wire {{ fill: #58a6ff; }}
-.bad {{ fill: #ff8f85; }} .good {{ fill: #56d364; }} .hot {{ stroke: #ff8f85; }}
+.bad {{ fill: #ff8f85; }} .good {{ fill: #56d364; }}
 {_fills(_DARK)}
 }}
 """
@@ -54,12 +54,13 @@ _WIDE = frozenset("mwMWQ@%→×…")
 def text_width(content: str, size: float, bold: bool = False) -> float:
     """About how wide a text is, in pixels; no narrower than it is in the usual sans-serif fonts."""
     units = sum(0.36 if letter in _NARROW else 0.9 if letter in _WIDE else 0.7 if letter.isupper() else 0.6 for letter in content)
-    return units * size * (1.06 if bold else 1.0)
+    return units * size * (1.12 if bold else 1.0)
 
 
-def width_of(content: str, kind: str) -> float:
-    """How wide a text of one of the classes of ``SIZES`` is."""
-    return text_width(content, SIZES[kind], kind in _BOLD)
+def width_of(content: str, kinds: str) -> float:
+    """How wide a text of some classes is, the first of which is one of ``SIZES``."""
+    kind, *more = kinds.split()
+    return text_width(content, SIZES[kind], kind in _BOLD or "strong" in more)
 
 
 def wrap(content: str, kind: str, width: float) -> list[str]:
@@ -112,7 +113,7 @@ class Canvas:
 
     def paragraph(self, x: float, y: float, content: str, kind: str, width: float, leading: float = 16) -> float:
         """A text in as many lines as it needs; returns the base line of what may follow."""
-        for line in wrap(content, kind.split()[0], width):
+        for line in wrap(content, kind, width):
             self.text(x, y, line, kind)
             y += leading
         return y

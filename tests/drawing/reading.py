@@ -45,7 +45,7 @@ def texts(root: ElementTree.Element) -> Iterator[Text]:
         for text in picture.iter(f"{SVG}text"):
             kinds = text.attrib["class"].split()
             content = text.text or ""
-            size, width = SIZES[kinds[0]], width_of(content, kinds[0])
+            size, width = SIZES[kinds[0]], width_of(content, text.attrib["class"])
             x, y = float(text.attrib["x"]) + across, float(text.attrib["y"]) + down
             left = x - width / 2 if "mid" in kinds else x - width if "end" in kinds else x
             yield Text(content, left, y - 0.75 * size, left + width, y + 0.2 * size, kinds[0])
