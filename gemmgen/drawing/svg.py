@@ -36,6 +36,7 @@ text.note {{ fill: #57606a; }}
 .wire {{ stroke: #0969da; stroke-width: 1.4; fill: none; }} .head-of-wire {{ fill: #0969da; }}
 .hatch {{ stroke: #8c959f; stroke-width: 1; }}
 .bad {{ fill: #b3261e; }} .good {{ fill: #1a7f37; }}
+.into {{ fill: #bc4c00; }} .origin {{ fill: #54aeff; }} .worker {{ fill: #2da44e; }}
 {_fills(_LIGHT)}
 @media (prefers-color-scheme: dark) {{
 text {{ fill: #e6edf3; }} text.note {{ fill: #9da7b3; }}
@@ -43,6 +44,7 @@ text {{ fill: #e6edf3; }} text.note {{ fill: #9da7b3; }}
 .edge, .thin {{ stroke: #768390; }} .bold, .ink {{ stroke: #e6edf3; }} .guide {{ stroke: #8b949e; }} .hatch {{ stroke: #768390; }}
 .wire {{ stroke: #58a6ff; }} .head-of-wire {{ fill: #58a6ff; }}
 .bad {{ fill: #ff8f85; }} .good {{ fill: #56d364; }}
+.into {{ fill: #f0883e; }} .origin {{ fill: #388bfd; }} .worker {{ fill: #3fb950; }}
 {_fills(_DARK)}
 }}
 """

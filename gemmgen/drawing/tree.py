@@ -45,7 +45,7 @@ def _steps_among_first(picture: Tree) -> list[TreeStep]:
 
 def _legend(canvas: Canvas, y: float) -> float:
     x = LEFT
-    for kind, text in (("c1 thin", "state combined into"), ("c0 thin", "state combined from"), ("c2 thin", "thread at work")):
+    for kind, text in (("into", "state combined into"), ("origin", "state combined from"), ("worker", "thread at work")):
         canvas.rect(x, y - 10, 14, 11, kind)
         canvas.text(x + 20, y, text, "note")
         x += 170
@@ -63,10 +63,10 @@ def _draw_step(canvas: Canvas, step: TreeStep, place: int, threads: int, y: floa
         if step.barrier:
             canvas.text(0, y + 23, step.barrier, "tiny")
         canvas.rect(LEFT, y, room, BAR, "plain thin")
-        _ticks(canvas, [into for into, _ in step.pairs], "c1", y, scale)
-        _ticks(canvas, [origin for _, origin in step.pairs], "c0", y, scale)
+        _ticks(canvas, [into for into, _ in step.pairs], "into", y, scale)
+        _ticks(canvas, [origin for _, origin in step.pairs], "origin", y, scale)
         canvas.rect(LEFT, y + BAR + 1, room, BAR, "plain thin")
-        _ticks(canvas, step.workers, "c2", y + BAR + 1, scale)
+        _ticks(canvas, step.workers, "worker", y + BAR + 1, scale)
         for warp in range(1, -(-threads // WARP)):
             canvas.line(LEFT + warp * WARP * scale, y - 1, LEFT + warp * WARP * scale, y + 2 * BAR + 2, "edge")
         warps = len({worker // WARP for worker in step.workers})
