@@ -43,6 +43,8 @@ class Timing:
     bytes_per_second: float
     checked: str
     """What its result was compared with before it was timed, or why it was not."""
+    launches_per_graph: int = 1
+    """Launches that were timed together; graphs of all contestants take about the same time."""
 
     @property
     def spread_us(self) -> float:
@@ -79,7 +81,6 @@ class BenchmarkReport:
     input_bytes: int
     """Of all sets."""
     l2_bytes: int
-    launches_per_graph: int
     rounds: int
     timings: tuple[Timing, ...]
     comparisons: tuple[Comparison, ...]
@@ -126,8 +127,8 @@ def benchmark(
         samples, launches = run.measure(rounds, clocks.sample)
     cost = family_of(candidates[0].plan.spec).cost(candidates[0].plan, problem)
     timings = tuple(
-        _timing(contestant, seconds, launches, cost)
-        for contestant, seconds in zip(run.contestants, samples, strict=True)
+        _timing(contestant, seconds, count, cost)
+        for contestant, seconds, count in zip(run.contestants, samples, launches, strict=True)
     )
     beyond = not l2_resident and run.rotation.input_bytes > device.l2_bytes
     return BenchmarkReport(
@@ -143,7 +144,6 @@ def benchmark(
         buffer_sets=run.rotation.count,
         input_bytes=run.rotation.input_bytes,
         l2_bytes=device.l2_bytes,
-        launches_per_graph=launches,
         rounds=len(samples[0]),
         timings=timings,
         comparisons=compare(timings),
@@ -180,6 +180,7 @@ def _timing(contestant: Contestant, seconds: Sequence[float], launches: int, cos
         operations_per_second=cost.operations / median,
         bytes_per_second=cost.bytes / median,
         checked=contestant.checked,
+        launches_per_graph=launches,
     )
 
 

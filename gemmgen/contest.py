@@ -107,17 +107,20 @@ class Contest:
         if peer is not None:
             self.contestants.append(peer)
 
-    def measure(self, rounds: int, sample: Callable[[], None]) -> tuple[list[list[float]], int]:
-        """Seconds of each graph by contestant and round, and the launches that a graph holds."""
+    def measure(self, rounds: int, sample: Callable[[], None]) -> tuple[list[list[float]], list[int]]:
+        """Seconds of each graph by contestant and round, and how many launches each contestant's graph holds.
+
+        All graphs take about the same time, so that what it costs to start one weighs the same for slow and fast contestants.
+        """
         sets = self.rotation.count
         for contestant in self.contestants:
             contestant.enqueue(0)
         self._synchronize()
-        trial = [self._graph(contestant, sets) for contestant in self.contestants[:1]]
-        once = min(replay_seconds(self._stream, trial, 3, lambda: None)[0]) / sets
-        repetitions = max(1, min(math.ceil(GRAPH_SECONDS / max(once * sets, 1e-9)), LONGEST_GRAPH // sets))
-        launches = sets * repetitions
-        graphs = [self._graph(contestant, launches) for contestant in self.contestants]
+        trials = replay_seconds(self._stream, [self._graph(contestant, sets) for contestant in self.contestants], 3, lambda: None)
+        launches = [
+            sets * max(1, min(math.ceil(GRAPH_SECONDS / max(min(seconds), 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials
+        ]
+        graphs = [self._graph(contestant, count) for contestant, count in zip(self.contestants, launches, strict=True)]
 
         warm_until = time.monotonic() + WARM_UP_SECONDS
         warm = replay_seconds(self._stream, graphs, 3, lambda: None)
