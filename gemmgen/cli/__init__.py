@@ -15,6 +15,7 @@ COMMANDS = {
     "emulate": "Run any kernel of your own without a GPU, and report what is wrong with it.",
     "bench": "Time specs on a GPU beside the vendor's library.",
     "sweep": "Take every point of a parameter space through all of this, each in a process of its own.",
+    "tune": "Time instances on this GPU, so that operations choose by measured times.",
     "library": "The pregenerated library: build it, prove that it is current, look at its certificates.",
     "export": "Write instances for programs without gemmgen: cubin, fat binary, C header, Python module.",
     "explain": "Explain the plan of a spec in words, and what bounds it.",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from gemmgen.errors import SpecError
+from gemmgen.errors import GemmgenError, SpecError
 from gemmgen.families.base import KernelSpec
 from gemmgen.families.naming import spec_digest
 from gemmgen.resources import resource_directory
@@ -49,14 +46,11 @@ def _read(path: Path) -> KernelSpec | None:
 
 
 def _certified() -> dict[str, frozenset[str]]:
-    """For each instance of the library, the label of its spec and the architectures that it is certified for."""
+    """For each instance of the library, the label of its spec and the architectures that it is certified for; empty without one."""
+    from gemmgen.library.folder import read_manifest, shipped_folder
+
     try:
-        manifest: Any = json.loads((resource_directory("generated") / "manifest.json").read_text())
-    except (OSError, ValueError):
+        entries = read_manifest(shipped_folder())["instances"]
+        return {str(entry["spec_file"]).removesuffix(".yaml"): frozenset(map(str, entry["certificates"])) for entry in entries}
+    except (GemmgenError, KeyError, TypeError):
         return {}
-    found: dict[str, frozenset[str]] = {}
-    entries = manifest.get("instances", []) if isinstance(manifest, Mapping) else []
-    for entry in entries.values() if isinstance(entries, Mapping) else entries:
-        if isinstance(entry, Mapping) and isinstance(entry.get("spec"), str):
-            found[entry["spec"]] = frozenset(map(str, entry.get("architectures", ())))
-    return found

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import Any
 
 from gemmgen.arrays.binding import bind_dimensions
 from gemmgen.arrays.views import ArrayView
 from gemmgen.dispatch.candidates import Candidate, candidates
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.table import Table, load_table
+from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
 from gemmgen.errors import LaunchError, PlanError
 from gemmgen.families import family
 from gemmgen.families.base import KernelPlan, KernelSpec
 from gemmgen.families.requests import Fit, Layout, Request
-from gemmgen.target import Architecture, Device
+from gemmgen.target import ARCHITECTURES, Architecture, Device
 
 CERTIFIED_PREFERENCE = 1.1
 """An instance that serves as it is gets chosen although a derived one is estimated to be faster by less than this factor."""
@@ -35,7 +35,7 @@ class Option:
     dimensions: Mapping[str, int]
     seconds: float
     """Estimated device time."""
-    source: Literal["measured", "interpolated", "model"]
+    source: Source
     """Where the estimate comes from: this very problem in the table, others in it, or the model alone."""
 
     @property
@@ -61,6 +61,7 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
     """The instance to take for ``request`` on ``device``. Raises ``LaunchError`` if none can do it."""
     target = architecture or device.architecture
     table = load_table(device.name)
+    near = table.near(request) if table is not None else []
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     for candidate in candidates(request.kind):
@@ -70,9 +71,11 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
             continue
         fit, plan, dimensions = option
         model = model_seconds(family(request.kind).work(plan, dimensions), device)
-        name = base_name(candidate.spec, target)
-        seconds, source = (model, "model") if table is None else table.estimate(request, name, model, bool(fit.derived))
-        made = Option(candidate, fit, plan, dimensions, seconds, source)  # type: ignore[arg-type]
+        source: Source
+        seconds, source = model, "model"
+        if table is not None:
+            seconds, source = table.estimate(near, base_name(candidate.spec, target), model, row_model(device, target))
+        made = Option(candidate, fit, plan, dimensions, seconds, source)
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
@@ -92,7 +95,7 @@ def fitted(candidate: Candidate, request: Request, architecture: Architecture) -
     if isinstance(fit, str):
         return fit
     try:
-        plan = planned(fit.spec, architecture)
+        plan = planned(fit.spec, general(fit.spec, architecture))
     except PlanError as error:
         return str(error.reasons[0]) if error.reasons else str(error)
     problems: list[str] = []
@@ -119,6 +122,11 @@ def fitted(candidate: Candidate, request: Request, architecture: Architecture) -
     return fit, plan, dimensions
 
 
+def general(spec: KernelSpec, architecture: Architecture) -> Architecture:
+    """The architecture to compile for: the one that libraries are built for, without features of a single chip that are not asked for."""
+    return architecture if spec.architecture.endswith("a") else ARCHITECTURES.get(architecture.name.removesuffix("a"), architecture)
+
+
 @lru_cache(maxsize=4096)
 def planned(spec: KernelSpec, architecture: Architecture) -> KernelPlan:
     """The plan of a spec. Raises ``PlanError``."""
@@ -132,6 +140,27 @@ def base_name(spec: KernelSpec, architecture: Architecture) -> str:
         return planned(spec, architecture).name
     except PlanError:
         return spec.label or ""
+
+
+def row_model(device: Device, architecture: Architecture) -> RowModel:
+    """The model's seconds for instances on tabulated problems."""
+
+    def seconds(row: Row, instance: str) -> float | None:
+        return _row_seconds(device, architecture, row.request, instance)
+
+    return seconds
+
+
+@lru_cache(maxsize=65536)
+def _row_seconds(device: Device, architecture: Architecture, request: Request, instance: str) -> float | None:
+    candidate = _by_name(request.kind, architecture).get(instance)
+    option = fitted(candidate, request, architecture) if candidate is not None else ""
+    return None if isinstance(option, str) else model_seconds(family(request.kind).work(option[1], option[2]), device)
+
+
+@cache
+def _by_name(kind: str, architecture: Architecture) -> dict[str, Candidate]:
+    return {base_name(candidate.spec, architecture): candidate for candidate in candidates(kind)}
 
 
 def _view(layout: Layout) -> ArrayView:

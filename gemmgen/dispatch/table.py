@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
+from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.errors import SpecError
 from gemmgen.families import FAMILIES, family
 from gemmgen.families.requests import Request
@@ -22,10 +24,11 @@ NEIGHBOURS = 4
 """Tabulated problems that an estimate is interpolated from."""
 TRAIT_DISTANCE = 2.0
 """What a difference in layout, type or alignment counts, in units of a factor of two in one extent."""
-REACH = 3.0
+REACH = 1.0
 """Distance at which a tabulated problem says half of what it could."""
-DERIVED_PENALTY = 1.02
-"""By how much a kernel that differs from the measured one is taken to be slower, since it was not measured."""
+Source = Literal["measured", "interpolated", "model"]
+RowModel = Callable[["Row", str], float | None]
+"""The model's seconds of an instance on a row's problem; None for an instance that is not known any more."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,22 @@ class Row:
         return parse_problem(f"{self.kind}:{self.problem}")
 
 
+class _Mean:
+    """A weighted mean in the making."""
+
+    def __init__(self) -> None:
+        self.count, self.weight, self._total = 0, 0.0, 0.0
+
+    def add(self, weight: float, value: float) -> None:
+        self.count += 1
+        self.weight += weight
+        self._total += weight * value
+
+    @property
+    def value(self) -> float:
+        return self._total / self.weight if self.weight else 0.0
+
+
 @dataclass(frozen=True)
 class Table:
     """What was measured on one device."""
@@ -56,44 +75,67 @@ class Table:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Compiler, clocks, driver, date."""
 
-    def estimate(
-        self, request: Request, instance: str, model_seconds: float, derived: bool = False, without: Row | None = None
-    ) -> tuple[float, Literal["measured", "interpolated", "model"]]:
-        """Seconds of an instance on a request, and where they come from.
+    def near(self, request: Request, without: Row | None = None) -> list[tuple[float, Row]]:
+        """The rows of the request's family with their distances, nearest first; ``without`` leaves one out."""
+        rows = [row for row in self._by_kind.get(request.kind, []) if row is not without]
+        return sorted(((request_distance(request, row.request), row) for row in rows), key=lambda pair: pair[0])
 
-        A row for this very problem decides. Else the model's error is interpolated, in logarithms, from the nearest rows that
-        have the instance; ``without`` leaves one row out.
+    def estimate(self, near: Sequence[tuple[float, Row]], instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
+        """Seconds of an instance on a request that has ``near`` it, and where they come from.
+
+        A row for this very problem decides. Else the model is corrected, in logarithms, by what the nearest rows say: by how much
+        it is off there for all instances alike, and by how much more for this one. The farther these rows are, the less of the
+        latter is believed. ``model`` gives the model's seconds for a row.
         """
-        penalty = DERIVED_PENALTY if derived else 1.0
-        weights, total = 0.0, 0.0
-        nearest = []
-        for row in self._of(request.kind):
-            if row is without or instance not in row.times:
+        if near and near[0][0] == 0 and instance in near[0][1].times:
+            return near[0][1].times[instance] * 1e-6, "measured"
+        common = _Mean()
+        own = _Mean()
+        for distance, row in near:
+            errors = self._errors(row, model)
+            if not errors:
                 continue
-            distance = request_distance(request, row.request)
-            if distance == 0 and not derived:
-                return row.times[instance] * 1e-6, "measured"
-            nearest.append((distance, row))
-        for distance, row in sorted(nearest, key=lambda pair: pair[0])[:NEIGHBOURS]:
-            modelled = row.models.get(instance)
-            if modelled and math.isfinite(modelled):
-                weight = 1 / (0.1 + distance * distance)
-                weights += weight
-                total += weight * math.log(row.times[instance] / modelled)
-        if not weights:
-            return model_seconds * penalty, "model"
-        shrink = weights / (weights + 1 / (0.1 + REACH * REACH))
-        return model_seconds * math.exp(shrink * total / weights) * penalty, "interpolated"
+            weight = 1 / (0.1 + distance * distance)
+            if common.count < NEIGHBOURS:
+                common.add(weight, median(errors.values()))
+            if instance in errors and own.count < NEIGHBOURS:
+                own.add(weight, errors[instance] - median(errors.values()))
+            if common.count == own.count == NEIGHBOURS:
+                break
+        if not common.count:
+            return model_seconds, "model"
+        believed = own.weight / (own.weight + 1 / (0.1 + REACH * REACH))
+        source: Source = "interpolated" if own.count else "model"
+        return model_seconds * math.exp(common.value + believed * own.value), source
+
+    def _errors(self, row: Row, model: RowModel) -> dict[str, float]:
+        """Logarithms of measured over modelled time, by instance."""
+        known = self._kept.get(row.problem + row.kind)
+        if known is None:
+            known = {}
+            for name, measured in row.times.items():
+                stored = row.models.get(name) if self.current else None
+                seconds = model(row, name) if stored is None else stored * 1e-6
+                if seconds is not None and math.isfinite(seconds):
+                    known[name] = math.log(measured * 1e-6 / seconds)
+            self._kept[row.problem + row.kind] = known
+        return known
+
+    @cached_property
+    def _kept(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    @property
+    def current(self) -> bool:
+        """Whether the times that the rows have from the model are those of today's."""
+        return self.origin.get("model") == PARAMETERS.digest
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Row]]:
-        found: dict[str, list[Row]] = {kind: [] for kind in FAMILIES}
+        found: dict[str, list[Row]] = {}
         for row in self.rows:
-            found[row.kind].append(row)
+            found.setdefault(row.kind, []).append(row)
         return found
-
-    def _of(self, kind: str) -> list[Row]:
-        return self._by_kind[kind]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -185,6 +227,13 @@ def table_paths(device: str) -> list[Path]:
     with contextlib.suppress(FileNotFoundError):
         found.append(resource_directory("generated") / "tuned" / file_name(device))
     return found
+
+
+def default_path(device: str) -> Path:
+    """Where a device's table is written: into the library of a checkout, else among the user's data."""
+    users, *_ = table_paths(device)
+    library = resource_directory("specs").parent
+    return users if library.name == "_resources" else library / "generated" / "tuned" / file_name(device)
 
 
 @lru_cache(maxsize=16)

@@ -98,17 +98,12 @@ def reduce(
     def named() -> dict[str, Any]:
         return {"op": op, "axis": axis, "keepdims": keepdims, "correction": correction}
 
-    try:
-        if op == "mean_variance":
-            pair = (None, None) if out is None else tuple(out)
-            if len(pair) != 2:
-                raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
-            return _MOMENTS((x, *pair), options, (), stream, named)
-        return _REDUCE((x, out), options, (), stream, named)[0]
-    except TypeError as error:
-        if "unhashable" not in str(error):
-            raise
-        raise LaunchError(f"reduce: op, axis, keepdims and correction are plain values, got {options}") from None
+    if op == "mean_variance":
+        pair = (None, None) if out is None else tuple(out)
+        if len(pair) != 2:
+            raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
+        return _MOMENTS((x, *pair), options, (), stream, named)
+    return _REDUCE((x, out), options, (), stream, named)[0]
 
 
 _CONV2D = Operator("conv2d", ("x", "w", "bias", "residual"), ("out",), ("alpha", "beta", "gamma"))

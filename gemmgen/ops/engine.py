@@ -66,9 +66,8 @@ class Operator:
     ) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable;
         ``named``: the same for ``Family.interpret``. Raises ``LaunchError``."""
-        first = arrays[0]
         torch = sys.modules.get("torch")
-        if torch is not None and (type(first) is torch.Tensor or type(first) is torch.nn.Parameter) and first.is_cuda:
+        if torch is not None and isinstance(arrays[0], torch.Tensor) and arrays[0].is_cuda:
             return self._on_torch(torch, arrays, options, numbers, stream, named)
         return self._on_others(arrays, options, numbers, stream, named)
 
@@ -95,19 +94,20 @@ class Operator:
                 raise LaunchError(f"{self.name}: an array requires gradients, which no kernel records; pass its detach()")
             pointers.append(pointer)
         key = tuple(parts)
-        call = self._calls.get(key)
+        call = self._known(key)
         device = arrays[0].get_device()
         if call is None:
-            call = self._remember(key, self._prepare(arrays, named()))
+            call = self._prepare(arrays, named())
             self._prepare_quick(call, arrays[0], torch)
+            self._remember(key, call)
         given = self._given
         if call.orders:
             for index, name in enumerate(self.operands):
                 if name in call.orders:
                     pointers[index] = arrays[index].ordered(call.orders[name]).data_ptr()
         results = arrays[given:]
-        if None in parts[1 + given :]:
-            results = tuple(torch.empty(shape, dtype=kind, device=where) for shape, kind, where in call.results)
+        if results[0] is None or results[-1] is None:
+            results = tuple([torch.empty(shape, dtype=kind, device=where) for shape, kind, where in call.results])
             pointers[given:] = [result.data_ptr() for result in results]
         else:
             self._check_overlap(call, arrays, pointers)
@@ -121,9 +121,10 @@ class Operator:
         handle = None if stream is None else stream_handle(stream)
         views = self._views(arrays, handle)
         key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
-        call = self._calls.get(key)
+        call = self._known(key)
         if call is None:
-            call = self._remember(key, self._prepare(arrays, named()))
+            call = self._prepare(arrays, named())
+            self._remember(key, call)
         if call.orders:
             named_arrays = zip(self._arrays, arrays, strict=True)
             arrays = tuple(array.ordered(call.orders[name]) if name in call.orders else array for name, array in named_arrays)
@@ -159,11 +160,16 @@ class Operator:
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
         return Call(choice, interpretation, compiled(choice.chosen.plan), spans)
 
-    def _remember(self, key: Any, call: Call) -> Call:
+    def _known(self, key: Any) -> Call | None:
+        try:
+            return self._calls.get(key)
+        except TypeError as error:
+            raise LaunchError(f"{self.name}: {key[0]} holds what cannot be compared: {error}") from None
+
+    def _remember(self, key: Any, call: Call) -> None:
         if len(self._calls) >= CACHED_CALLS:
             self._calls.clear()
         self._calls[key] = call
-        return call
 
     def _launch(
         self, call: Call, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float], stream: Any, like: Any

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("spec", shell_complete=complete_spec)
+@click.argument("spec", required=False, shell_complete=complete_spec)
+@click.option(
+    "problem_text", "--problem", metavar="KIND:SIZES",
+    help="Instead of a SPEC: which instance gemmgen.ops takes for gemm:m,n,k (and nt, f16, unaligned, batch=8 ...), and why.",
+)
 @click.option(
     "device_name", "--device", default="H200", show_default=True, shell_complete=complete_device,
     help="The GPU whose roofs to hold it against.",
@@ -31,14 +35,26 @@ if TYPE_CHECKING:
 @set_option
 @json_option
 def command(
-    spec: str, device_name: str, size: str | None, architecture: str | None, overrides: Sequence[str], as_json: bool
+    spec: str | None, problem_text: str | None, device_name: str, size: str | None, architecture: str | None,
+    overrides: Sequence[str], as_json: bool,
 ) -> None:
-    """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds."""
+    """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds; or, with --problem, which
+    instance a problem gets on a device, and why."""
     from gemmgen.families import family_of
     from gemmgen.target import architecture as find_architecture
     from gemmgen.target import device as find_device
 
     device = find_device(device_name)
+    if (spec is None) == (problem_text is None):
+        raise click.UsageError("expected a SPEC, or --problem for the choice of one: --problem gemm:512,512,512,nt")
+    if problem_text is not None:
+        if size or architecture or overrides:
+            raise click.UsageError("--size, --arch and --set say more about a SPEC; with --problem there is none")
+        from gemmgen.cli.choice import explain_choice
+
+        explain_choice(problem_text, device, as_json)
+        return
+    assert spec is not None
     files = find_specs([spec])
     if len(files) != 1:
         raise SpecError(f"{spec} holds {len(files)} specs; explain takes one")

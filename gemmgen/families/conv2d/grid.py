@@ -14,5 +14,6 @@ LAYERS = (
 
 def problem_grid(fine: bool) -> list[str]:
     """Every distinct layer after the first, for batches from one image to many."""
-    batches = (1, 8, 16, 64, 128, 256) if fine else (16, 128)
-    return [f"{n},{c},{h},{h},{k},{r},{r},{stride},{padding}" for n in batches for c, h, k, r, stride, padding in LAYERS]
+    batches = (16, 128, 1, 8, 64, 256) if fine else (16, 128)
+    layers = {n: LAYERS if fine or n == batches[0] else LAYERS[1::3] for n in batches}
+    return [f"{n},{c},{h},{h},{k},{r},{r},{stride},{padding}" for n in batches for c, h, k, r, stride, padding in layers[n]]

@@ -1,0 +1,135 @@
+"""Shows which instance a problem gets, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.output import Column, count, counted, duration, operation_unit, print_json, print_table, rate
+from gemmgen.errors import SpecError
+
+if TYPE_CHECKING:
+    from gemmgen.dispatch.selection import Choice, Option
+    from gemmgen.target import Device
+
+RUNNERS_UP = 5
+_SOURCES = {
+    "measured": "measured: the table has this very problem",
+    "interpolated": "the model, corrected by what the table holds of the instance on the nearest problems",
+    "model": "the model alone",
+}
+
+
+def explain_choice(text: str, device: Device, as_json: bool) -> None:
+    """Prints the choice for a problem such as ``gemm:512,512,512,nt``. Raises ``SpecError`` and ``LaunchError``."""
+    from gemmgen.dispatch.selection import choose
+    from gemmgen.dispatch.table import parse_problem
+
+    request = parse_problem(text)
+    if 0 in request.sizes:
+        raise SpecError(f"--problem {text}: an empty problem needs no choice")
+    choice = choose(request, device)
+    if as_json:
+        print_json(choice_json(choice))
+    else:
+        _print(choice)
+
+
+def choice_json(choice: Choice) -> dict[str, Any]:
+    """The choice as plain data."""
+    from gemmgen.analysis.roofline import roofline
+    from gemmgen.dispatch.model import binding_limit
+    from gemmgen.families import family
+
+    option, found = choice.chosen, family(choice.request.kind)
+    roofs = roofline(found.cost(option.plan, option.dimensions), choice.device)
+    return {
+        "problem": f"{choice.request.kind}:{choice.request.text}",
+        "device": choice.device.name,
+        "table": None if choice.table is None else {"problems": len(choice.table.rows), "date": choice.table.origin.get("date")},
+        "chosen": _option_json(option),
+        "binding_roof": roofs.binding,
+        "least_seconds": roofs.least_seconds,
+        "fraction_of_roof": roofs.fraction(option.seconds),
+        "takes_most_time": binding_limit(found.work(option.plan, option.dimensions), choice.device),
+        "runners_up": [_option_json(other) for other in _runners_up(choice)],
+        "rejected": dict(choice.rejected),
+    }
+
+
+def _option_json(option: Option) -> dict[str, Any]:
+    return {
+        "spec": option.candidate.label,
+        "name": option.plan.name,
+        "seconds": option.seconds,
+        "estimate": option.source,
+        "derived": list(option.fit.derived),
+        "certified": option.certified,
+        "dimensions": dict(option.dimensions),
+    }
+
+
+def _runners_up(choice: Choice) -> list[Option]:
+    return [option for option in choice.options if option is not choice.chosen][:RUNNERS_UP]
+
+
+def _print(choice: Choice) -> None:
+    from gemmgen.analysis.roofline import roofline
+    from gemmgen.dispatch.model import binding_limit, resident_blocks
+    from gemmgen.families import family
+
+    option, device, found = choice.chosen, choice.device, family(choice.request.kind)
+    cost = found.cost(option.plan, option.dimensions)
+    roofs, unit = roofline(cost, device), operation_unit(cost.unit)
+    works = found.work(option.plan, option.dimensions)
+    lines = [
+        ("problem", f"{choice.request.kind}:{choice.request.text} on the {device.name}"),
+        ("takes", f"{option.candidate.label} ({option.plan.name})"),
+        ("certified", _standing(option)),
+        ("predicted", f"{duration(option.seconds)}, {rate(cost.operations / option.seconds, f'{unit}/s')}: {_SOURCES[option.source]}"),
+        ("table", _table_text(choice)),
+    ]
+    for work in works[:1]:
+        resident = max(1, resident_blocks(work, device))
+        waves = work.blocks / (resident * device.sm_count)
+        text = f"{count(work.blocks)} blocks, {resident} at a time on each of {device.sm_count} SMs: {waves:.2f} waves"
+        lines.append(("waves", text))
+    bound = "arithmetic" if roofs.binding == "compute" else "memory"
+    lines.append(("roof", f"{bound}: at least {duration(roofs.least_seconds)}, of which it reaches {roofs.fraction(option.seconds):.0%}"))
+    lines.append(("most time", f"{binding_limit(works, device)}, by the model"))
+    for label, text in lines:
+        click.echo(f"{label:<10} {text}")
+    rows = [
+        [
+            other.candidate.label, f"{other.seconds * 1e6:.2f}", f"{other.seconds / option.seconds:.2f}", other.source,
+            ", ".join(other.fit.derived),
+        ]
+        for other in _runners_up(choice)
+    ]  # fmt: skip
+    if rows:
+        click.echo("")
+        columns = [
+            Column("runner-up", folds=True), Column("µs", "right"), Column("x chosen", "right"), Column("estimate"),
+            Column("derived", folds=True),
+        ]  # fmt: skip
+        print_table(columns, rows)
+    click.echo(f"\n{counted(len(choice.options), 'instance')} can do it, {len(choice.rejected)} cannot.")
+
+
+def _standing(option: Option) -> str:
+    if option.certified:
+        return f"yes, for {option.plan.architecture.name}"
+    if option.fit.derived:
+        return f"no: derived from it for this problem, with another {', '.join(option.fit.derived)}"
+    return f"no: the library holds no certificate for {option.plan.architecture.name}"
+
+
+def _table_text(choice: Choice) -> str:
+    table: Any = choice.table
+    if table is None:
+        return "none for this device; gemmgen tune makes one"
+    near = table.near(choice.request)
+    nearest: Sequence[str] = [row.problem for _, row in near[:2]]
+    return f"{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}; nearest: {'; '.join(nearest) or 'none of this kind'}"

@@ -1,0 +1,153 @@
+"""``gemmgen tune``: times instances on this machine's GPU, so that operations know which to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.options import json_option
+from gemmgen.cli.output import Column, counted, print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from gemmgen.dispatch.evaluation import Regret
+    from gemmgen.dispatch.table import Table
+
+
+@click.command("tune")
+@click.option("kinds", "--kind", metavar="KIND", multiple=True, help="Only problems of this kind. Repeatable; else all kinds.")
+@click.option(
+    "problems", "--problems", type=click.Path(path_type=Path), metavar="FILE",
+    help="Time the problems that FILE lists, one a line: gemm:512,512,512,nt",
+)
+@click.option(
+    "grid_name", "--grid", type=click.Choice(["coarse", "fine"]), default="coarse", show_default=True,
+    help="Which of the families' own problems to time.",
+)
+@click.option("minutes", "--minutes", type=click.FloatRange(0, 10_000), help="Begin no further problem after so many minutes.")
+@click.option(
+    "most", "--most", type=click.IntRange(1, 1000), default=12, show_default=True,
+    help="Instances to time on a problem: those that the model likes most, and three others.",
+)
+@click.option("output", "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The table; else that of this device.")
+@click.option(
+    "evaluated", "--evaluate", type=click.Path(path_type=Path), metavar="TABLE",
+    help="Time nothing: say how good the choices of the model and of the table are on problems that they have not seen.",
+)
+@json_option
+@click.pass_context
+def command(
+    context: click.Context, kinds: Sequence[str], problems: Path | None, grid_name: str, minutes: float | None, most: int,
+    output: Path | None, evaluated: Path | None, as_json: bool,
+) -> None:
+    """Time the instances that fit, problem by problem, on the GPU, and record the ranking in a table that ops.matmul and its
+    kin choose by.
+
+    The table is written after each problem; started again, the command goes on where it was. Exits with 1 if an instance
+    computed something wrong.
+    """  # fmt: skip
+    from gemmgen.dispatch.tuning import grid, kinds_of, read_problems
+
+    chosen = kinds_of(kinds)
+    if evaluated is not None:
+        _evaluate(evaluated, chosen, as_json)
+        return
+    requests = read_problems(problems, chosen) if problems is not None else grid(chosen, grid_name == "fine")
+
+    from gemmgen.dispatch.devices import as_device
+    from gemmgen.dispatch.table import default_path
+    from gemmgen.dispatch.tuning import Tuner
+    from gemmgen.errors import GemmgenError
+    from gemmgen.gpu.driver import gpu
+
+    device = as_device(gpu())
+    path = output or default_path(device.name)
+    with progress_bar() as progress:
+        task = progress.add_task("choosing what to time", total=None)
+
+        def advance(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        tuner = Tuner(
+            requests, path, None if minutes is None else 60 * minutes, lambda text: click.echo(text, err=True), advance, most
+        )
+        try:
+            table, outcome = tuner.run()
+        except OSError as error:
+            raise GemmgenError(f"{path}: cannot be written: {error.strerror or error}") from None
+    for reasons in (outcome.skipped, outcome.wrong):
+        for text, reason in reasons.items():
+            click.echo(f"{text}: {reason.splitlines()[0]}", err=True)
+    if as_json:
+        print_json(table.to_json())
+    left = f", {outcome.left} left for want of time" if outcome.left else ""
+    wrong = f", {len(outcome.wrong)} WRONG" if outcome.wrong else ""
+    click.echo(
+        f"{counted(outcome.timed, 'problem')} timed, {outcome.known} known already, {len(outcome.skipped)} skipped{wrong}{left}; "
+        f"{path} holds {len(table.rows)}",
+        err=as_json,
+    )
+    if outcome.wrong:
+        context.exit(1)
+
+
+def _evaluate(path: Path, kinds: Sequence[str], as_json: bool) -> None:
+    from gemmgen.dispatch.evaluation import regrets
+    from gemmgen.dispatch.table import read_table
+    from gemmgen.target import device
+
+    table = read_table(path)
+    found = [regret for regret in regrets(table, device(table.device)) if regret.row.kind in kinds]
+    if as_json:
+        print_json([_regret_json(regret) for regret in found])
+    else:
+        _print_regrets(table, found)
+
+
+def _regret_json(regret: Regret) -> dict[str, Any]:
+    return {
+        "kind": regret.row.kind,
+        "problem": regret.row.problem,
+        "best": regret.best,
+        "best_us": regret.row.times[regret.best],
+        "peer_us": regret.row.peer,
+        "model_pick": regret.model_pick,
+        "model_regret": regret.model,
+        "table_pick": regret.table_pick,
+        "table_regret": regret.table,
+    }
+
+
+def _print_regrets(table: Table, found: Sequence[Regret]) -> None:
+    from gemmgen.dispatch.evaluation import mean
+
+    rows = []
+    for kind in dict.fromkeys(regret.row.kind for regret in found):
+        mine = [regret for regret in found if regret.row.kind == kind]
+        speedups = [value for regret in mine if (value := regret.beside_peer) is not None]
+        for name, values in (("model", [r.model for r in mine]), ("table", [r.table for r in mine])):
+            ordered = sorted(values)
+            worst = max(mine, key=lambda r: r.model if name == "model" else r.table)
+            beside = f"{_geometric_mean(speedups):.2f}" if speedups and name == "table" else ""
+            rows.append(
+                [kind, name, str(len(values)), f"{mean(values):.1%}", f"{ordered[len(ordered) // 2]:.1%}", f"{ordered[-1]:.1%}",
+                 f"{sum(value <= 0.05 for value in values) / len(values):.0%}", beside, worst.row.problem]
+            )  # fmt: skip
+    columns = [
+        Column("kind"), Column("chooses"), Column("problems", "right"), Column("mean", "right"), Column("median", "right"),
+        Column("worst", "right"), Column("within 5%", "right"), Column("x peer", "right"), Column("worst problem", folds=True),
+    ]  # fmt: skip
+    if rows:
+        print_table(columns, rows)
+    click.echo(
+        f"\n{table.device}: time of what is chosen over the best that was measured, less 1. The model knows no measured time of the "
+        "table; the table leaves the problem itself out."
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    from math import exp, log
+
+    return exp(sum(map(log, values)) / len(values))
