@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -174,7 +175,7 @@ def _path(location: tuple[Any, ...], fields: Any) -> str:
     """Where in the YAML a mistake is: pydantic's location without the tags of unions, which are no level of the YAML."""
     parts = []
     here = fields
-    for part, following in zip(location, [*location[1:], None], strict=True):
+    for part, following in itertools.zip_longest(location, location[1:]):
         if isinstance(here, dict) and part not in here and following is not None:
             continue
         parts.append(str(part))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
 from gemmgen.errors import SpecError
 from gemmgen.families.base import Identifier, PlainText, SpecModel
@@ -32,7 +32,7 @@ class Range(SpecModel):
     def values(self) -> list[Any]:
         low, high, step = self.range
         if (high - low) // step >= MAXIMUM_VALUES:
-            raise ValueError(f"range {list(self.range)} has more than {MAXIMUM_VALUES} values")
+            raise SweepError(f"range {list(self.range)} has more than {MAXIMUM_VALUES} values")
         return list(range(low, high + 1, step))
 
 
@@ -97,21 +97,6 @@ class SweepFile(SpecModel):
     peer: bool = True
     """Time the vendor's library in the same run, if torch is there."""
 
-    @model_validator(mode="after")
-    def _axes_are_possible(self) -> SweepFile:
-        setters: dict[str, str] = {}
-        for name, values in self.axes.items():
-            if not isinstance(values, Together) and not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
-                raise ValueError(f"{name!r} is no field path such as mainloop.stages")
-            choices = self.choices()[name]
-            if not choices:
-                raise ValueError(f"the axis {name!r} has no values")
-            for path in dict.fromkeys(path for choice in choices for path in choice):
-                if path in setters:
-                    raise ValueError(f"the axes {setters[path]!r} and {name!r} both set {path!r}")
-                setters[path] = name
-        return self
-
     def choices(self) -> dict[str, list[dict[str, Any]]]:
         """For each axis what it sets, choice by choice: field path -> value."""
         return {
@@ -133,6 +118,10 @@ def load_sweep(argument: str, overrides: Iterable[str] = ()) -> tuple[SweepFile,
     axes, more = _with_axes(sweep, overrides)
     if axes != sweep.axes:
         sweep = validated(SweepFile, {**fields, "axes": axes}, str(path), "not a valid sweep")
+    try:
+        _require_possible(sweep)
+    except SweepError as error:
+        raise SweepError(f"{path}: axes: {error}") from None
     base = _base(sweep, path.parent, more)
     return sweep.model_copy(update={"base": base}), path.parent
 
@@ -161,18 +150,38 @@ def find_sweep(argument: str) -> Path:
     raise SweepError(f"{argument!r} is no file here and no sweep of gemmgen's; {hint}")
 
 
+def _require_possible(sweep: SweepFile) -> None:
+    """Raises ``SweepError`` for axes without values, without a field, or that undo what another one sets."""
+    setters: dict[str, str] = {}
+    for name, choices in sweep.choices().items():
+        together = isinstance(sweep.axes[name], Together)
+        if not together and not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
+            raise SweepError(f"{name!r} is no field path such as mainloop.stages")
+        if not choices:
+            raise SweepError(f"{name!r} has no values")
+        for path in dict.fromkeys(path for choice in choices for path in choice):
+            for earlier, setter in setters.items():
+                if earlier == path:
+                    raise SweepError(f"{setter!r} and {name!r} both set {path!r}")
+                if earlier.startswith(f"{path}.") and setter != name:
+                    raise SweepError(f"{name!r} replaces {path!r} whole, and with it what {setter!r} sets; put {name!r} first")
+            setters[path] = name
+
+
 def _with_axes(sweep: SweepFile, overrides: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     """The axes with their overrides applied, and the overrides that are left for the base."""
     axes: dict[str, Any] = dict(sweep.axes)
-    together = {path: name for name, axis in sweep.axes.items() if isinstance(axis, Together) for entry in axis.together for path in entry}
+    setters = {path: name for name, choices in sweep.choices().items() for choice in choices for path in choice}
     more = []
     for override in overrides:
         path, separator, text = override.partition("=")
-        if separator and path in together:
-            raise SweepError(f"--set {override!r}: the axis {together[path]!r} sets this field together with others; set that axis")
-        if separator and path in axes:
+        if not separator:
+            more.append(override)
+        elif path in axes and not isinstance(axes[path], Together):
             value = parse_yaml(text, f"--set {path}")
             axes[path] = value if isinstance(value, list | dict) else [value]
+        elif setter := next((name for known, name in setters.items() if path == known or path.startswith(f"{known}.")), None):
+            raise SweepError(f"--set {override!r}: the axis {setter!r} sets this field; set the values of that axis")
         else:
             more.append(override)
     return axes, more

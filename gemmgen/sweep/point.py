@@ -94,7 +94,8 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     status = Status.CONSTRAINTS if reason_code else Status.CORRECT
     metrics: dict[str, float] = {}
     if checked.plan is not None:
-        metrics = {"shared_bytes": float(_shared_bytes(checked.plan)), "threads": float(_threads(checked.plan))}
+        threads = max(launch.threads for launch in checked.plan.sequence.launches)
+        metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
     return Prepared(
         digest=checked.digest(conditions.stage),
         kernel_digest=checked.digest(Stage.VERIFY),
@@ -121,7 +122,6 @@ class _Checked:
         self.kind = kind if isinstance(kind, str) else ""
         self.plan: KernelPlan | None = None
         self.problem: dict[str, int] = {}
-        self.dimensions: dict[str, int] = {}
         named = point.architecture or conditions.architecture
         self.architecture = named or str(point.fields.get("architecture", ""))
         self.rejection = ("", "")
@@ -160,10 +160,11 @@ class _Checked:
             return
         self.problem = dict(zip(names, sizes, strict=True))
         try:
-            self.dimensions = family.problem(self.plan, sizes)
-            self.plan.sequence.resolve(self.dimensions)
+            broken = _broken_promises(self.plan.sequence, family.problem(self.plan, sizes))
         except GemmgenError as error:
-            self.rejection = ("problem", f"the instance cannot be launched on {self.problem}: {error}")
+            broken = [str(error)]
+        if broken:
+            self.rejection = ("problem", f"the instance is not for this problem: {'; '.join(broken)}")
 
     def digest(self, stage: Stage) -> str:
         """Of everything that decides the result."""
@@ -331,16 +332,21 @@ def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], cond
     return Ending(Stage.BENCH, Status.CORRECT, metrics={name: float(value) for name, value in metrics.items() if value is not None})
 
 
+def _broken_promises(sequence: LaunchSequence, dimensions: Mapping[str, int]) -> list[str]:
+    """What keeps a problem from being launched. Raises ``GemmgenError`` for a grid that no GPU has."""
+    broken = [
+        f"{dimension.name} is {dimensions[dimension.name]}, need {dimension.minimum} to {dimension.maximum}"
+        for dimension in sequence.dimensions
+        if dimension.name in dimensions and not dimension.minimum <= dimensions[dimension.name] <= dimension.maximum
+    ]
+    broken += [one.explanation for one in sequence.constraints if not one.condition.evaluate(dimensions)]
+    if not broken and not sequence.resolve(dimensions):
+        broken.append("there is nothing to do")
+    return broken
+
+
 def _case_facts(case: Case) -> list[Any]:
     return [case.name, sorted(case.dimensions.items()), sorted(case.scalars.items()), case.data, sorted(case.offsets.items()), case.seed]
-
-
-def _shared_bytes(plan: KernelPlan) -> int:
-    return plan.shared_bytes
-
-
-def _threads(plan: KernelPlan) -> int:
-    return max(launch.threads for launch in plan.sequence.launches)
 
 
 def _short(text: str) -> str:

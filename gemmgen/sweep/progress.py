@@ -17,6 +17,8 @@ LINE_SECONDS = 15.0
 RATE_SECONDS = 60.0
 """The rate is that of the last minute."""
 
+_ORDER = (Status.CORRECT, Status.CORRECTNESS, Status.RUNTIME, Status.TIMEOUT, Status.COMPILE, Status.CONSTRAINTS)
+
 
 class Progress:
     """Counts results as they come; an engine's listener. A context manager: its end takes the bar away."""
@@ -83,7 +85,7 @@ class Progress:
             left = max(0, self.total - self._done)
             if left:
                 parts.append(f"{clock(left / rate)} left")
-        parts += [f"{count:,} {status}" for status, count in sorted(self.counts.items())]
+        parts += [f"{self.counts[status]:,} {status}" for status in _ORDER if self.counts[status]]
         return ", ".join(parts)
 
     def _make_bar(self, total: int) -> tuple[Any, Any]:
@@ -91,10 +93,11 @@ class Progress:
             return None, None
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
         columns = (
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[about]}", markup=False),
+            TextColumn("{task.fields[about]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
         )  # fmt: skip
         bar = Bar(*columns, console=self._console, transient=True)
         return bar, bar.add_task(self._name, total=total, about="")

@@ -103,6 +103,8 @@ def command(
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
 
+    if timeout is not None and not timeout > 0:
+        raise click.UsageError("--timeout: need a number of seconds")
     writers = _writers(exports)
     if sweep is None:
         _show_stored(results_path, writers, as_json)

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmgen.sweep.engine import Settings
+from gemmgen.sweep.file import shipped_sweeps
+from gemmgen.sweep.store import ResultStore
+from gemmgen.sweep.worker import _descendants
+
+from .conftest import SPEC, Run
+
+SWEEP = """\
+name: trial
+base: small.yaml
+axes:
+  mainloop.stages: {range: [1, 3, 1]}
+  mainloop.tile.threadblock.k: {powers_of_two: [4, 8]}
+  transpose: [nn, tt]
+constraints:
+  shallow: mainloop.stages * mainloop.tile.threadblock.k < 24
+stages: compile
+cases: 1
+"""
+COMMAND = [sys.executable, "-c", "from gemmgen.cli import main; main()", "sweep"]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, run: Run, no_gpu: None) -> Path:
+    (tmp_path / "small.yaml").write_text(SPEC)
+    (tmp_path / "trial.yaml").write_text(SWEEP)
+    return Path("trial.yaml")
+
+
+def edit(sweep: Path, old: str, new: str) -> None:
+    text = sweep.read_text()
+    assert old in text
+    sweep.write_text(text.replace(old, new))
+
+
+def test_every_point_ends_in_one_status_with_its_reason(run: Run, sweep: Path) -> None:
+    told = run("sweep", sweep, "--json").json
+    assert told["points"] == 12 and told["duplicates"] == told["known"] == 0
+    assert {(line["status"], line["reason_code"]): line["points"] for line in told["counts"]} == {
+        ("correct", ""): 8,
+        ("constraints", "shallow"): 2,
+        ("constraints", "stages"): 2,
+    }
+    assert len(told["results"]) == 12
+    assert all(one["metrics"]["registers"] > 0 for one in told["results"] if one["status"] == "correct")
+
+
+def test_a_second_run_takes_what_is_known(run: Run, sweep: Path) -> None:
+    run("sweep", sweep)
+    edit(sweep, "transpose: [nn, tt]", "transpose: [nt, nn]")
+    told = run("sweep", sweep, "--json").json
+    assert (told["points"], told["known"]) == (12, 6)
+    assert "6 known before" in run("sweep", sweep, "--set", "transpose=nn").out
+
+
+def test_set_changes_the_base_or_the_values_of_an_axis(run: Run, sweep: Path) -> None:
+    options = ["--set", "mainloop.stages={range: [2, 5, 1]}", "--set", "transpose=nt", "--set", "label=mine", "--stages", "check"]
+    told = run("sweep", sweep, *options, "--json").json
+    assert {one["axes"]["mainloop.stages"] for one in told["results"]} == {2, 3, 4, 5}
+    assert {one["axes"]["transpose"] for one in told["results"]} == {"nt"}
+    assert {one["spec"]["label"] for one in told["results"]} == {"mine"}
+
+
+def test_where_leaves_points_out_and_says_how_many(run: Run, sweep: Path) -> None:
+    told = run("sweep", sweep, "--where", "plan.shared_bytes < 5000 and transpose == 'tt'", "--stages", "check", "--json").json
+    assert told["points"] + told["left_out"] == 12 and 0 < told["points"] < 6
+    assert all(one["spec"]["transpose"] == "tt" for one in told["results"])
+
+
+def test_a_sample_is_the_same_for_the_same_seed(run: Run, sweep: Path) -> None:
+    def axes(seed: int) -> list[Any]:
+        told = run("sweep", sweep, "--sample", 4, "--seed", seed, "--stages", "check", "--json").json
+        return sorted(str(one["axes"]) for one in told["results"])
+
+    assert axes(1) == axes(1) != axes(2)
+    assert len(axes(1)) == 4
+
+
+def test_a_dry_run_counts_and_estimates_and_runs_nothing(run: Run, sweep: Path) -> None:
+    told = run("sweep", sweep, "--dry-run", "--json").json
+    assert (told["combinations"], told["points"], told["to_run"], told["known"]) == (12, 12, 8, 0)
+    assert told["estimate"]["seconds"] > 0 and told["estimate"]["measured"] == {"compile": 0}
+    assert not Path("trial.sqlite").exists()
+    assert "a guess" in run("sweep", sweep, "--dry-run").out
+    run("sweep", sweep, "--set", "transpose=nn")
+    told = run("sweep", sweep, "--dry-run", "--json").json
+    assert (told["to_run"], told["known"], told["estimate"]["measured"]) == (4, 6, {"compile": 4})
+    assert "4 measured" in run("sweep", sweep, "--dry-run").out
+
+
+def test_points_that_are_the_same_are_counted(run: Run, sweep: Path) -> None:
+    out = run("sweep", sweep, "--set", "transpose=[nn, nn, nn]").out
+    assert "6 points" in out and "12 more the same as others" in out
+
+
+def test_results_are_exported_at_once_or_later(run: Run, sweep: Path) -> None:
+    run("sweep", sweep, "--stages", "check", "--export", "junit=one.xml", "--export", "csv=one.csv")
+    run("sweep", "--results", "trial.sqlite", "--export", "junit=two.xml")
+    cases = [len(ElementTree.parse(name).findall(".//testcase")) for name in ("one.xml", "two.xml")]
+    assert cases == [12, 12] and Path("one.csv").read_text().count("\n") == 13
+
+
+def test_a_wrong_kernel_is_named_and_ends_in_exit_code_1(run: Run, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.sweep.engine.Settings", partial(Settings, execute="sweep.faults:execute_wrong"))
+    options = ["--set", "transpose=nn", "--set", "mainloop.stages=1", "--set", "label=wrong", "--stages", "verify"]
+    outcome = run("sweep", sweep, *options, code=1)
+    assert "correctness" in outcome.out and "wrong_result" in outcome.out
+    assert "correctness at verify: wrong_32x32x4" in outcome.err
+
+
+def test_bench_without_a_gpu_says_what_to_do(run: Run, sweep: Path) -> None:
+    assert "--stages verify" in run("sweep", sweep, "--stages", "bench", code=2).err
+    assert "emulator" in run("sweep", sweep, "--stages", "bench", "--backend", "emulator", code=2).err
+    assert "would not run here" in run("sweep", sweep, "--stages", "bench", "--dry-run").err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "this file holds nothing"),
+        ("[1]", "this file holds a list"),
+        ("name: x\nname: y", "given twice"),
+        ("name: trial", "base"),
+        ("name: Trial!\nbase: small.yaml", "name"),
+        ("name: trial\nbase: none.yaml", "'none.yaml' is no spec file"),
+        ("name: trial\nbase: 3", "base"),
+        ("name: trial\nbase: small.yaml\nspeed: 3", "no such field"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: []}", "axes.mainloop.stages"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: 3}", "axes.mainloop.stages"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [3, 1, 1]}}", "no values"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [1, 3, 0]}}", "axes.mainloop.stages"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [0, 4000000000000, 1]}}", "more than"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {powers_of_two: [5, 7]}}", "no values"),
+        ("name: trial\nbase: small.yaml\naxes: {'a b': [1]}", "'a b' is no field path"),
+        ("name: trial\nbase: small.yaml\naxes: {label.x: [1], label: [a]}", "put 'label' first"),
+        ("name: trial\nbase: small.yaml\naxes: {label: [a], label.x: [1]}", "has no field"),
+        ("name: trial\nbase: small.yaml\naxes: {alpha: [one], x: {together: [{alpha: one}]}}", "both set 'alpha'"),
+        ("name: trial\nbase: small.yaml\nconstraints: {fast: plan.speed() > 1}", "fast: 'plan.speed() > 1'"),
+        ("name: trial\nbase: small.yaml\nconstraints: {fast: mainloop.speed > 1}", "there is no mainloop.speed"),
+        ("name: trial\nbase: small.yaml\nconstraints: {fast: 1 / 0}", "fast: '1 / 0': divides by zero"),
+        ("name: trial\nbase: small.yaml\nstages: fast", "stages"),
+        ("name: trial\nbase: small.yaml\narchitectures: [sm_1]", "sm_1"),
+        ("name: trial\nbase: small.yaml\nsizes: [[1, .nan]]", "sizes"),
+        ("name: trial\nbase: small.yaml\nlimits: {verify: .nan}", "limits.verify"),
+        ("name: trial\nbase: small.yaml\nlimits: {verify: -1}", "limits.verify"),
+        ("name: trial\nbase: small.yaml\ncases: 0", "cases"),
+    ],
+)
+def test_what_is_wrong_with_a_sweep_file_is_said(run: Run, sweep: Path, text: str, says: str) -> None:
+    sweep.write_text(text)
+    assert says in run("sweep", sweep, "--stages", "check", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["nosuch"], "no file here and no sweep of gemmgen's; there are ci_conv2d"),
+        (["ci_gem"], "did you mean ci_gemm"),
+        (["."], "is a directory"),
+        (["small.yaml"], "not a valid sweep"),
+        (["a\0b"], "a\\x00b"),
+        ([], "name a SWEEP"),
+        (["--results", "none"], "no such results file"),
+        (["trial.yaml", "--where", "1 +"], "--where"),
+        (["trial.yaml", "--where", "speed > 1"], "no field 'speed'"),
+        (["trial.yaml", "--set", "mainloop.stages"], "expected path=value"),
+        (["trial.yaml", "--set", "transpose.x=1"], "the axis 'transpose' sets this field"),
+        (["trial.yaml", "--set", "alpha.x=1"], "has no field 'x'"),
+        (["trial.yaml", "--set", "mainloop.stages={range: 3}"], "axes.mainloop.stages"),
+        (["trial.yaml", "--sample", "0"], "--sample"),
+        (["trial.yaml", "--timeout", "0"], "--timeout"),
+        (["trial.yaml", "--timeout", "nan"], "--timeout"),
+        (["trial.yaml", "--jobs", "-1"], "--jobs"),
+        (["trial.yaml", "--export", "pdf=x"], "expected FORMAT=FILE"),
+        (["trial.yaml", "--export", "csv"], "expected FORMAT=FILE"),
+        (["trial.yaml", "--results", "."], "is a directory"),
+        (["trial.yaml", "--results", "small.yaml"], "no results file of gemmgen's"),
+        (["trial.yaml", "--results", "small.yaml/x"], "cannot be"),
+        (["trial.yaml", "--search", "tpe", "--sample", "3"], "--search chooses points itself"),
+        (["trial.yaml", "--search", "tpe", "--objective", "1+1"], "--objective"),
+        (["trial.yaml", "--export", "csv=small.yaml/x"], "small.yaml/x"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: list[str], says: str) -> None:
+    before = Path("small.yaml").read_text()
+    assert says in run("sweep", *options, *(["--stages", "check"] if options and options[0] != "--results" else []), code=2).err
+    assert Path("small.yaml").read_text() == before
+
+
+def test_a_space_too_large_to_enumerate_says_how_to_go_on(run: Run, sweep: Path) -> None:
+    large = ["--set", "mainloop.stages={range: [1, 9000, 1]}", "--set", "mainloop.tile.threadblock.k={range: [1, 9000, 1]}"]
+    assert "--sample N" in run("sweep", sweep, *large, "--dry-run", code=2).err
+    assert run("sweep", sweep, *large, "--dry-run", "--sample", 5, "--json").json["points"] == 5
+
+
+@pytest.mark.parametrize("name", sorted(shipped_sweeps()))
+def test_a_shipped_sweep_can_be_run(run: Run, sweep: Path, name: str) -> None:
+    told = run("sweep", name, "--dry-run", "--sample", 40, "--json").json
+    accepted = told["points"] - sum(line["points"] for line in told["counts"] if line["status"] == "constraints")
+    assert accepted >= 5
+    assert told["combinations"] > (1000 if name.startswith("tune") else 100)
+    assert not {line["reason_code"] for line in told["counts"]} & {"spec", "sizes", "exception"}
+
+
+def start(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.Popen([*COMMAND, *arguments], env=environment, text=True, **more)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def kept() -> int:
+    if not Path("trial.sqlite").exists():
+        return 0
+    with ResultStore("trial.sqlite", read_only=True) as store:
+        return len(store.all())
+
+
+def gone(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except OSError:
+        return True
+
+
+def test_a_sweep_that_is_killed_again_and_again_still_ends_with_every_point_once(run: Run, sweep: Path) -> None:
+    edit(sweep, "stages: compile", "stages: verify")
+    for _ in range(3):
+        before = kept()
+        running = start("trial.yaml", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        assert eventually(lambda: kept() > before)  # noqa: B023
+        workers = _descendants(running.pid)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+        assert kept() > before
+        assert workers and eventually(lambda: all(map(gone, workers)), 5.0)  # noqa: B023
+    done = kept()
+    told = run("sweep", sweep, "--json").json
+    assert told["known"] == done >= 3
+    assert told["points"] == len(told["results"]) == kept() == 12
+
+
+def test_an_interrupted_sweep_sums_up_and_leaves_no_process(run: Run, sweep: Path) -> None:
+    edit(sweep, "stages: compile", "stages: verify")
+    running = start("trial.yaml", stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert eventually(lambda: kept() > 0)
+    workers = _descendants(running.pid)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert "correct" in out and "Interrupted: the same command goes on from here." in err and "Traceback" not in err
+    assert workers and eventually(lambda: all(map(gone, workers)), 5.0)
+
+
+def test_a_terminal_sees_the_rate_and_the_time_left(run: Run, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("COLUMNS", "160")
+    running = start("trial.yaml", "--stages", "verify", stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            data = os.read(ours, 4096)
+        except OSError:
+            break
+        seen += data
+        if not data:
+            break
+    os.close(ours)
+    assert running.wait(30) == 0
+    assert b"/s" in seen and b"left" in seen and b"12" in seen
