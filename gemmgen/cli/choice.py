@@ -132,4 +132,5 @@ def _table_text(choice: Choice) -> str:
         return "none for this device; gemmgen tune makes one"
     near = table.near(choice.request)
     nearest: Sequence[str] = [row.problem for _, row in near[:2]]
-    return f"{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}; nearest: {'; '.join(nearest) or 'none of this kind'}"
+    beside = "; ".join(nearest) or "none of this kind"
+    return f"{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}; nearest: {beside}"

@@ -1,7 +1,8 @@
-"""The instances to choose from: those of the library, or all specs that come with gemmgen where no library was built."""
+"""The instances to choose from: those of the library, and all other specs that come with gemmgen for what none of them can do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,9 +27,22 @@ class Candidate:
 
 @cache
 def candidates(kind: str) -> tuple[Candidate, ...]:
-    """All instances of a family, in the order of their labels."""
-    specs, certified = resource_directory("specs"), _certified()
-    labels = certified or {path.relative_to(specs).with_suffix("").as_posix(): frozenset[str]() for path in specs.rglob("*.yaml")}
+    """The instances of a family that the library holds, in the order of their labels."""
+    certified = _certified()
+    return _made(kind, certified)
+
+
+@cache
+def reserves(kind: str) -> tuple[Candidate, ...]:
+    """The other specs of a family that come with gemmgen: for what no instance of the library can do."""
+    specs = resource_directory("specs")
+    labels = [path.relative_to(specs).with_suffix("").as_posix() for path in specs.rglob("*.yaml")]
+    known = {candidate.label for candidate in candidates(kind)}
+    return _made(kind, {label: frozenset() for label in labels if label not in known})
+
+
+def _made(kind: str, labels: Mapping[str, frozenset[str]]) -> tuple[Candidate, ...]:
+    specs = resource_directory("specs")
     found: dict[str, Candidate] = {}
     for label in sorted(labels):
         spec = _read(specs / f"{label}.yaml")

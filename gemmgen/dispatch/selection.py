@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmgen.arrays.binding import bind_dimensions
 from gemmgen.arrays.views import ArrayView
-from gemmgen.dispatch.candidates import Candidate, candidates
+from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
 from gemmgen.errors import LaunchError, PlanError
@@ -64,12 +64,7 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
     near = table.near(request) if table is not None else []
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
-    for candidate in candidates(request.kind):
-        option = fitted(candidate, request, target)
-        if isinstance(option, str):
-            rejected[candidate.label] = option
-            continue
-        fit, plan, dimensions = option
+    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected):
         model = model_seconds(family(request.kind).work(plan, dimensions), device)
         source: Source
         seconds, source = model, "model"
@@ -87,6 +82,24 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
     if as_they_are and as_they_are[0].seconds <= best.seconds * CERTIFIED_PREFERENCE:
         best = as_they_are[0]
     return Choice(request, device, options, best, rejected, table)
+
+
+def all_fitted(
+    request: Request, architecture: Architecture, rejected: dict[str, str]
+) -> list[tuple[Candidate, tuple[Fit, KernelPlan, dict[str, int]]]]:
+    """All candidates that can do what is requested; ``rejected`` gets the reasons of the others. The reserves are looked at only
+    if no instance of the library can."""
+    found = []
+    for group in (candidates, reserves):
+        for candidate in group(request.kind):
+            option = fitted(candidate, request, architecture)
+            if isinstance(option, str):
+                rejected[candidate.label] = option
+            else:
+                found.append((candidate, option))
+        if found:
+            break
+    return found
 
 
 def fitted(candidate: Candidate, request: Request, architecture: Architecture) -> tuple[Fit, KernelPlan, dict[str, int]] | str:
@@ -160,7 +173,7 @@ def _row_seconds(device: Device, architecture: Architecture, request: Request, i
 
 @cache
 def _by_name(kind: str, architecture: Architecture) -> dict[str, Candidate]:
-    return {base_name(candidate.spec, architecture): candidate for candidate in candidates(kind)}
+    return {base_name(candidate.spec, architecture): candidate for candidate in (*candidates(kind), *reserves(kind))}
 
 
 def _view(layout: Layout) -> ArrayView:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.model import PARAMETERS, model_seconds
-from gemmgen.dispatch.selection import Option, base_name, fitted, row_model
+from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model
 from gemmgen.dispatch.table import Row, Table, parse_problem, read_table, write_table
 from gemmgen.errors import GemmgenError, LaunchError, SpecError, VerificationError
 from gemmgen.families import FAMILIES, family
@@ -70,11 +69,7 @@ def contenders(
 ) -> list[Option]:
     """The instances worth timing: those that the model likes most, and a few others, the same every time. A kernel comes once."""
     found: dict[str, Option] = {}
-    for candidate in candidates(request.kind):
-        option = fitted(candidate, request, architecture)
-        if isinstance(option, str):
-            continue
-        fit, plan, dimensions = option
+    for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}):
         seconds = model_seconds(family(request.kind).work(plan, dimensions), device)
         made = Option(candidate, fit, plan, dimensions, seconds, "model")
         other = found.get(plan.name)

@@ -137,8 +137,8 @@ def conv2d(
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if _compiling is not None and _compiling():
-        numbers = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
-        return _traced("conv2d", (x, w, bias, residual, *numbers, activation or "", output, layout), out is None and stream is None)
+        layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
+        return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output, layout), out is None and stream is None)
     weights = w if isinstance(w, Filter) else Filter(w)
     options = (
         weights.shape, _pair(stride), _pair(padding), _pair(dilation), groups, _hashable(activation), output, layout,

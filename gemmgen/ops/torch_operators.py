@@ -11,7 +11,8 @@ from typing import Any
 from gemmgen.errors import EnvironmentMissing
 
 _SCHEMAS = {
-    "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, str activation='') -> Tensor",
+    "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
+    "str activation='') -> Tensor",
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",

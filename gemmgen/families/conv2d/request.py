@@ -75,9 +75,9 @@ def fit_conv2d(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         "convolution": Convolution(**parameters),
         "bias": request.bias,
         "residual": request.residual,
-        "alpha": "argument" if request.alpha and not exact else spec.alpha,
-        "beta": "argument" if request.beta and not exact else spec.beta,
-        "gamma": "argument" if request.gamma and not exact else spec.gamma,
+        "alpha": "one" if exact else "argument" if request.alpha else spec.alpha,
+        "beta": "one" if exact else "argument" if request.beta else spec.beta,
+        "gamma": "one" if exact else "argument" if request.gamma else spec.gamma,
         "activation": request.activation,
         "output": Output(type=request.output, layout=request.layout),
     }

@@ -13,7 +13,6 @@ from gemmgen.target import WARP_THREADS
 NAIVE_STEP = 8
 """Values of k that a thread of the naive kernel is taken to have on their way."""
 REDUCTION_REGISTERS = 40
-SM_FMA_LANES = 128
 FLOAT_BYTES = 4
 
 
