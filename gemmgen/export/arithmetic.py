@@ -226,6 +226,12 @@ def _literal(value: int) -> _Term:
     return _Term(f"INT64_C({value})" if wide else str(value), _ATOM, (value, value), wide, literal=True)
 
 
+def _checked(name: str, operands: Sequence[str], limits: Range) -> _Term:
+    """A call that sets ``overflow`` where there is no result, and then returns 1: the rest is computed all the same."""
+    low, high = _intersection(limits, INT64)
+    return _Term(f"gemmgen_checked_{name}({', '.join([*operands, '&overflow'])})", _ATOM, (min(low, 1), max(high, 1)), True, True)
+
+
 @dataclass(frozen=True)
 class _Printer:
     facts: Facts
@@ -233,6 +239,8 @@ class _Printer:
 
     def term(self, node: ast.expr) -> _Term:
         term = self._term(node)
+        if term.checked:  # what is known holds only if nothing overflowed
+            return term
         limits = _intersection(_intersection(term.limits, INT64), self.facts.known(node))
         return replace(term, limits=limits)
 
@@ -277,23 +285,23 @@ class _Printer:
                 limits = (0, min(left_high, right_high - 1)) if natural else (min(right_low + 1, 0), max(right_high - 1, 0))
                 name, sign, binds = "mod", "%", _MULTIPLY
             case ast.LShift():
-                limits = (0, INT64[1] + 1)
+                limits = (0 if left_low >= 0 else INT64[0] - 1, INT64[1] + 1)
                 if left_low >= 0 and right_low >= 0 and right_high < 63:
                     limits = (left_low << right_low, left_high << right_high)
                 name, sign, binds = "shl", "<<", _SHIFT
             case _:
                 raise AssertionError("a formula was parsed, but has an operator that is not in its grammar")
-        limits = _intersection(limits, self.facts.known(node))
         checked = left.checked or right.checked
+        if not checked:
+            limits = _intersection(limits, self.facts.known(node))
         if left.literal and right.literal and 0 <= limits[0] == limits[1] <= INT64[1]:
             return _literal(limits[0])
         if not _fits(limits) or (name in ("div", "mod") and not natural):
-            limits = _intersection(limits, INT64)
-            return _Term(f"gemmgen_checked_{name}({left.text}, {right.text}, &overflow)", _ATOM, limits, True, True)
+            return _checked(name, [left.text, right.text], limits)
         # A shift has the type of its left operand; other operations that of the wider one.
         wide = left.wide or (right.wide and name != "shl")
         first = left.within(_ATOM if name == "shl" else binds)
-        if not wide and not _fits(limits, INT32):
+        if not wide and (not _fits(limits, INT32) or (name == "shl" and right_high > 30)):
             first, wide = (f"INT64_C({left.text})" if left.literal else f"(int64_t){left.within(_ATOM)}"), True
         second = right.within(_ATOM if name in ("shl", "div", "mod") else binds + 1)
         return _Term(f"{first} {sign} {second}", binds, limits, wide, checked)
@@ -332,7 +340,7 @@ class _Printer:
         checked = any(argument.checked for argument in arguments)
         if safe:
             return _Term(f"gemmgen_{name}({', '.join(texts)})", _ATOM, limits, True, checked)
-        return _Term(f"gemmgen_checked_{name}({', '.join([*texts, '&overflow'])})", _ATOM, limits, True, True)
+        return _checked(name, texts, limits)
 
 
 def _is_power_above(node: ast.BinOp) -> bool:

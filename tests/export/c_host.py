@@ -47,6 +47,13 @@ def cuda_include() -> Path:
     raise AssertionError("cuda.h was not found; pip install nvidia-cuda-runtime")
 
 
+def driver_library() -> str:
+    """The path of this machine's CUDA driver."""
+    ctypes.CDLL("libcuda.so.1")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if "/libcuda.so" in line)
+
+
 def compiler(name: str) -> str:
     """The path of a C or C++ compiler; skips the test if this machine has none."""
     found = shutil.which(name)
@@ -112,10 +119,10 @@ class Result:
 
 
 WRAPPER = """
-int test_{p}(const int64_t *dimensions, void **pointers, const double *scalars, void *workspace, int again, const char **why,
-    uint64_t *workspace_bytes, int64_t *completed);
-int test_{p}(const int64_t *dimensions, void **pointers, const double *scalars, void *workspace, int again, const char **why,
-    uint64_t *workspace_bytes, int64_t *completed)
+int test_{p}(const int64_t *dimensions, void **pointers, const double *scalars, void *workspace, uint64_t stream, int again,
+    const char **why, uint64_t *workspace_bytes, int64_t *completed);
+int test_{p}(const int64_t *dimensions, void **pointers, const double *scalars, void *workspace, uint64_t stream, int again,
+    const char **why, uint64_t *workspace_bytes, int64_t *completed)
 {{
     static {p}_t kernel;
     {p}_problem_t problem = {p}_problem({required});
@@ -133,15 +140,14 @@ int test_{p}(const int64_t *dimensions, void **pointers, const double *scalars, 
 
 
 class CHost:
-    """The headers of several instances, compiled into one library."""
+    """The headers of several instances, compiled into one library on some driver."""
 
-    def __init__(self, plans: Sequence[KernelPlan], folder: Path, language: str = "c") -> None:
-        self.plans = {f"k{index}": plan for index, plan in enumerate(plans)}
-        fake = build_fake_driver(folder)
+    def __init__(self, bundles: Sequence[Bundle], folder: Path, driver: str | Path, language: str = "c") -> None:
+        self.plans = {f"k{index}": bundle.plan for index, bundle in enumerate(bundles)}
         include = ("-isystem", cuda_include())
         parts = []
-        for prefix, plan in self.plans.items():
-            (folder / f"{prefix}.h").write_text(render_header(dummy_bundle(plan), prefix))
+        for (prefix, plan), bundle in zip(self.plans.items(), bundles, strict=True):
+            (folder / f"{prefix}.h").write_text(render_header(bundle, prefix))
             parts += [f'#include "{prefix}.h"', self._wrapper(prefix, plan)]
         source = folder / f"host.{'c' if language == 'c' else 'cpp'}"
         source.write_text("\n".join(['extern "C" {' if language != "c" else "", *parts, "}" if language != "c" else ""]))
@@ -149,17 +155,9 @@ class CHost:
         standard = ["gcc", "-std=c99"] if language == "c" else ["g++", "-std=c++11"]
         build([
             compiler(standard[0]), standard[1], *WARNINGS, "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=all",
-            *include, f"-I{folder}", source, "-o", library, fake,
+            *include, f"-I{folder}", source, "-o", library, driver,
         ])  # fmt: skip
-        self.driver = ctypes.CDLL(str(fake))
         self.library = ctypes.CDLL(str(library))
-        self.events = (Event * 64).in_dll(self.driver, "fake_events")
-        self.event_count = ctypes.c_int.in_dll(self.driver, "fake_event_count")
-        assert self.driver.fake_event_size() == ctypes.sizeof(Event)
-        for plan in self.plans.values():
-            for index, launch in enumerate(plan.sequence.launches):
-                sizes = [_parameter_bytes(argument) for argument in plan.sequence.parameters_of(index)]
-                self.driver.fake_add_entry(launch.entry.encode(), len(sizes), (ctypes.c_int * len(sizes))(*sizes))
 
     @staticmethod
     def _wrapper(prefix: str, plan: KernelPlan) -> str:
@@ -171,7 +169,7 @@ class CHost:
         types = {"f32": "float", "f64": "double", "s8": "int8_t", "u8": "uint8_t", "s32": "int32_t", "s64": "int64_t"}
         scalars = [f"({types[scalar.type]})scalars[{i}]" for i, scalar in enumerate(header.scalars)]
         workspace = ["workspace"] if header.workspace else []
-        arguments = ", ".join(["&kernel", "(CUstream)(size_t)0x5EA", "&problem", *pointers, *scalars, *workspace])
+        arguments = ", ".join(["&kernel", "(CUstream)(size_t)stream", "&problem", *pointers, *scalars, *workspace])
         launch = f"{prefix}_launch({arguments})"
         if header.zeroes:
             launch = f"again ? {prefix}_launch_again({arguments}) : {launch}"
@@ -185,14 +183,12 @@ class CHost:
             complete=f"if ({prefix}_complete(&problem) == NULL) {{ {completed} }}",
         )
 
-    def launch(
+    def call(
         self, prefix: str, dimensions: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
-        again: bool = False,
-    ) -> tuple[Result, str | None]:  # fmt: skip
-        """What the header does with one problem, and its reason if it refuses."""
-        sequence = self.plans[prefix].sequence
-        values = [dimensions.get(d.name, DEFAULT) for d in sequence.dimensions]
-        self.event_count.value = 0
+        stream: int, again: bool = False,
+    ) -> tuple[int, str | None, int, tuple[int, ...]]:  # fmt: skip
+        """Launches an instance. Returns the CUresult, the reason if it was refused, the size of the workspace, the problem."""
+        values = [dimensions.get(d.name, DEFAULT) for d in self.plans[prefix].sequence.dimensions]
         why, workspace_bytes = ctypes.c_char_p(), ctypes.c_uint64()
         completed = (ctypes.c_int64 * len(values))()
         code = getattr(self.library, f"test_{prefix}")(
@@ -200,12 +196,37 @@ class CHost:
             (ctypes.c_void_p * max(len(pointers), 1))(*pointers),
             (ctypes.c_double * max(len(scalars), 1))(*scalars),
             ctypes.c_void_p(workspace),
+            ctypes.c_uint64(stream),
             int(again),
             ctypes.byref(why),
             ctypes.byref(workspace_bytes),
             completed,
         )
-        reason = None if why.value is None else why.value.decode()
+        return code, None if why.value is None else why.value.decode(), workspace_bytes.value, tuple(completed)
+
+
+class NotingHost(CHost):
+    """Headers on the driver that only takes notes."""
+
+    def __init__(self, plans: Sequence[KernelPlan], folder: Path, language: str = "c") -> None:
+        fake = build_fake_driver(folder)
+        super().__init__([dummy_bundle(plan) for plan in plans], folder, fake, language)
+        self.driver = ctypes.CDLL(str(fake))
+        self.events = (Event * 64).in_dll(self.driver, "fake_events")
+        self.event_count = ctypes.c_int.in_dll(self.driver, "fake_event_count")
+        assert self.driver.fake_event_size() == ctypes.sizeof(Event)
+        for plan in self.plans.values():
+            for index, launch in enumerate(plan.sequence.launches):
+                sizes = [_parameter_bytes(argument) for argument in plan.sequence.parameters_of(index)]
+                self.driver.fake_add_entry(launch.entry.encode(), len(sizes), (ctypes.c_int * len(sizes))(*sizes))
+
+    def launch(
+        self, prefix: str, dimensions: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
+        again: bool = False,
+    ) -> tuple[Result, str | None]:  # fmt: skip
+        """What the header does with one problem, and its reason if it refuses."""
+        self.event_count.value = 0
+        code, reason, workspace_bytes, completed = self.call(prefix, dimensions, pointers, scalars, workspace, STREAM, again)
         assert code in (0, 1), code
         assert (code == 1) == (reason is not None)
         events = [event for event in self.events[: self.event_count.value] if event.kind in (b"launch", b"memset")]
@@ -213,8 +234,7 @@ class CHost:
             assert not events
             return Result(True), reason
         assert all(event.stream == STREAM for event in events)
-        work = tuple(_work(event) for event in events)
-        return Result(False, work, workspace_bytes.value, tuple(completed)), None
+        return Result(False, tuple(_work(event) for event in events), workspace_bytes, completed), None
 
 
 def _work(event: Event) -> Memset | Launched:

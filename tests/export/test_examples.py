@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from export.c_host import build, build_fake_driver, compiler, cuda_include
+from export.c_host import build, build_fake_driver, compiler, cuda_include, driver_library
 from gemmgen.cli import cli
 from gemmgen.gpu import gpu_available, list_gpus
 
@@ -94,7 +94,7 @@ def test_the_makefile_builds_both(folder: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_runs_right_on_a_gpu(folder: Path, program: str, sizes: tuple[str, ...], tool: str) -> None:
     command = ["nvcc"] if tool == "nvcc" else [*PROGRAMS[program][2], "-isystem", str(cuda_include())]
-    library = ["-Xlinker", "-l:libcuda.so.1"] if tool == "nvcc" else ["-l:libcuda.so.1"]
+    library = ["-Xlinker", driver_library()] if tool == "nvcc" else [driver_library()]
     made = compile_program(folder, program, command, library, f"{program}_{tool}")
     result = subprocess.run([made, *sizes], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
