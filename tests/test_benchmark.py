@@ -237,3 +237,20 @@ def test_gpu_time_is_device_time_of_one_launch(compiled):
     two = benchmark([compiled], problem_of(compiled, 2048, 2048, 2048), rounds=10, with_peer=False)
     assert 1.6 < two.timings[0].median_us / one.timings[0].median_us < 2.4
     assert benchmarks.BenchmarkReport is type(one)
+
+
+def test_graphs_of_fast_and_slow_contestants_take_about_as_long(monkeypatch):
+    """Seconds of a launch by name; a graph of it takes so much more."""
+    from gemmgen import contest
+
+    seconds = {"fast": 10e-6, "slow": 5e-3}
+    run = object.__new__(contest.Contest)
+    run.contestants = [types.SimpleNamespace(name=name, enqueue=lambda index: None) for name in seconds]
+    run.rotation, run._stream = types.SimpleNamespace(count=3), 0
+    run._synchronize = lambda: None
+    run._graph = lambda contestant, launches: launches * seconds[contestant.name]
+    monkeypatch.setattr(contest, "replay_seconds", lambda stream, graphs, rounds, meanwhile: [[graph] * rounds for graph in graphs])
+    monkeypatch.setattr(contest, "WARM_UP_SECONDS", 0.0)
+    samples, launches = run.measure(12, lambda: None)
+    assert launches == [201, 3]
+    assert [taken[0] / count for taken, count in zip(samples, launches, strict=True)] == pytest.approx(list(seconds.values()))
