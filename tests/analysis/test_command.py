@@ -123,7 +123,7 @@ def test_an_empty_problem_is_no_mistake() -> None:
 
 
 def test_every_kernel_of_a_sequence_is_analysed() -> None:
-    (spec,) = analysed("gemm/h200/64x128x16_8x8_parallel198_whole", "--size", "128,128,65536", "--no-traffic")
+    (spec,) = analysed("gemm/h200/64x128x16_8x8_async2_groups3_parallel66_rowlanes_early_whole", "--size", "128,128,65536", "--no-traffic")
     names = [kernel["entry"] for kernel in spec["kernels"]]
     assert len(names) == 2
     assert [launch["entry"] for launch in spec["quantisation"]["launches"]] == names
