@@ -38,11 +38,11 @@ def _draw_order(canvas: Canvas, order: LaneOrder, picture: LaneOrders, x: float,
         for lane, (row, column) in enumerate(order.positions):
             kind = f"c{lane // IN_A_ROW % COLORS} thin"
             canvas.rect(left + column * wide, upper + row * high, wide, high, kind, lane=lane, row=row, column=column)
-        wire = [(left + (column + 0.68) * wide, upper + (row + 0.5) * high) for row, column in order.positions]
+        wire = [(left + (column + 0.5) * wide, upper + (row + 0.5) * high) for row, column in order.positions]
         canvas.path("M" + "L".join(f"{number(across)} {number(down)}" for across, down in wire), "wire")
         for lane, (row, column) in enumerate(order.positions):
             kind = "number" if wide > 30 and high > 18 else "tiny"
-            x_text, y_text, size = left + (column + 0.28) * wide, upper + (row + 0.5) * high, SIZES[kind]
+            x_text, y_text, size = left + (column + 0.5) * wide, upper + (row + 0.5) * high, SIZES[kind]
             badge = width_of(str(lane), kind) + 2
             canvas.rect(x_text - badge / 2, y_text - size / 2, badge, size, f"c{lane // IN_A_ROW % COLORS}")
             canvas.text(x_text, y_text + size * 0.36, str(lane), f"{kind} mid")
