@@ -8,12 +8,15 @@ BIN := $(VENV)/bin
 DEMO := build/demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: help demo test lint clean
+CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
+
+.PHONY: help demo test lint sweep-ci clean
 
 help:
 	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
 	@echo "make test    run the tests"
 	@echo "make lint    run the linter and the type checker"
+	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
 	@echo "make clean   remove the environment and everything that was generated"
 	@echo
 	@echo "PYTHON=python3.12 chooses the Python that makes .venv; SPEC=specs/... the kernel of the demo."
@@ -38,6 +41,15 @@ test: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+# Results of an earlier run are not taken: they know the kernels that they are of, but not the code that verified them.
+sweep-ci: $(VENV)/.installed
+	@rm -rf build/sweeps
+	@status=0; for sweep in $(CI_SWEEPS); do \
+	  printf '\n== %s\n\n' "$$sweep"; \
+	  $(BIN)/gemmgen sweep "$$sweep" --backend emulator --results build/sweeps/results.sqlite \
+	    --export junit=build/sweeps/"$$sweep".xml || status=1; \
+	done; exit $$status
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,14 +42,15 @@ def execute(job: Job, enter: Enter) -> Ending:
 
 
 def execute_wrong(job: Job, enter: Enter) -> Ending:
-    """The real stages, on kernels that subtract where they should add."""
+    """The real stages, on kernels in which the label's bug is planted; ``bench_fault`` shows it only when it is timed."""
     compile_plan = gemmgen.api.compile_plan
 
     def compile_wrongly(plan: KernelPlan) -> Binary:
-        if plan.spec.label != "wrong":
+        bug = BUGS.get(plan.spec.label)
+        if bug is None or (plan.spec.label == "bench_fault" and Stage.BENCH not in job[2]):
             return compile_plan(plan)
         text = render(plan).text
-        planted = text.replace("fmaf(", "-fmaf(")
+        planted = re.sub(bug[0], bug[1], text)
         assert planted != text
         return compile_source(planted, architecture=plan.architecture.name, options=gemmgen.api.COMPILE_OPTIONS)
 
@@ -57,6 +59,17 @@ def execute_wrong(job: Job, enter: Enter) -> Ending:
         return really_execute(job, enter)
     finally:
         gemmgen.api.compile_plan = compile_plan
+
+
+_BODY = r"(__global__[^{]*\{)"
+_FAULT = r"\1 if (threadIdx.x == 0) *reinterpret_cast<volatile int*>(16) = 1;"
+BUGS = {
+    "wrong": (r"fmaf\(", "-fmaf("),
+    "fault": (_BODY, _FAULT),
+    "bench_fault": (_BODY, _FAULT),
+    "spin": (_BODY, r"\1 for (volatile int spin = 1; spin; spin = 1) {}"),
+}
+"""Label -> what is replaced in the source, and by what."""
 
 
 def prepare_badly(job: Any, enter: Enter) -> Prepared:

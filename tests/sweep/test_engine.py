@@ -283,3 +283,9 @@ def test_a_wrong_kernel_is_found_and_its_neighbour_is_right() -> None:
 def test_results_survive_as_plain_data() -> None:
     one = result(metrics={"worst_ratio": float("inf")}, cases=("a", "b"))
     assert PointResult.from_json(one.to_json()) == one
+
+
+def test_a_kernel_that_faults_or_never_ends_is_no_wrong_result() -> None:
+    found = evaluate("fault", "spin", execute="sweep.faults:execute_wrong", limits={"verify": 4.0})
+    assert (found["fault"].status, found["fault"].reason_code) == (Status.RUNTIME, "fault")
+    assert found["spin"].status in (Status.TIMEOUT, Status.RUNTIME)
