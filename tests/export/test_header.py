@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from conftest import SPECS
 
 from export.c_host import NotingHost, expected
 from export.plans import DRAWS, draw_call, sampled_plans
+from gemmgen import api
+from gemmgen.families.base import KernelPlan
+from gemmgen.formula import Formula
+from gemmgen.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+
+NO_BINARY_FOR_GPU = 209
+"""CUDA_ERROR_NO_BINARY_FOR_GPU"""
 
 
 @pytest.fixture(scope="module", params=["c", "c++"])
@@ -27,3 +38,66 @@ def test_every_launch_is_the_one_that_gemmgen_makes(host: NotingHost) -> None:
             assert got == wanted, f"{plan.name}: {problem}: {reason}"
             accepted += not wanted.refused
         assert accepted >= DRAWS // 10, f"{plan.name}: too few problems that work were tried"
+
+
+def unusual_plan() -> KernelPlan:
+    """An instance with what no shipped spec has: clusters, dynamic shared memory that depends on the problem, names that mean
+    something in C, a workspace whose size may not fit into 64 bits, and numbers of every type."""
+    plan = api.plan(SPECS / "gemm/v0_naive.yaml")
+    dimensions = tuple(Dimension(name, f"extent of {name}", 0) for name in ("m", "overflow", "register"))
+    scalars = tuple(ScalarArgument(f"of_{kind}", kind, "a number") for kind in ("f32", "f64", "s8", "u8", "s32", "s64"))  # type: ignore[arg-type]
+    shape = (Formula("m"), Formula("overflow"))
+    array = ArrayArgument("out", "bf16", "output", shape, (Formula("register"), Formula("1")), 8, "where results go")
+    workspace = ArrayArgument("scratch", "u8", "workspace", (Formula("1"),), (Formula("1"),), 64, "room")
+    arguments = (*(ScalarArgument(d.name, "s32", d.meaning) for d in dimensions), *scalars, array, workspace)
+    names = tuple(argument.name for argument in arguments)
+    launches = (
+        KernelLaunch("first", (Formula("m"), Formula("2"), Formula("overflow")), (32, 2, 1), names, Formula("4 * m"), (2, 1, 1), True),
+        KernelLaunch("second", (Formula("ceil_div(register, 7)"), Formula("1"), Formula("1")), (64, 1, 1), names[::-1]),
+    )
+    size = Formula("m * overflow * register * 8")
+    zero = Formula(f"min(m, {size})")
+    return replace(plan, name="unusual", sequence=LaunchSequence("unusual", dimensions, arguments, launches, (), size, zero))
+
+
+def test_what_no_shipped_spec_has_is_launched_too(tmp_path: Path) -> None:
+    plan = unusual_plan()
+    host = NotingHost([plan], tmp_path)
+    rng = random.Random(1)
+    accepted = too_large = 0
+    for _ in range(400):
+        problem = {d.name: rng.choice([0, 1, 2, 50, 65535, 65536, 2**31 - 1]) for d in plan.sequence.dimensions}
+        scalars = [1.5, -2.25, -128.0, 255.0, -5.0, 2.0**40]
+        wanted = expected(plan.sequence, problem, [0x1000], scalars, 0x4000)
+        got, reason = host.launch("k0", problem, [0x1000], scalars, 0x4000)
+        if reason is not None and "do not fit into 64 bits" in reason:
+            assert wanted.workspace_bytes >= 2**63
+            too_large += 1
+            continue
+        assert got == wanted, f"{problem}: {reason}"
+        accepted += not wanted.refused
+    assert accepted > 20
+    assert too_large > 0
+
+
+def test_a_kernel_may_have_the_shared_memory_that_its_device_has(tmp_path: Path) -> None:
+    host = NotingHost([unusual_plan()], tmp_path)
+    host.event_count.value = 0
+    host.call("k0", {"m": 1, "overflow": 1, "register": 1}, [0x1000], [0.0] * 6, 0x4000, 0)
+    allowed = {event.entry: event.shared_bytes for event in host.events[: host.event_count.value] if event.kind == b"allow"}
+    assert allowed == {b"first": 232448 - 1024}
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "wanted"),
+    [(8, 0, b"cubin sm_80"), (8, 6, b"cubin sm_80"), (9, 0, b"cubin sm_90"), (12, 0, b"ptx sm_90"), (7, 5, None)],
+)
+def test_the_first_binary_that_runs_on_the_device_is_loaded(tmp_path: Path, major: int, minor: int, wanted: bytes | None) -> None:
+    host = NotingHost([api.plan(SPECS / "gemm/v0_naive.yaml")], tmp_path)
+    for name, value in (("fake_major", major), ("fake_minor", minor)):
+        ctypes.c_int.in_dll(host.driver, name).value = value
+    host.event_count.value = 0
+    code, _, _, _ = host.call("k0", {"m": 0, "n": 0, "k": 0}, [0, 0, 0], [], 0, 0)
+    loaded = [bytes(event.arguments[:16]).strip() for event in host.events[: host.event_count.value] if event.kind == b"load"]
+    assert code == (0 if wanted else NO_BINARY_FOR_GPU)
+    assert loaded == ([wanted] if wanted else [])
