@@ -20,7 +20,7 @@ from gemmgen.families.requests import Fit, Layout, Request
 from gemmgen.target import ARCHITECTURES, Architecture, Device
 
 CERTIFIED_PREFERENCE = 1.1
-"""An instance that serves as it is gets chosen although a derived one is estimated to be faster by less than this factor."""
+"""An instance that serves as it is gets chosen although a derived one is estimated, not measured, to be faster by less than this."""
 LARGEST_WORKSPACE = 1 << 30
 """Bytes; an instance that would need more for a problem was made for another one."""
 
@@ -79,7 +79,7 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
     options = tuple(sorted(found.values(), key=lambda one: one.seconds))
     as_they_are = [option for option in options if not option.fit.derived]
     best = options[0]
-    if as_they_are and as_they_are[0].seconds <= best.seconds * CERTIFIED_PREFERENCE:
+    if best.source != "measured" and as_they_are and as_they_are[0].seconds <= best.seconds * CERTIFIED_PREFERENCE:
         best = as_they_are[0]
     return Choice(request, device, options, best, rejected, table)
 

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gemmgen.errors import LaunchError
-from gemmgen.gpu.driver import CudaError, call, current_device, raw_functions, release
+from gemmgen.gpu.driver import CudaError, bindings, call, check, current_device, raw_functions, release
 
 MOST_WORKSPACES = 64
 """Workspaces of one device; the oldest is freed for a new one beyond that."""
@@ -94,8 +93,10 @@ class Workspaces:
             cell = self._local.cell = ctypes.c_uint64()
         address = ctypes.addressof(cell)
         cell.value = 0
-        if self._raw.is_capturing(stream, address):
-            raise LaunchError(f"{stream:#x} is no stream of this process")
+        code = self._raw.is_capturing(stream, address)
+        if code:
+            driver = bindings()
+            check(driver, (driver.CUresult(code),))
         if cell.value & 0xFFFFFFFF:
             return None
         # A handle may come back for another stream while the first one's work still runs; an identifier does not.

@@ -58,7 +58,8 @@ def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False)
         return torch.empty(shape, dtype=torch.bool if truth else getattr(torch, NAMES[kind]), device=like.device)
     library = type(like).__module__.split(".")[0]
     if library == "cupy":
-        return sys.modules["cupy"].empty(shape, _array_type(like, kind, truth))
+        with like.device:
+            return sys.modules["cupy"].empty(shape, _array_type(like, kind, truth))
     if library == "numpy":
         import numpy as np
 

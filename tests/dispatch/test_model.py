@@ -1,0 +1,117 @@
+"""The model of time, held against 25 shapes of SGEMM that were measured on an H200."""
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gemmgen.api import load_spec
+from gemmgen.dispatch.candidates import candidates
+from gemmgen.dispatch.evaluation import mean, row_regret
+from gemmgen.dispatch.model import PARAMETERS, memory_bandwidth, model_seconds, operation_rate
+from gemmgen.dispatch.selection import fitted
+from gemmgen.dispatch.table import Row, Table, parse_problem
+from gemmgen.families import FAMILIES, family
+from gemmgen.target import DEVICES, architecture, device
+
+H200 = device("H200")
+
+
+@cache
+def measured():
+    """The table, made from the specs that were timed."""
+    data = json.loads((Path(__file__).parent / "h200_sgemm.json").read_text())
+    found = family("gemm")
+    plans = []
+    for indices in data["specs"]:
+        spec = {}
+        for field, index in zip(data["fields"], indices, strict=True):
+            value = field["values"][index]
+            *path, last = field["name"].split(".")
+            here = spec
+            if value is not None:
+                for part in path:
+                    here = here.setdefault(part, {})
+                here[last] = value
+        plans.append(found.plan(load_spec(spec), architecture("sm_90")))
+    rows = []
+    for problem in data["problems"]:
+        text = parse_problem(f"gemm:{','.join(map(str, problem['size']))}").text
+        models = {name: _model_us(plans[int(name)], problem["size"]) for name in problem["times"]}
+        rows.append(Row(text, "gemm", problem["times"], models, problem["peer"]))
+    return Table("H200", tuple(rows), {"model": PARAMETERS.digest})
+
+
+def _model_us(plan, size):
+    found = family("gemm")
+    return model_seconds(found.work(plan, found.problem(plan, size)), H200) * 1e6
+
+
+def no_model(row, instance):
+    return None
+
+
+def test_the_models_pick_is_within_10_percent_of_the_best_on_average():
+    regrets = [row_regret(measured(), row, no_model) for row in measured().rows]
+    assert len(regrets) == 25
+    assert mean([regret.model for regret in regrets]) < 0.10
+
+
+def test_interpolation_without_the_problem_itself_is_within_10_percent_on_average():
+    regrets = [row_regret(measured(), row, no_model) for row in measured().rows]
+    assert mean([regret.table for regret in regrets]) < 0.10
+
+
+def test_the_model_says_how_long_good_instances_take():
+    errors = []
+    for row in measured().rows:
+        best = min(row.times, key=lambda name: row.times[name])
+        errors.append(abs(math.log(row.models[best] / row.times[best])))
+    assert mean(errors) < 0.15
+
+
+def test_a_problem_in_the_table_gets_the_best_that_was_measured():
+    table = measured()
+    row = table.rows[5]
+    near = table.near(row.request)
+    estimates = {name: table.estimate(near, name, 1.0, no_model) for name in row.times}
+    assert {source for _, source in estimates.values()} == {"measured"}
+    assert min(estimates, key=lambda name: estimates[name]) == min(row.times, key=lambda name: row.times[name])
+
+
+def test_rows_that_lie_closer_count_more():
+    far, close = (replace(measured().rows[0], problem=text, times={"x": us, "y": 10.0}, models={"x": 10.0, "y": 10.0})
+                  for text, us in (("8192,8192,8192", 40.0), ("1024,1024,1000", 5.0)))  # fmt: skip
+    table = Table("H200", (far, close), {"model": PARAMETERS.digest})
+    near = table.near(parse_problem("gemm:1024,1024,1024"))
+    assert table.estimate(near, "x", 1e-5, no_model)[0] < table.estimate(near, "y", 1e-5, no_model)[0]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_work_holds_what_the_problem_costs_at_least(kind):
+    found = family(kind)
+    for text in found.problem_grid(fine=False)[::9]:
+        request = parse_problem(f"{kind}:{text}")
+        for candidate in candidates(kind)[::7]:
+            option = fitted(candidate, request, architecture("sm_90"))
+            if isinstance(option, str):
+                continue
+            _, plan, problem = option
+            works, cost = found.work(plan, problem), found.cost(plan, problem)
+            assert sum(work.blocks * work.steps * work.operations for work in works) >= 0.99 * cost.operations
+            assert sum(work.memory_bytes for work in works) >= 0.5 * cost.bytes
+            assert model_seconds(works, H200) > 0
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_no_instance_beats_the_roofs_of_a_device(name):
+    chip, found = device(name), family("gemm")
+    request = parse_problem("gemm:4096,4096,4096")
+    options = [fitted(candidate, request, chip.architecture) for candidate in candidates("gemm")]
+    times = [model_seconds(found.work(plan, problem), chip) for _, plan, problem in (o for o in options if not isinstance(o, str))]
+    cost = 2 * 4096**3
+    assert min(times) > cost / operation_rate(chip, "fp32").value
+    assert min(times) > 3 * 4 * 4096**2 / memory_bandwidth(chip)

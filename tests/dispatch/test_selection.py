@@ -1,0 +1,112 @@
+"""Requests, what fits them, and what is chosen."""
+
+import pytest
+
+from gemmgen.dispatch.candidates import candidates
+from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE, choose, fitted
+from gemmgen.dispatch.table import load_table, parse_problem
+from gemmgen.errors import SpecError
+from gemmgen.families import FAMILIES, family
+from gemmgen.families.requests import merged
+from gemmgen.target import architecture, device
+
+H200 = device("H200")
+
+
+@pytest.fixture(autouse=True)
+def no_table(monkeypatch):
+    """Choices by the model alone, whatever tables there are."""
+    monkeypatch.setattr("gemmgen.dispatch.selection.load_table", lambda name: None)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("fine", [False, True])
+def test_problems_of_the_grids_are_read_and_written_alike(kind, fine):
+    for text in family(kind).problem_grid(fine):
+        request = parse_problem(f"{kind}:{text}")
+        assert parse_problem(f"{kind}:{request.text}").text == request.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "gemm", "gemm:1,2", "gemm:1,2,x", "gemm:-1,2,3", "gemm:1,2,3,zz", "gemm:1,2,3,batch=0", "gemm:9999999999,1,1", "sort:5",
+     "reduction:1,5,1,median", "conv2d:1,3,5,5,32,3,3,1,1", "conv2d:1,32,5,5,32,3,3,1,1,groups=x", "gemm:１,2,3"],
+)  # fmt: skip
+def test_what_is_no_problem_is_refused_in_words(text):
+    with pytest.raises(Exception) as caught:
+        parse_problem(text)
+    assert type(caught.value).__name__ in ("SpecError", "LaunchError")
+    assert len(str(caught.value)) > 20
+
+
+def test_a_promise_that_the_arrays_do_not_keep_is_not_made():
+    for text in ("gemm:1001,1003,1005", "gemm:1024,1024,1024,unaligned", "gemm:17,4096,4097,nt"):
+        request = parse_problem(text)
+        for option in choose(request, H200).options:
+            assert all(constraint.condition.evaluate(option.dimensions) for constraint in option.plan.sequence.constraints)
+            for array in option.plan.sequence.arrays:
+                if array.role != "workspace":
+                    assert option.fit.arrays[array.name][1].alignment % array.alignment == 0
+
+
+def test_an_instance_that_serves_as_it_is_goes_before_a_derived_one_that_is_little_faster():
+    for text in ("gemm:1024,1024,1024", "gemm:1024,1024,1024,nt", "reduction:4096,1024,1,argmax"):
+        choice = choose(parse_problem(text), H200)
+        derived = [option.seconds for option in choice.options if option.fit.derived]
+        exact = [option.seconds for option in choice.options if not option.fit.derived]
+        if exact and min(exact) <= CERTIFIED_PREFERENCE * min([*derived, *exact]):
+            assert not choice.chosen.fit.derived
+            assert choice.chosen.seconds == min(exact)
+
+
+def test_what_no_instance_has_is_derived_and_said():
+    choice = choose(parse_problem("reduction:64,64,1,product,int8"), H200)
+    assert {"operation", "input"} <= set(choice.chosen.fit.derived)
+    assert not choice.chosen.certified
+
+
+def test_every_candidate_is_either_an_option_or_rejected_with_a_reason():
+    choice = choose(parse_problem("conv2d:16,256,14,14,256,3,3,1,1"), H200)
+    assert all(choice.rejected.values())
+    assert len(choice.options) + len(choice.rejected) <= len(candidates("conv2d"))
+    assert {option.candidate.label for option in choice.options} | choice.rejected.keys() <= {c.label for c in candidates("conv2d")}
+
+
+def test_a_kernel_for_one_chip_only_is_not_taken_elsewhere():
+    for name in ("T4", "A100"):
+        chip = device(name)
+        for option in choose(parse_problem("gemm:512,512,512"), chip).options:
+            assert chip.architecture.runs_cubins_of(option.plan.architecture)
+
+
+def test_a_column_major_result_is_the_transposed_product():
+    from gemmgen.families.requests import Layout
+
+    plain = parse_problem("gemm:64,96,32")
+    columns = family("gemm").interpret(
+        {"a": Layout((64, 32), (32, 1), "f32"), "b": Layout((32, 96), (96, 1), "f32"), "out": Layout((64, 96), (1, 64), "f32")}, {}
+    ).request
+    assert columns.sizes == (96, 64, 32)
+    assert columns.traits[0] == "tt"
+    assert plain.traits[0] == ""
+    option = fitted(candidates("gemm")[0], columns, architecture("sm_90"))
+    assert not isinstance(option, str)
+
+
+@pytest.mark.parametrize(
+    ("extents", "strides", "expected"),
+    [((), (), (1, 0)), ((4,), (3,), (4, 3)), ((2, 3), (3, 1), (6, 1)), ((2, 3), (4, 1), None), ((2, 1, 3), (3, 99, 1), (6, 1)),
+     ((0, 3), (7, 5), (0, 0)), ((2, 3), (0, 0), (6, 0))],
+)  # fmt: skip
+def test_axes_that_a_single_stride_walks_through_are_one(extents, strides, expected):
+    assert merged(extents, strides) == expected
+
+
+def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
+    load_table.cache_clear()
+    path = tmp_path / "x.json"
+    path.write_text("{")
+    monkeypatch.setattr("gemmgen.dispatch.table.table_paths", lambda name: [path])
+    with pytest.raises(SpecError, match="is no JSON"):
+        load_table("x")
+    load_table.cache_clear()

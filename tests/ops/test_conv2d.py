@@ -1,0 +1,64 @@
+"""ops.conv2d on NumPy arrays."""
+
+import numpy as np
+import pytest
+
+from gemmgen import ops
+from gemmgen.errors import LaunchError
+from gemmgen.families.conv2d.reference import convolution
+from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
+
+RNG = np.random.default_rng(5)
+X = RNG.integers(-8, 9, (2, 64, 6, 7)).astype("i1")
+W = RNG.integers(-8, 9, (32, 64, 3, 3)).astype("i1")
+PACKED = nchw_to_nchw32(X)
+
+
+def exact(stride=1, padding=0):
+    p, q = ((extent + 2 * padding - 3) // stride + 1 for extent in (6, 7))
+    sizes = {"n": 2, "k": 32, "p": p, "q": q, "r": 3, "s": 3, "groups": 1}
+    pairs = {"stride": stride, "padding": padding, "dilation": 1}
+    problem = sizes | {f"{name}_{axis}": value for name, value in pairs.items() for axis in "hw"}
+    return convolution(X.astype(np.int64), W.astype(np.int64), problem)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 0)])
+def test_sums_are_exact(stride, padding):
+    got = ops.conv2d(PACKED, W, stride=stride, padding=padding, output="int32")
+    assert (nchw32_to_nchw(got) == exact(stride, padding)).all()
+
+
+def test_a_filter_is_reordered_once_and_scaling_bias_and_activation_follow():
+    weights, bias = ops.Filter(W), np.arange(32, dtype="i4")
+    expected = np.clip(np.rint(np.maximum(exact(1, 1) * 0.125 + bias[:, None, None], 0)), -128, 127)
+    for _ in range(2):
+        got = ops.conv2d(PACKED, weights, padding=1, alpha=0.125, bias=bias, activation="relu")
+        assert (nchw32_to_nchw(got) == expected).all()
+    assert len(weights._ordered) == 1
+
+
+def test_a_residual_in_nhwc():
+    residual = RNG.standard_normal((2, 4, 5, 32)).astype("f")
+    got = ops.conv2d(PACKED, W, residual=residual, gamma=2.0, output="float32", layout="nhwc")
+    assert np.allclose(got, exact().transpose(0, 2, 3, 1) + 2 * residual, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((X, W), {}, "need NCHW32"),
+        ((PACKED, W[:16]), {}, "16 output channels, need a multiple of 32"),
+        ((PACKED, W[:, :32]), {}, "the filter has 32 input channels for 1 groups, x has 64"),
+        ((PACKED, W), {"stride": 0}, "stride is 0, need an integer of at least 1"),
+        ((PACKED, W), {"padding": (1, 2, 3)}, "padding is"),
+        ((PACKED, W), {"layout": "nchw"}, "layout is 'nchw'"),
+        ((PACKED, W), {"output": "int16"}, "need int8, int32 or float32"),
+        ((PACKED, W), {"output": "int32", "alpha": 0.5}, "cannot scale"),
+        ((PACKED, W), {"activation": "gelu"}, "activation 'gelu'"),
+        ((PACKED, W.astype("f")), {}, "the filter has elements f32, need int8"),
+        ((PACKED[:, :, ::2], W), {}, "x must be contiguous"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_words(arguments, options, message):
+    with pytest.raises(LaunchError, match=message):
+        ops.conv2d(*arguments, **options)

@@ -1,0 +1,134 @@
+"""ops.matmul on NumPy arrays, which the emulator works on: NumPy's own product is the reference, on integers that are exact."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmgen import ops
+from gemmgen.errors import LaunchError
+
+RNG = np.random.default_rng(7)
+
+
+def integers(*shape, type="f"):
+    return RNG.integers(-4, 5, shape).astype(type)
+
+
+def views(shape, flavour):
+    """An array of that shape in one of the layouts that a matrix can have."""
+    *batch, rows, columns = shape
+    if flavour == "columns":
+        return np.swapaxes(integers(*batch, columns, rows), -1, -2)
+    if flavour == "padded":
+        return integers(*batch, rows, columns + 3)[..., :columns]
+    if flavour == "odd":
+        return integers(*batch, rows + 1, columns + 1)[..., 1:, 1:]
+    return integers(*shape)
+
+
+FLAVOURS = st.sampled_from(["rows", "columns", "padded", "odd"])
+
+
+@settings(max_examples=12, deadline=None)
+@given(m=st.integers(1, 70), n=st.integers(1, 70), k=st.integers(1, 40), a=FLAVOURS, b=FLAVOURS, out=FLAVOURS)
+def test_every_layout_of_every_operand_gives_the_product(m, n, k, a, b, out):
+    x, y, z = views((m, k), a), views((k, n), b), views((m, n), out)
+    assert ops.matmul(x, y, out=z) is z
+    assert (z == x @ y).all()
+
+
+def test_a_new_result_has_the_type_of_its_factors_and_numpys_shape():
+    a, b = integers(20, 30), integers(30, 10)
+    assert (ops.matmul(a, b) == a @ b).all()
+    half = ops.matmul(a.astype("f2"), b.astype("f2"))
+    assert half.dtype == np.float16
+    assert (half == (a @ b).astype("f2")).all()
+    assert ops.matmul(a.astype("f2"), b).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((7,), (7, 5)), ((4, 7), (7,)), ((7,), (7,)), ((3, 4, 7), (3, 7, 5)), ((3, 4, 7), (7, 5)), ((4, 7), (3, 7, 5)),
+     ((2, 3, 4, 7), (2, 3, 7, 5))],
+)  # fmt: skip
+def test_vectors_and_batches_follow_numpys_rules(a, b):
+    x, y = integers(*a), integers(*b)
+    got = ops.matmul(x, y)
+    assert got.shape == (x @ y).shape
+    assert (got == x @ y).all()
+
+
+@pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+def test_empty_extents_are_fine(size):
+    m, n, k = size
+    got = ops.matmul(integers(m, k), integers(k, n))
+    assert got.shape == (m, n)
+    assert (got == 0).all()
+
+
+def test_all_that_can_follow_a_product_follows_it_in_order():
+    a, b, c, bias, residual = integers(20, 8), integers(8, 12), integers(20, 12), integers(12), integers(20, 12)
+    before = c.copy()
+    ops.matmul(a, b, out=c, alpha=2.0, beta=-1.0, bias=bias, residual=residual, gamma=3.0, activation="relu")
+    assert (c == np.maximum(2 * (a @ b) - before + bias + 3 * residual, 0)).all()
+
+
+def test_biases_go_by_columns_by_rows_or_are_one_number():
+    a, b = integers(20, 8), integers(8, 12)
+    columns, rows = integers(12), integers(20, 1)
+    assert (ops.matmul(a, b, bias=columns) == a @ b + columns).all()
+    assert (ops.matmul(a, b, bias=rows) == a @ b + rows).all()
+    assert (ops.matmul(a, b, bias=2.5) == a @ b + 2.5).all()
+
+
+def test_a_column_major_result_has_its_bias_along_the_same_axis():
+    a, b, bias, out = integers(20, 8), integers(8, 12), integers(12), np.zeros((20, 12), "f", order="F")
+    ops.matmul(a, b, bias=bias, out=out)
+    assert (out == a @ b + bias).all()
+
+
+def test_several_activations_and_activations_with_arguments():
+    a, b = integers(20, 8), integers(8, 12)
+    got = ops.matmul(a, b, activation=["relu", {"op": "clamp", "high": 6.0}])
+    assert (got == np.clip(a @ b, 0, 6)).all()
+
+
+def test_factors_that_are_zero_hide_what_is_not_read():
+    a, b, c = np.full((4, 4), np.nan, "f"), integers(4, 4), integers(4, 4)
+    before = c.copy()
+    ops.matmul(a, b, out=c, alpha=0.0, beta=2.0)
+    assert (c == 2 * before).all()
+
+
+A, B = integers(6, 8), integers(8, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((A, A), {}, "a has 8 columns, b has 6 rows"),
+        ((A.astype("d"), B), {}, "a has elements f64, need float32 or float16 or bfloat16"),
+        ((A, B), {"bias": integers(3)}, r"bias has shape \(3,\), need \(4,\)"),
+        ((A, B), {"beta": 1.0}, "there is no out"),
+        ((A[:, ::2], B[::2]), {}, "rows or columns must be contiguous"),
+        ((A[::-1], B), {}, "rows or columns must be contiguous"),
+        ((A, B), {"activation": "softmax"}, "activation is 'softmax', need one of relu"),
+        ((A, B), {"activation": {"op": "clamp"}}, "needs low, high or both"),
+        ((A, B), {"activation": {"op": "clamp", "high": [1]}}, "cannot be compared"),
+        ((A, B), {"alpha": "2"}, "alpha must be a number, got str"),
+        ((A, B), {"out": integers(6, 3)}, r"out has shape \(6, 3\), need \(6, 4\)"),
+        ((A, B), {"residual": integers(4, 6)}, r"residual has shape \(4, 6\)"),
+        ((A, B), {"residual": np.asfortranarray(integers(6, 4))}, "store both alike"),
+        (([1.0], B), {}, "a must be an array"),
+        ((integers(2, 3, 4), integers(5, 4, 3)), {}, "do not broadcast"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_words(arguments, options, message):
+    with pytest.raises(LaunchError, match=message):
+        ops.matmul(*arguments, **options)
+
+
+def test_a_result_that_overlaps_a_factor_is_refused():
+    with pytest.raises(LaunchError, match="is written, but overlaps"):
+        ops.matmul(A[:4, :4], B[:4], out=A[1:5, 1:5])

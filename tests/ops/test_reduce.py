@@ -1,0 +1,75 @@
+"""ops.reduce on NumPy arrays."""
+
+import numpy as np
+import pytest
+
+from gemmgen import ops
+from gemmgen.errors import LaunchError
+
+X = np.random.default_rng(3).integers(-9, 10, (6, 7, 8)).astype("f")
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_every_axis_gives_what_numpy_gives(op, axis):
+    expected = getattr(X, op)(axis=axis, keepdims=True)
+    got = ops.reduce(X, op, axis, keepdims=True)
+    assert got.shape == expected.shape
+    assert (got == expected).all()
+    assert (ops.reduce(X, op, axis) == getattr(X, op)(axis=axis)).all()
+
+
+@pytest.mark.parametrize("view", [X[:, ::2], X.transpose(2, 0, 1), X[1:, :, 3:7], X[..., 0]], ids=["step", "transposed", "slice", "plane"])
+def test_views_are_reduced_where_they_are(view):
+    for axis in range(view.ndim):
+        assert (ops.reduce(view, "sum", axis) == view.sum(axis)).all()
+
+
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_positions_are_those_of_the_first(axis):
+    assert (ops.reduce(X, "argmax", axis) == X.argmax(axis)).all()
+
+
+def test_truth_values_go_in_and_come_out():
+    got = ops.reduce(X > 8, "any", 1)
+    assert got.dtype == bool
+    assert (got == (X > 8).any(1)).all()
+
+
+def test_sums_of_integers_are_wide_and_out_decides_the_type_of_others():
+    assert ops.reduce(X.astype("i1"), "sum", 0).dtype == np.int64
+    out = np.empty((6, 7), "f2")
+    assert ops.reduce(X, "mean", 2, out=out) is out
+    assert np.allclose(out, X.mean(2), rtol=1e-3)
+
+
+def test_mean_and_variance_come_as_a_pair():
+    mean, variance = ops.reduce(X, "mean_variance", 0, correction=1)
+    assert np.allclose(mean, X.mean(0), rtol=1e-5, atol=1e-6)
+    assert np.allclose(variance, X.var(0, ddof=1), rtol=1e-5)
+
+
+def test_the_sum_of_nothing_is_zero():
+    assert (ops.reduce(X[:, :0], "sum", 1) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "message"),
+    [
+        (X, {"op": "median"}, "op is 'median', need one of sum"),
+        (X, {"axis": 3}, "axis is 3, need integers from -3 to 2"),
+        (X, {"axis": (0, 0)}, "names an axis twice"),
+        (X, {"axis": 1.5}, "axis is 1.5"),
+        (X, {"axis": (0, 2)}, "not what a kernel can walk through"),
+        (X[::-1], {"axis": 0}, "not what a kernel can walk through"),
+        (X[:0], {"op": "max", "axis": 0}, "max of nothing has no value"),
+        (X, {"op": "argmin", "axis": (0, 1)}, "argmin takes one axis"),
+        (X.astype("c8"), {}, "x has elements complex64"),
+        (X, {"axis": 0, "out": np.empty((8, 7), "f")}, r"out has shape \(8, 7\), need \(7, 8\)"),
+        (X, {"axis": 0, "out": np.empty((8, 7), "f").T}, "stored without gaps"),
+        (X, {"op": "mean_variance", "out": (X, X, X)}, "writes two arrays"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_words(x, options, message):
+    with pytest.raises(LaunchError, match=message):
+        ops.reduce(x, **options)

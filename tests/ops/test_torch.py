@@ -1,0 +1,239 @@
+"""The operations on torch tensors, as torch's own operators, and on a GPU."""
+
+import threading
+
+import pytest
+from sample_kernels import needs_gpu
+
+from gemmgen import ops
+from gemmgen.errors import LaunchError
+
+torch = pytest.importorskip("torch")
+ops.register_torch()
+
+
+def integers(*shape, type=torch.float32, device="cpu"):
+    return torch.randint(-4, 5, shape, device=device).to(type)
+
+
+MATMULS = [
+    ((integers(33, 20), integers(20, 40)), {}),
+    ((integers(20, 33).T, integers(40, 20).T, integers(40)), {"activation": "gelu"}),
+    ((integers(3, 9, 20), integers(20, 40)), {"alpha": 0.5}),
+    ((integers(20), integers(20, 40)), {}),
+    ((integers(9, 20, type=torch.bfloat16), integers(20, 40, type=torch.bfloat16)), {}),
+]
+REDUCTIONS = [(), ("max", [0]), ("argmax", [1], True), ("mean", [0, 1]), ("any", [1])]
+
+
+# -- on the emulator -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", range(len(MATMULS)))
+def test_opcheck_accepts_matmul(case):
+    torch.library.opcheck(torch.ops.gemmgen.matmul.default, *MATMULS[case])
+
+
+@pytest.mark.parametrize("arguments", REDUCTIONS)
+def test_opcheck_accepts_reduce(arguments):
+    torch.library.opcheck(torch.ops.gemmgen.reduce.default, (integers(12, 9), *arguments))
+
+
+def test_opcheck_accepts_conv2d():
+    x, w = integers(1, 2, 5, 5, 32, type=torch.int8), integers(64, 64, 3, 3, type=torch.int8)
+    options = {"padding": [1, 1], "alpha": 0.25, "activation": "relu"}
+    torch.library.opcheck(torch.ops.gemmgen.conv2d.default, (x, w), options)
+
+
+def test_results_are_torchs_own():
+    a, b = integers(33, 20), integers(20, 40)
+    assert torch.equal(ops.matmul(a, b), a @ b)
+    assert torch.equal(ops.matmul(b.T, a.T), b.T @ a.T)
+    assert torch.equal(ops.matmul(a.bfloat16(), b.bfloat16()), (a @ b).bfloat16())
+    assert torch.equal(ops.reduce(a > 0, "any", 1), (a > 0).any(1))
+
+
+def test_compiled_code_calls_the_operators():
+    a, b = integers(33, 20), integers(20, 40)
+
+    def both(x, y):
+        return ops.matmul(x, y, activation="relu") + ops.reduce(x, "sum")
+
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (33, 11):
+        assert torch.equal(compiled(a[:rows], b), (a[:rows] @ b).relu() + a[:rows].sum())
+
+
+def test_tensors_that_require_gradients_are_refused():
+    a, b = integers(4, 4).requires_grad_(), integers(4, 4)
+    for call in (ops.matmul, torch.ops.gemmgen.matmul):
+        with pytest.raises(LaunchError, match="requires gradients"):
+            call(a, b)
+        with torch.no_grad():
+            assert torch.equal(call(a, b), a @ b)
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------------
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(8))
+def test_gpu_products_of_random_shapes_and_layouts(kind, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def extent(most):
+        return int(torch.randint(1, most, (1,), generator=generator))
+
+    def matrix(rows, columns):
+        layout = extent(5)
+        if layout == 1:
+            return integers(columns, rows, type=kind, device="cuda").T
+        if layout == 2:
+            return integers(rows, columns + 5, type=kind, device="cuda")[:, 2 : columns + 2]
+        return integers(rows, columns, type=kind, device="cuda")
+
+    m, n, k = (extent(most) for most in ((400, 300, 200), (20, 4000, 60), (2000, 30, 900), (130, 130, 4000))[seed % 4])
+    a, b, bias = matrix(m, k), matrix(k, n), integers(n, type=kind, device="cuda")
+    expected = ((a.double() @ b.double()) + bias).to(kind)
+    assert torch.equal(ops.matmul(a, b, bias=bias), expected)
+
+
+@needs_gpu
+def test_gpu_real_data_stays_within_the_error_of_float32():
+    a, b = torch.randn(777, 2048, device="cuda"), torch.randn(2048, 513, device="cuda")
+    got = ops.matmul(a, b, activation="gelu").double()
+    expected = torch.nn.functional.gelu(a.double() @ b.double())
+    assert ((got - expected).abs() <= 2048 * 2.0**-23 * (a.double().abs() @ b.double().abs())).all()
+
+
+@needs_gpu
+def test_gpu_batches_and_results_that_are_given():
+    a, b = integers(7, 60, 40, device="cuda"), integers(7, 40, 50, device="cuda")
+    out = torch.empty(7, 50, 60, device="cuda").mT
+    assert ops.matmul(a, b, out=out) is out
+    assert torch.equal(out, a @ b)
+    with pytest.raises(LaunchError, match="overlaps"):
+        ops.matmul(a[0, :40], b[0, :, :40], out=a[0, :40])
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(1 << 20,), (1000, 1003), (64, 129, 33)])
+@pytest.mark.parametrize("op", ["sum", "max", "argmax"])
+def test_gpu_reductions_along_every_axis(shape, op):
+    x = integers(*shape, device="cuda")
+    named = {"sum": torch.sum, "max": torch.amax, "argmax": torch.argmax}[op]
+    for axis in [None, *range(len(shape))]:
+        expected = named(x) if axis is None else named(x, dim=axis)
+        if op == "argmax":  # torch names any of equal elements
+            flat = x.reshape(-1) if axis is None else x
+            got = ops.reduce(x, op, axis)
+            picked = flat[got] if axis is None else x.gather(axis, got.unsqueeze(axis)).squeeze(axis)
+            assert torch.equal(picked, x.amax() if axis is None else x.amax(axis))
+        else:
+            assert torch.equal(ops.reduce(x, op, axis), expected)
+
+
+@needs_gpu
+def test_gpu_convolution():
+    from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
+
+    x, w = integers(3, 64, 20, 21, type=torch.int8, device="cuda"), integers(96, 64, 3, 3, type=torch.int8, device="cuda")
+    expected = torch.nn.functional.conv2d(x.double(), w.double(), stride=2, padding=1)
+    weights = ops.Filter(w)
+    for _ in range(2):
+        got = ops.conv2d(nchw_to_nchw32(x), weights, stride=2, padding=1, output="int32")
+        assert torch.equal(nchw32_to_nchw(got).double(), expected)
+
+
+@needs_gpu
+def test_gpu_work_goes_to_the_current_stream_and_to_the_one_that_is_given():
+    a, b = integers(512, 4096, device="cuda"), integers(4096, 64, device="cuda")
+    expected = (a + 1) @ b
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        inside = ops.matmul(a + 1, b) * 1
+    out = torch.empty(512, 64, device="cuda")
+    with torch.cuda.stream(stream):
+        later = a + 1
+    ops.matmul(later, b, out=out, stream=stream)
+    torch.cuda.synchronize()
+    assert torch.equal(inside, expected)
+    assert torch.equal(out, expected)
+
+
+@needs_gpu
+def test_gpu_streams_and_threads_do_not_disturb_one_anothers_workspaces():
+    a, b = integers(128, 4096, device="cuda"), integers(4096, 128, device="cuda")
+    expected = a @ b
+    torch.cuda.synchronize()
+    wrong = []
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(200):
+                if not torch.equal(ops.matmul(a, b), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@needs_gpu
+@pytest.mark.parametrize("size", [(256, 256, 256), (128, 128, 8192), (16, 4096, 4096), (512, 512, 4096)])
+def test_gpu_graphs_capture_the_operations(size):
+    m, n, k = size
+    a, b = integers(m, k, device="cuda"), integers(k, n, device="cuda")
+    ops.matmul(a, b), ops.reduce(a, "sum")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product = ops.matmul(a, b)
+        total = ops.reduce(product, "sum", 1)
+    for step in range(3):
+        a.copy_(integers(m, k, device="cuda"))
+        graph.replay()
+        ops.matmul(b.T, a.T)  # beside the graph, with another workspace
+        assert torch.equal(product, a @ b), step
+        assert torch.equal(total, (a @ b).sum(1)), step
+
+
+@needs_gpu
+def test_gpu_opcheck_and_torch_compile():
+    a, b, bias = (integers(*shape, device="cuda") for shape in ((65, 33), (33, 70), (70,)))
+    torch.library.opcheck(torch.ops.gemmgen.matmul.default, (a, b, bias), {"activation": "relu"})
+    torch.library.opcheck(torch.ops.gemmgen.reduce.default, (a, "sum", [1]))
+    compiled = torch.compile(lambda x, y: ops.matmul(x, y, bias=bias) * 2, fullgraph=True)
+    assert torch.equal(compiled(a, b), (a @ b + bias) * 2)
+
+
+@needs_gpu
+def test_gpu_cupy_arrays():
+    cupy = pytest.importorskip("cupy")
+    a, b = cupy.asarray(integers(65, 33).numpy()), cupy.asarray(integers(33, 70).numpy())
+    got = ops.matmul(a, b)
+    assert isinstance(got, cupy.ndarray)
+    assert bool((got == a @ b).all())
+    assert bool((ops.reduce(a, "sum", 0) == a.sum(0)).all())
+
+
+@needs_gpu
+def test_gpu_a_call_costs_less_than_10_microseconds_of_the_host():
+    import time
+
+    a, b = torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda")
+    best = float("inf")
+    for _ in range(20):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(100):
+            ops.matmul(a, b)
+        best = min(best, (time.perf_counter() - started) / 100)
+    torch.cuda.synchronize()
+    assert best < 10e-6
