@@ -21,7 +21,7 @@ class Point:
 
     sweep: str
     fields: dict[str, Any]
-    """The spec, as a file would hold it; not checked yet."""
+    """The spec, as a file would hold it, in plain data; not checked yet."""
     axes: dict[str, Any]
     """Field path -> value, for every field that an axis sets."""
     sizes: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class Space:
         fields = self.file.base
         for path, value in axes.items():
             fields = with_field(fields, path, value, f"sweep {self.file.name}, axis {path}")
-        return Point(self.file.name, fields, dict(axes), tuple(sizes), architecture)
+        return Point(self.file.name, plain(fields), plain(dict(axes)), tuple(sizes), architecture)
 
     def numbers(self, seed: int | None = None) -> Iterator[int]:
         """The numbers of all points: in order, or shuffled by ``seed``."""
@@ -93,6 +93,18 @@ class Space:
             yield from range(len(self))
         else:
             yield from _shuffled(len(self), seed)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: what else YAML knows, dates and bytes for instance, becomes text."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return str(value)
 
 
 def _shuffled(count: int, seed: int) -> Iterator[int]:

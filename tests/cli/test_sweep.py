@@ -203,6 +203,13 @@ def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: 
     assert Path("small.yaml").read_text() == before
 
 
+def test_whatever_yaml_can_hold_is_kept_as_text(run: Run, sweep: Path) -> None:
+    edit(sweep, "transpose: [nn, tt]", "transpose: [2020-01-01, !!binary aGk=, {1: 2, a: 3}, .nan, 1e999, [[]], null, 'ü\\u2028']")
+    told = run("sweep", sweep, "--json").json
+    assert told["points"] == 48 and {line["status"] for line in told["counts"]} == {"constraints"}
+    assert run("sweep", sweep, "--json").json["known"] == 48
+
+
 def test_a_space_too_large_to_enumerate_says_how_to_go_on(run: Run, sweep: Path) -> None:
     large = ["--set", "mainloop.stages={range: [1, 9000, 1]}", "--set", "mainloop.tile.threadblock.k={range: [1, 9000, 1]}"]
     assert "--sample N" in run("sweep", sweep, *large, "--dry-run", code=2).err
