@@ -39,7 +39,7 @@ _KEYWORDS = frozenset({
     "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
 })  # fmt: skip
 _LOCALS = frozenset({
-    "given", "problem", "plan", "overflow", "blocks_x", "blocks_y", "blocks_z", "i", "value", "count", "extents", "strides",
+    "given", "bytes", "problem", "plan", "overflow", "blocks_x", "blocks_y", "blocks_z", "i", "value", "count", "extents", "strides",
     "arguments", "config", "attributes", "result", "kernel", "stream", "images", "reason", "workspace", "NULL",
 })  # fmt: skip
 """What the functions of a header call their own things."""

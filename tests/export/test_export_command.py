@@ -56,6 +56,11 @@ def test_a_module_is_python_and_names_itself_as_its_file(run: Run, spec: Path) -
     assert "import gemmgen" not in text
 
 
+@pytest.mark.parametrize("name", ["conv2d/same_3x3", "reduction/sum_last_block"])
+def test_instances_of_other_families(run: Run, name: str) -> None:
+    assert "_launch(" in run("export", name, "--format", "header", "--arch", "sm_80").out
+
+
 def test_files_as_json(run: Run, spec: Path) -> None:
     (entry,) = run("export", spec, "--format", "cubin", "-o", "a.cubin", "--json").json
     assert entry == {"spec": "small.yaml", "name": api.plan(spec).name, "format": "cubin", "file": "a.cubin", "changed": True}

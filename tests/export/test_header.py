@@ -74,6 +74,9 @@ def test_what_no_shipped_spec_has_is_launched_too(tmp_path: Path) -> None:
             assert wanted.workspace_bytes >= 2**63
             too_large += 1
             continue
+        if reason is not None and "more shared memory" in reason:
+            assert 4 * problem["m"] >= 2**31
+            continue
         assert got == wanted, f"{problem}: {reason}"
         accepted += not wanted.refused
     assert accepted > 20

@@ -77,13 +77,13 @@ def command(
         raise click.UsageError(f"--prefix would give {len(planned)} instances the same functions; name one")
     output = None if target is None else Path(target)
     to_directory = output is not None and target is not None and (target.endswith("/") or _is_directory(output))
-    targets = {item: _targets(item, kind, architectures) for item in planned}
-    count = sum(len(each) if kind == "cubin" else 1 for each in targets.values())
+    targets = [(item, _targets(item, kind, architectures)) for item in planned]
+    count = sum(len(each) if kind == "cubin" else 1 for _, each in targets)
     if output is None:
         _require_plain_output(kind, count)
     elif count > 1 and not to_directory and output.is_file():
         raise click.UsageError(f"{output} is a file and there are {count} to write; name a directory")
-    bundles = [(item, _bundle(item, each)) for item, each in targets.items()]
+    bundles = [(item, _bundle(item, each)) for item, each in targets]
     file_name = None if output is None or to_directory else output.name
     contents = {name: (item, make) for item, bundle in bundles for name, make in _contents(bundle, kind, prefix, file_name).items()}
     if output is None:
