@@ -7,7 +7,8 @@ from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE, choose, fitted
 from gemmgen.dispatch.table import load_table, parse_problem
 from gemmgen.errors import SpecError
 from gemmgen.families import FAMILIES, family
-from gemmgen.families.requests import merged
+from gemmgen.families.gemm.request import alignment_elements
+from gemmgen.families.requests import Layout, merged
 from gemmgen.target import architecture, device
 
 H200 = device("H200")
@@ -80,8 +81,6 @@ def test_a_kernel_for_one_chip_only_is_not_taken_elsewhere():
 
 
 def test_a_column_major_result_is_the_transposed_product():
-    from gemmgen.families.requests import Layout
-
     plain = parse_problem("gemm:64,96,32")
     columns = family("gemm").interpret(
         {"a": Layout((64, 32), (32, 1), "f32"), "b": Layout((32, 96), (96, 1), "f32"), "out": Layout((64, 96), (1, 64), "f32")}, {}
@@ -91,6 +90,15 @@ def test_a_column_major_result_is_the_transposed_product():
     assert plain.traits[0] == ""
     option = fitted(candidates("gemm")[0], columns, architecture("sm_90"))
     assert not isinstance(option, str)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "alignment", "elements"),
+    [((8, 8), (8, 1), 16, 4), ((8, 8), (10, 1), 16, 2), ((8, 8), (9, 1), 16, 1), ((1, 8), (9, 1), 16, 4), ((8, 8), (8, 1), 8, 2),
+     ((3, 8, 8), (65, 8, 1), 16, 1), ((3, 8, 8), (0, 8, 1), 16, 4), ((0, 8), (9, 1), 4, 4)],
+)  # fmt: skip
+def test_leading_dimension_batch_stride_and_address_limit_an_access(shape, strides, alignment, elements):
+    assert alignment_elements(8, Layout(shape, strides, "f32", alignment), row_major=True) == elements
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,11 @@ def test_biases_go_by_columns_by_rows_or_are_one_number():
     assert (ops.matmul(a, b, bias=2.5) == a @ b + 2.5).all()
 
 
+def test_a_bias_by_rows_repeats_with_each_product_of_a_batch():
+    a, b, rows = integers(3, 20, 8), integers(8, 12), integers(20, 1)
+    assert (ops.matmul(a, b, bias=rows) == a @ b + rows).all()
+
+
 def test_a_column_major_result_has_its_bias_along_the_same_axis():
     a, b, bias, out = integers(20, 8), integers(8, 12), integers(12), np.zeros((20, 12), "f", order="F")
     ops.matmul(a, b, bias=bias, out=out)
