@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +71,24 @@ def test_what_a_killed_worker_had_started_dies_with_it(notes: Path) -> None:
     assert eventually(lambda: gone(child))
 
 
+RUN_FOREVER = """
+from gemmgen.sweep.engine import Engine
+from sweep.helpers import points, settings
+with Engine(settings()) as engine:
+    engine.evaluate(points("hang"))
+"""
+
+
+def test_workers_in_the_midst_of_work_die_with_the_sweep(notes: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    running = subprocess.Popen([sys.executable, "-c", RUN_FOREVER], env=environment)
+    assert eventually((notes / "child").exists)
+    started = [int(path.read_text()) for path in notes.iterdir()]
+    running.kill()
+    running.wait()
+    assert len(started) >= 2 and eventually(lambda: all(map(gone, started)))
+
+
 def test_a_worker_that_dies_of_a_signal_is_a_runtime_error_and_the_others_go_on() -> None:
     found = evaluate("segfault", *GOOD, jobs=1)
     assert found["segfault"].status is Status.RUNTIME
@@ -132,6 +153,14 @@ def test_a_kernel_is_verified_once_for_all_its_problems(notes: Path) -> None:
     assert all(one is not None and {"compile_ran", "verify_ran", "median_us"} <= one.metrics.keys() for one in found)
     names = [path.name for path in notes.iterdir()]
     assert [sum(f"-{stage}-" in name for name in names) for stage in ("compile", "verify", "bench")] == [2, 2, 6]
+
+
+def test_a_kernel_that_was_verified_is_not_verified_again_for_a_later_problem(notes: Path) -> None:
+    with Engine(settings("bench", backend="gpu", gpus=({},))) as engine:
+        for size in ([64, 64, 64], [128, 128, 128]):
+            (found,) = engine.evaluate(points("one", stage="bench", sizes=[size]))
+            assert found is not None and found.status is Status.CORRECT and found.metrics["verify_ran"] == 1
+    assert sum("-verify-" in path.name for path in notes.iterdir()) == 1
 
 
 def test_a_kernel_that_fails_verification_is_timed_on_no_problem(notes: Path) -> None:
@@ -286,6 +315,6 @@ def test_results_survive_as_plain_data() -> None:
 
 
 def test_a_kernel_that_faults_or_never_ends_is_no_wrong_result() -> None:
-    found = evaluate("fault", "spin", execute="sweep.faults:execute_wrong", limits={"verify": 4.0})
+    found = evaluate("fault", "spin", execute="sweep.faults:execute_wrong", limits={"verify": 2.0})
     assert (found["fault"].status, found["fault"].reason_code) == (Status.RUNTIME, "fault")
     assert found["spin"].status in (Status.TIMEOUT, Status.RUNTIME)
