@@ -147,7 +147,7 @@ def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) 
     worst, elements = 0.0, 0
     for name, piece in memory.items():
         if name in expected:
-            ratio, failure = _compare(name, to_numbers(piece.array.type, piece.view), expected[name])
+            ratio, failure = compare_elements(name, to_numbers(piece.array.type, piece.view), expected[name])
             elements += piece.view.size
             worst = max(worst, ratio)
             if failure:
@@ -158,7 +158,7 @@ def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) 
     return result(True, worst, elements)
 
 
-def _compare(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[float, str]:
+def compare_elements(name: str, got: npt.NDArray[Any], expected: Expected) -> tuple[float, str]:
     """Largest error over its bound, and a message about the first wrong element if there is one."""
     value = expected.value
     exact_integers = value.dtype.kind in "iu"

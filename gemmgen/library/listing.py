@@ -32,8 +32,6 @@ class Group(SpecModel):
     """Names of specs below the folder of the list, without ``.yaml``; ``*`` stands for anything but a slash."""
     sizes: tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...], ...] = ()
     """Sizes that the instances are timed on, in their family's order; without any, their typical one."""
-    dimensions: dict[str, Annotated[int, Field(ge=0, strict=True)]] = Field(default_factory=dict)
-    """Values of dimensions that the sizes leave open."""
 
 
 class ListFile(SpecModel):
@@ -89,7 +87,6 @@ class Instance:
                 problem = family.problem(plan, sizes)
             except LaunchError:
                 continue
-            problem |= {name: value for name, value in self.group.dimensions.items() if name in problem}
             if takes(plan, problem):
                 found.append(problem)
         return found

@@ -41,7 +41,11 @@ class GemmFamily(Family):
     def problem(self, plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
         from gemmgen.families.gemm.cases import packed
 
-        return packed(plan, sizes)
+        return packed(plan, sizes[:3], *sizes[3:])
+
+    def instance_sizes(self, plan: GemmPlan) -> dict[str, int]:
+        typical = super().instance_sizes(plan)
+        return {"m": 512, "n": 512, "k": 512, "batch": 64} if plan.batched else typical
 
     def cases(self, plan: GemmPlan) -> list[Case]:
         from gemmgen.families.gemm.cases import gemm_cases

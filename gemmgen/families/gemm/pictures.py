@@ -63,7 +63,8 @@ def _naive_tiles(plan: GemmPlan, loop: NaiveLoop) -> TileHierarchy:
     block = Division(
         "threadblock tile", plan.tile_m, plan.tile_n, "m", "n", "warp", tuple(shares), (f"{plan.threads} threads, an element each",)
     )
-    overview = _overview(plan, 1, 1, ("no tiles in shared memory: each thread reads a row of A and a column of B from global memory, a value of each at a time",))
+    note = "no tiles in shared memory: each thread reads a row of A and a column of B from global memory, a value of each at a time"
+    overview = _overview(plan, 1, 1, (note,))
     return TileHierarchy("Tile hierarchy", overview, (block,))
 
 
