@@ -239,6 +239,7 @@ def test_tuning_on_a_gpu_ends_with_the_winner_timed_beside_the_runner_up(sweep):
 
     if not gpu_available():
         pytest.skip("no GPU")
+    pytest.importorskip("optuna")
     result = sweep("bench", "--search", "tpe", "--trials", "12", "--winner", "best.yaml", "--export", "html=report.html")
     assert result.exit_code == 0, result.output
     text = Path("best.yaml").read_text()
