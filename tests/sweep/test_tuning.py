@@ -63,7 +63,7 @@ class Measured:
         problem = dict(zip(("m", "n", "k"), sizes, strict=True)) | {"lda": sizes[0]}
         return BenchmarkReport(
             problem, {}, "NVIDIA H200\nx: evil", (9, 0), "580", (13, 0), "2026-01-01T00:00:00+00:00",
-            Clocks("NVML", 3, 1980.0, 1900, 1980, 3200.0), "rotated beyond the L2", 3, 10**9, 6 * 10**7, 4, 50,
+            Clocks("NVML", 3, 1980.0, 1900, 1980, 3200.0), "rotated beyond the L2", 3, 10**9, 6 * 10**7, 50,
             tuple(timings), compare(timings), (),
         )  # fmt: skip
 
