@@ -23,9 +23,13 @@ from gemmgen.ops.filters import Filter
 
 __all__ = ["Filter", "conv2d", "matmul", "reduce", "register_torch"]
 
-_MATMUL = Operator("matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"))
-_REDUCE = Operator("reduce", ("x",), ("out",), ())
-_MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), ())
+_MATMUL = Operator(
+    "matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"),
+    ("scaled", "accumulates", "bias_number", "activation"),
+)  # fmt: skip
+_OF_REDUCE = ("op", "axis", "keepdims", "correction")
+_REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
+_MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), (), _OF_REDUCE)
 
 
 def matmul(
@@ -63,11 +67,7 @@ def matmul(
         options = (alpha != 1, beta != 0, False, activation if activation.__class__ is str else _hashable(activation))
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
-
-    def named() -> dict[str, Any]:
-        return dict(zip(("scaled", "accumulates", "bias_number", "activation"), options, strict=True))
-
-    return _MATMUL((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream, named)[0]
+    return _MATMUL((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]
 
 
 def reduce(
@@ -94,19 +94,19 @@ def reduce(
         axes = [axis] if isinstance(axis, int) else axis
         return _traced("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
     options = (op, _pair(axis), keepdims, correction)
-
-    def named() -> dict[str, Any]:
-        return {"op": op, "axis": axis, "keepdims": keepdims, "correction": correction}
-
     if op == "mean_variance":
         pair = (None, None) if out is None else tuple(out)
         if len(pair) != 2:
             raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
-        return _MOMENTS((x, *pair), options, (), stream, named)
-    return _REDUCE((x, out), options, (), stream, named)[0]
+        return _MOMENTS((x, *pair), options, (), stream)
+    return _REDUCE((x, out), options, (), stream)[0]
 
 
-_CONV2D = Operator("conv2d", ("x", "w", "bias", "residual"), ("out",), ("alpha", "beta", "gamma"))
+_CONV2D = Operator(
+    "conv2d", ("x", "w", "bias", "residual"), ("out",), ("alpha", "beta", "gamma"),
+    ("filter_shape", "stride", "padding", "dilation", "groups", "activation", "output", "layout", "scaled", "bias_scaled",
+     "residual_scaled"),
+)  # fmt: skip
 
 
 def conv2d(
@@ -144,16 +144,8 @@ def conv2d(
         weights.shape, _pair(stride), _pair(padding), _pair(dilation), groups, _hashable(activation), output, layout,
         alpha != 1, beta != 1, gamma != 1,
     )  # fmt: skip
-    names = (
-        "filter_shape", "stride", "padding", "dilation", "groups", "activation", "output", "layout", "scaled", "bias_scaled",
-        "residual_scaled",
-    )  # fmt: skip
     numbers = (_number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma))
-
-    def named() -> dict[str, Any]:
-        return dict(zip(names, options, strict=True))
-
-    return _CONV2D((x, weights, bias, residual, out), options, numbers, stream, named)[0]
+    return _CONV2D((x, weights, bias, residual, out), options, numbers, stream)[0]
 
 
 _compiling: Any = None

@@ -24,22 +24,21 @@ if TYPE_CHECKING:
 CACHED_CALLS = 8192
 """Combinations of layouts and options that an operation remembers what to launch for."""
 
-Named = Callable[[], dict[str, Any]]
-"""Gives the options of a call by name, as ``Family.interpret`` takes them."""
-
 
 class Call:
     """What every call with the same layouts and options has in common."""
 
-    __slots__ = ("choice", "interpretation", "kernel", "orders", "quick", "results", "spans")
+    __slots__ = ("apart", "choice", "interpretation", "kernel", "orders", "quick", "spans", "templates")
 
     def __init__(self, choice: Choice, interpretation: Interpretation, kernel: Kernel, spans: tuple[tuple[int, int], ...]) -> None:
         self.choice = choice
         self.interpretation = interpretation
         self.kernel = kernel
         self.spans = spans
-        self.results: tuple[tuple[tuple[int, ...], Any, Any], ...] = ()
-        """Shape, type and device of each result, as the library wants them."""
+        self.templates: tuple[Any, ...] = ()
+        """A tensor like each result, of one element: the fastest that torch makes another from."""
+        self.apart: list[int] = []
+        """Addresses of arrays that were found not to overlap."""
         self.quick: Callable[..., None] | None = None
         option = choice.chosen
         self.orders = family(choice.request.kind).operand_orders(option.plan)
@@ -48,10 +47,13 @@ class Call:
 class Operator:
     """One operation on arrays of any library."""
 
-    def __init__(self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str]) -> None:
-        """``operands`` and ``results``: names of the arrays, in the order in which calls pass them; ``numbers``: those of the numbers."""
+    def __init__(
+        self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str], options: Sequence[str]
+    ) -> None:
+        """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
+        as ``Family.interpret`` takes them."""
         self.name = name
-        self.operands, self.results, self.numbers = tuple(operands), tuple(results), tuple(numbers)
+        self.operands, self.results, self.numbers, self.options = tuple(operands), tuple(results), tuple(numbers), tuple(options)
         self._arrays = (*self.operands, *self.results)
         self._calls: dict[Any, Call] = {}
         self._given = len(self.operands)
@@ -61,21 +63,21 @@ class Operator:
         """The family whose instances do it."""
         return _family(self.name)
 
-    def __call__(
-        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, named: Named
-    ) -> tuple[Any, ...]:
-        """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable;
-        ``named``: the same for ``Family.interpret``. Raises ``LaunchError``."""
+    def __call__(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
+        """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable.
+        Raises ``LaunchError``."""
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(arrays[0], torch.Tensor) and arrays[0].is_cuda:
-            return self._on_torch(torch, arrays, options, numbers, stream, named)
-        return self._on_others(arrays, options, numbers, stream, named)
+            return self._on_torch(torch, arrays, options, numbers, stream)
+        return self._on_others(arrays, options, numbers, stream)
 
     def _on_torch(
-        self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, named: Named
+        self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
     ) -> tuple[Any, ...]:
+        # Every microsecond here is one of each call: attributes are read once, and nothing is made that is not needed.
         parts: list[Any] = [options]
         pointers: list[int] = []
+        differentiable = False
         for array in arrays:
             if array is None:
                 parts.append(None)
@@ -88,16 +90,16 @@ class Operator:
             try:
                 pointer = array.data_ptr()
                 parts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer & 15, array.is_neg()))
+                differentiable |= array.requires_grad
             except (AttributeError, RuntimeError):
-                return self._on_others(arrays, options, numbers, stream, named)
-            if array.requires_grad and torch.is_grad_enabled():
-                raise LaunchError(f"{self.name}: an array requires gradients, which no kernel records; pass its detach()")
+                return self._on_others(arrays, options, numbers, stream)
             pointers.append(pointer)
+        if differentiable and torch.is_grad_enabled():
+            raise LaunchError(f"{self.name}: an array requires gradients, which no kernel records; pass its detach()")
         key = tuple(parts)
         call = self._known(key)
-        device = arrays[0].get_device()
         if call is None:
-            call = self._prepare(arrays, named())
+            call = self._prepare(arrays, options)
             self._prepare_quick(call, arrays[0], torch)
             self._remember(key, call)
         given = self._given
@@ -107,23 +109,24 @@ class Operator:
                     pointers[index] = arrays[index].ordered(call.orders[name]).data_ptr()
         results = arrays[given:]
         if results[0] is None or results[-1] is None:
-            results = tuple([torch.empty(shape, dtype=kind, device=where) for shape, kind, where in call.results])
+            results = tuple([torch.empty_like(like, memory_format=torch.contiguous_format) for like in call.templates])
             pointers[given:] = [result.data_ptr() for result in results]
-        else:
+        elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
-        handle = (_current_stream(torch)(device) or LEGACY_STREAM) if stream is None else stream_handle(stream)
+            call.apart = pointers
+        handle = (_current_stream(torch)(parts[1][3]) or LEGACY_STREAM) if stream is None else stream_handle(stream)
         call.quick(handle, *pointers, *numbers)  # type: ignore[misc]
         return results
 
     def _on_others(
-        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, named: Named
+        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
     ) -> tuple[Any, ...]:
         handle = None if stream is None else stream_handle(stream)
         views = self._views(arrays, handle)
         key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
         call = self._known(key)
         if call is None:
-            call = self._prepare(arrays, named())
+            call = self._prepare(arrays, options)
             self._remember(key, call)
         if call.orders:
             named_arrays = zip(self._arrays, arrays, strict=True)
@@ -148,12 +151,12 @@ class Operator:
             raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")
         return tuple(found)
 
-    def _prepare(self, arrays: Sequence[Any], options: dict[str, Any]) -> Call:
+    def _prepare(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> Call:
         """Understands the arguments, chooses an instance and compiles it."""
         views = dict(zip(self._arrays, self._views(arrays, None), strict=True))
         layouts = {name: layout_of(view) for name, view in views.items() if view is not None}
         found = self.family
-        interpretation = found.interpret(layouts, options)
+        interpretation = found.interpret(layouts, dict(zip(self.options, options, strict=True)))
         device = next(view.device for view in views.values() if view is not None)
         chip = host_device() if isinstance(device, str) else gpu_device(device[1])
         choice = choose(interpretation.request, chip)
@@ -205,9 +208,10 @@ class Operator:
             loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources,
             _kept_memory(torch, ordinal), _captured_memory(torch, ordinal),
         )  # fmt: skip
-        call.results = tuple(
-            (result.shape, torch.bool if result.truth else getattr(torch, NAMES[result.type]), like.device)
-            for result in call.interpretation.results
+        results = call.interpretation.results
+        types = [torch.bool if result.truth else getattr(torch, NAMES[result.type]) for result in results]
+        call.templates = tuple(
+            torch.empty((), dtype=kind, device=like.device).expand(result.shape) for kind, result in zip(types, results, strict=True)
         )
 
     def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: Sequence[int]) -> None:

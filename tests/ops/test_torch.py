@@ -229,11 +229,11 @@ def test_gpu_a_call_costs_less_than_10_microseconds_of_the_host():
 
     a, b = torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda")
     best = float("inf")
-    for _ in range(20):
+    for _ in range(100):  # other processes may disturb most of the rounds
         torch.cuda.synchronize()
         started = time.perf_counter()
-        for _ in range(100):
+        for _ in range(50):
             ops.matmul(a, b)
-        best = min(best, (time.perf_counter() - started) / 100)
+        best = min(best, (time.perf_counter() - started) / 50)
     torch.cuda.synchronize()
     assert best < 10e-6
