@@ -119,7 +119,11 @@ def benchmark(
     _require_same_arrays(candidates)
     device = gpu(ordinal)
     clocks = ClockReader(device.pci_bus_id)
-    values = candidates[0].plan.sequence.default_scalars | dict(scalars or {})
+    defaults = [candidate.plan.sequence.default_scalars for candidate in candidates]
+    values = {name: value for each in defaults for name, value in each.items()} | dict(scalars or {})
+    known = {scalar.name for candidate in candidates for scalar in candidate.plan.sequence.scalars}
+    if unknown := sorted(set(values) - known):
+        raise LaunchError(f"no candidate has a scalar argument {unknown[0]}; there are {', '.join(sorted(known)) or 'none'}")
     with ExitStack() as cleanup:
         cleanup.enter_context(current_device(ordinal))
         run = Contest(cleanup, candidates, dict(problem), values, ordinal, 0 if l2_resident else 2 * device.l2_bytes)

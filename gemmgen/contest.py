@@ -68,7 +68,7 @@ class Contest:
     ) -> None:
         self.notes: list[str] = []
         self.contestants: list[Contestant] = []
-        self._cleanup, self._problem, self._scalars, self._ordinal = cleanup, problem, scalars, ordinal
+        self._cleanup, self._problem, self._scalars, self._ordinal = cleanup, problem, dict(scalars), ordinal
         self._plan = candidates[0].plan
         self._family = family_of(self._plan.spec)
         self._calls: list[tuple[Candidate, PreparedCall, dict[str, int]]] = []
@@ -76,7 +76,8 @@ class Contest:
         self.rotation: Rotation = Rotation(cleanup, self._plan.sequence.arrays, problem, ordinal, rotate_bytes)
         for candidate in candidates:
             sequence = candidate.plan.sequence
-            self._scalars = bind(sequence, self.rotation.views(0), {**scalars, **problem}).scalars
+            own = {scalar.name: scalars[scalar.name] for scalar in sequence.scalars if scalar.name in scalars}
+            self._scalars |= bind(sequence, self.rotation.views(0), {**own, **problem}).scalars
             loaded = LoadedBinary(candidate.binary.cubin, candidate.binary.architecture, ordinal)
             cleanup.callback(loaded.unload)
             prepared = PreparedCall(loaded, sequence, problem)
