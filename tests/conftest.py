@@ -16,3 +16,9 @@ SHIPPED = sorted(shipped_specs().values())
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests neither use nor change the cache of the person who runs them."""
     os.environ["GEMMGEN_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as their content, whatever the terminal of the person who runs the tests."""
+    monkeypatch.delenv("COLUMNS", raising=False)

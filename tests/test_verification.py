@@ -12,7 +12,7 @@ from gemmgen.api import COMPILE_OPTIONS
 from gemmgen.compiler import compile_source
 from gemmgen.emulation import EmulatorBackend
 from gemmgen.families.base import Expected
-from gemmgen.verification import VerificationReport, _compare, verify_binary
+from gemmgen.verification import VerificationReport, compare_elements, verify_binary
 
 SMALL: dict[str, Any] = {
     "kind": "gemm",
@@ -92,17 +92,17 @@ def test_no_case_at_all_is_no_success() -> None:
     ],
 )
 def test_comparison(got: float, value: float, bound: float, passes: bool) -> None:
-    _, failure = _compare("C", np.array([got]), Expected(np.array([value]), np.array([bound])))
+    _, failure = compare_elements("C", np.array([got]), Expected(np.array([value]), np.array([bound])))
     assert (not failure) == passes
 
 
 @pytest.mark.parametrize(("got", "wrong"), [(2**53 + 1, False), (2**53, True)])
 def test_integers_are_compared_as_integers(got: int, wrong: bool) -> None:
-    _, failure = _compare("Y", np.array([got]), Expected(np.array([2**53 + 1])))
+    _, failure = compare_elements("Y", np.array([got]), Expected(np.array([2**53 + 1])))
     assert bool(failure) == wrong
     assert not wrong or failure.startswith("Y[0] is 9007199254740992, expected 9007199254740993 exactly")
 
 
 @pytest.mark.parametrize(("got", "signed", "wrong"), [(-0.0, True, True), (-0.0, False, False), (0.0, True, False)])
 def test_the_sign_of_zero_counts_where_it_is_asked_for(got: float, signed: bool, wrong: bool) -> None:
-    assert bool(_compare("Y", np.array([got]), Expected(np.array([0.0]), signed_zeros=signed))[1]) == wrong
+    assert bool(compare_elements("Y", np.array([got]), Expected(np.array([0.0]), signed_zeros=signed))[1]) == wrong
