@@ -21,7 +21,7 @@ def reduction_work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Wor
     size = BYTES[plan.arithmetic.stored]
     results = problem.get("outer", 1) * problem.get("inner", 1)
     elements = float(problem["reduced"] * results)
-    tile = _tile(plan)
+    tile = _tile(plan, results)
     stored = BYTES[plan.arithmetic.output] * results / max(blocks, 1) + plan.arithmetic.state_bytes
     # A warp's loads that do not fill their sectors cost whole ones.
     contiguous = _contiguous(plan, problem)
@@ -56,12 +56,14 @@ def reduction_work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Wor
     return tuple(work)
 
 
-def _tile(plan: ReductionPlan) -> float:
-    rows = plan.layout.rows if isinstance(plan.layout, LaneLayout) else 1
+def _tile(plan: ReductionPlan, results: int) -> float:
+    """Elements that a block's loads bring at a time."""
     per_thread = plan.vector * plan.unroll
+    if isinstance(plan.layout, LaneLayout):  # lanes whose row does not exist load nothing
+        return float(plan.layout.lanes * per_thread * min(plan.layout.rows_per_block, max(results, 1)))
     if isinstance(plan.layout, BlockLayout):
         per_thread = {"one": 1, "pair": 2}.get(plan.layout.loads, per_thread)
-    return float(plan.threads * per_thread * rows)
+    return float(plan.threads * per_thread)
 
 
 def _contiguous(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
