@@ -17,7 +17,7 @@ class BasicBlock:
     """Instructions that run one after another. The terminator, if any, decides where the lanes go next.
 
     `synchronizing`: the first instruction makes lanes of a warp wait for each other. `polling`: it lies on a cycle and
-    reads memory in a way that another thread's write can end the cycle.
+    reads memory in a way that another thread's write can end the cycle. `spins`: it lies on a cycle with a polling one.
     """
 
     index: int
@@ -26,6 +26,7 @@ class BasicBlock:
     targets: tuple[int, ...]
     synchronizing: bool
     polling: bool
+    spins: bool
 
 
 def cut(
@@ -55,13 +56,21 @@ def cut(
         falls = terminator is None or terminator.guard is not None or terminator.opcode in _BARRIERS
         pieces.append((inner, terminator, targets))
         successors.append((*targets, block + 1) if falls and block + 1 < len(ordered) else targets)
-    cyclic = _blocks_on_cycles(successors)
+    cycles = _cycles(successors)
+    polling = [cycle >= 0 and polls(inner) is not None for cycle, (inner, _, _) in zip(cycles, pieces, strict=True)]
+    spinning = {cycle for cycle, polled in zip(cycles, polling, strict=True) if polled}
     blocks = []
     for block, (inner, terminator, targets) in enumerate(pieces):
         synchronizing = bool(inner) and is_warp_synchronous(inner[0])
-        polling = cyclic[block] and any(_can_observe_others(instruction) for instruction in inner)
-        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, polling))
+        blocks.append(
+            BasicBlock(block, inner, terminator, targets, synchronizing, polling[block], cycles[block] in spinning)
+        )
     return tuple(blocks)
+
+
+def polls(body: Sequence[Instruction]) -> Instruction | None:
+    """The first instruction that can see what other threads do."""
+    return next((instruction for instruction in body if _can_observe_others(instruction)), None)
 
 
 def is_warp_synchronous(instruction: Instruction) -> bool:
@@ -85,11 +94,11 @@ def _can_observe_others(instruction: Instruction) -> bool:
     return instruction.opcode == "ld" and any(instruction.has(word) for word in ("volatile", "relaxed", "acquire", "mmio"))
 
 
-def _blocks_on_cycles(successors: list[tuple[int, ...]]) -> list[bool]:
-    """Which blocks lie on a cycle, by strongly connected components (Tarjan's algorithm, iterative)."""
+def _cycles(successors: list[tuple[int, ...]]) -> list[int]:
+    """The strongly connected component of each block that lies on a cycle, as a number (Tarjan's algorithm, iterative); else -1."""
     count = len(successors)
     order, low, on_stack = [-1] * count, [0] * count, [False] * count
-    result = [False] * count
+    result = [-1] * count
     stack: list[int] = []
     counter = 0
     for root in range(count):
@@ -123,9 +132,9 @@ def _blocks_on_cycles(successors: list[tuple[int, ...]]) -> list[bool]:
                     component.append(member)
                     if member == block:
                         break
-                cyclic = len(component) > 1 or block in successors[block]
-                for member in component:
-                    result[member] = cyclic
+                if len(component) > 1 or block in successors[block]:
+                    for member in component:
+                        result[member] = block
             if work:
                 parent = work[-1][0]
                 low[parent] = min(low[parent], low[block])

@@ -14,7 +14,7 @@ import numpy as np
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
-from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import value_at
@@ -47,6 +47,14 @@ class LaneState:
         self.arrived.clear()
         self.expected.clear()
         self.any_waiting = False
+
+    def restart(self, geometry: Geometry, places: np.ndarray) -> None:
+        """The lanes of the blocks at these places at the first block; the others stay where they are."""
+        lanes = geometry.lanes_at(places)
+        self.key[lanes] = np.where(geometry.padding[lanes], EXITED, 0)
+        for counts in (self.arrived, self.expected):
+            for key in [key for key in counts if key[0] in places]:
+                del counts[key]
 
 
 class Control:

@@ -1,4 +1,4 @@
-"""Which lane is which thread: lanes are the threads of a wave's blocks, in order, padded to whole warps."""
+"""Which lane is which thread: lanes are the threads of the blocks that run, place by place, padded to whole warps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Lanes = np.ndarray
 
 
 class Geometry:
-    """The lanes of one wave: `blocks` consecutive blocks of the grid, beginning at `first_block`."""
+    """The lanes of one wave: places for `blocks` blocks. `numbers` says which block of the grid is at each place."""
 
     def __init__(self, block_dim: Dim3, blocks: int) -> None:
         self.block_dim = block_dim
@@ -20,12 +20,22 @@ class Geometry:
         self.warps_per_block = -(-self.threads // WARP)
         self.stride = self.warps_per_block * WARP
         self.lanes = blocks * self.stride
-        self.first_block = 0
+        self.numbers = np.arange(blocks)
         self.grid_dim: Dim3 = (1, 1, 1)
         everyone = np.arange(self.lanes)
         self.block_of_lane = everyone // self.stride
         self.thread_of_lane = everyone % self.stride
         self.padding = self.thread_of_lane >= self.threads
+
+    def lanes_at(self, places: np.ndarray) -> Lanes:
+        """The lanes of the blocks at these places, padding included."""
+        lanes: np.ndarray = (places[:, None] * self.stride + np.arange(self.stride)).ravel()
+        return lanes
+
+    def threads_of_grid(self, lanes: Lanes) -> np.ndarray:
+        """The number that each lane's thread has in the grid; blocks follow each other, padded to whole warps."""
+        threads: np.ndarray = self.numbers[lanes // self.stride] * self.stride + lanes % self.stride
+        return threads
 
     def thread_index(self, axis: int) -> np.ndarray:
         """%tid along an axis, for every lane."""
@@ -36,15 +46,15 @@ class Geometry:
     def block_index(self, axis: int) -> np.ndarray:
         """%ctaid along an axis, for every lane."""
         x, y, _ = self.grid_dim
-        block = self.block_of_lane + self.first_block
+        block = self.numbers[self.block_of_lane]
         return (block % x, block // x % y, block // (x * y))[axis].astype(np.uint32)
 
     def describe_lane(self, lane: int) -> str:
         """`thread (3,0,0) of block (1,0,0)`."""
-        return self.describe_thread(int(lane) + self.first_block * self.stride)
+        return self.describe_thread(int(self.threads_of_grid(np.array(lane))))
 
     def describe_thread(self, number: int) -> str:
-        """`describe_lane` for a thread of the grid; blocks follow each other, padded to whole warps."""
+        """`describe_lane` for a thread of the grid, by its number there."""
         x, y, _ = self.block_dim
         thread, block = number % self.stride, number // self.stride
         gx, gy, _ = self.grid_dim

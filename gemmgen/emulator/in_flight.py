@@ -61,11 +61,21 @@ class InFlight:
         self._marks = {width: marks.view(f"u{width // WORD_BYTES}") for width in (4, 8, 16)}
         self._marked_by = np.zeros(words, np.int32)
 
-    def clear(self) -> None:
-        """Forgets everything: new lanes, new memory."""
-        self.copies.clear()
-        self.committed.fill(0)
-        self._marks[WORD_BYTES].fill(0)
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Forgets what lanes (None: all) have started: new lanes, new memory."""
+        if lanes is None:
+            self.copies.clear()
+            self.committed.fill(0)
+            self._marks[WORD_BYTES].fill(0)
+            return
+        self.committed[lanes] = 0
+        remaining = []
+        for copy in self.copies:
+            gone = np.isin(np.arange(len(copy.index)) if copy.lanes is None else copy.lanes, lanes)
+            self._marks[copy.access.width][copy.index[gone]] = 0
+            if not gone.all():
+                remaining.append(copy.part(~gone))
+        self.copies[:] = remaining
 
     # -- what lanes do -----------------------------------------------------------------------------------------
 

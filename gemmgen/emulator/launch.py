@@ -41,6 +41,7 @@ class LaunchResult:
     steps: int
     """Basic blocks executed, over all waves."""
     waves: int
+    """How many times blocks were started together."""
 
     @property
     def total_instructions(self) -> int:
@@ -136,8 +137,7 @@ def _launch(
             finally:
                 machine.spaces.global_.release()
             counts += machine.take_counts()
-            first += count
-            waves += 1
+            first, waves = machine.next_block, waves + machine.starts
         if detector is not None:
             memory.note_written(detector.written)
             if detector.findings:

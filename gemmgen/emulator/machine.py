@@ -1,4 +1,8 @@
-"""Runs a program for one wave of blocks: picks lanes, executes basic blocks, follows branches."""
+"""Runs a program for a wave of blocks: picks lanes, executes basic blocks, follows branches.
+
+Blocks of a wave that have ended give their places to the next blocks of the grid when those that are left only poll memory:
+they may be waiting for one that has not started.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,14 @@ from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.specials import SpecialRegisters
+from gemmgen.emulator.standstill import Watch
 
 
 class RegisterTracker(Protocol):
     """Follows what registers hold beside their values; bound to instructions as they are."""
 
-    def clear(self) -> None:
-        """Fresh lanes begin."""
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh lanes (None: all) begin."""
 
     def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
         """The operation of these instructions, with a look at their registers before it."""
@@ -83,6 +88,10 @@ class Machine:
         self.executions = [0] * len(program.blocks)
         self.fuse = True
         self.tracker: RegisterTracker | None = None
+        self.next_block = 0
+        """The first block of the grid that has not started."""
+        self.starts = 0
+        """How many times blocks of this wave were started together."""
 
     # -- binding -----------------------------------------------------------------------------------------------
 
@@ -114,7 +123,10 @@ class Machine:
 
     def start_wave(self, first_block: int, grid_dim: Dim3, observers: Sequence[Observer]) -> None:
         """Fresh lanes for the blocks from `first_block` on."""
-        self.geometry.first_block, self.geometry.grid_dim = first_block, grid_dim
+        self.next_block = first_block + self.geometry.blocks
+        self.geometry.numbers[:] = np.arange(first_block, self.next_block)
+        self.geometry.grid_dim = grid_dim
+        self.starts = 1
         self.spaces.watch(observers)
         self.executions[:] = [0] * len(self.executions)
         self.registers.clear()
@@ -127,14 +139,50 @@ class Machine:
         for observer in observers:
             observer.wave_started(self.geometry, self.spaces)
 
+    @property
+    def blocks_left(self) -> int:
+        """How many blocks of the grid have not started."""
+        x, y, z = self.geometry.grid_dim
+        return x * y * z - self.next_block
+
+    def start_more(self) -> bool:
+        """Puts the next blocks of the grid at the places of blocks that have ended; False if there are none."""
+        if not self.blocks_left:
+            return False
+        geometry = self.geometry
+        ended = (self.state.key.reshape(geometry.blocks, geometry.stride) == EXITED).all(axis=1)
+        places = np.flatnonzero(ended)[: self.blocks_left]
+        if not len(places):
+            return False
+        geometry.numbers[places] = np.arange(self.next_block, self.next_block + len(places))
+        self.next_block += len(places)
+        self.starts += 1
+        lanes = geometry.lanes_at(places)
+        self.registers.clear(lanes)
+        self.spaces.shared.clear(lanes)
+        self.spaces.local.clear(lanes)
+        self.specials.refresh()
+        self.state.restart(geometry, places)
+        if self.tracker is not None:
+            self.tracker.clear(lanes)
+        for observer in self.spaces.shared.observers:
+            observer.blocks_replaced(places)
+        return True
+
     def run(self, schedule: Schedule, step_limit: int) -> int:
         """Runs the wave to its end; returns the number of steps (block executions) taken."""
         state, total = self.state, self.geometry.lanes
         key, bound_blocks, executions = state.key, self.bound, self.executions
         schedule.start(total)
         observers = self.spaces.shared.observers
-        steps = 0
+        watch = Watch(self)
+        steps = moved = 0
         while True:
+            if steps >= watch.attention:
+                if watch.attend(steps, moved):
+                    schedule.start(total)
+                    moved = steps
+                observers = self.spaces.shared.observers
             turn = schedule.pick(key)
             if turn is None:
                 if int(key.max()) == EXITED and not (key < EXITED).any():
@@ -151,6 +199,8 @@ class Machine:
                     if met is not lanes:
                         lanes = met
                 steps += 1
+                if not bound.block.spins:
+                    moved = steps
                 if steps > step_limit:
                     self._give_up(bound, lanes, steps)
                 for observer in observers:
@@ -170,10 +220,14 @@ class Machine:
                     number = bound.finish(lanes)
                 except MISUSE as error:
                     raise misunderstood(bound.at[position], error) from error
+                stay = number < until
+                if lanes is not None and (bound.block.polling or (stay and number != AGAIN)):
+                    # A poll counts even where it ends the turn anyway: those behind the loop would starve.
+                    stay = schedule.keep(bound.block.polling) and stay
                 if number == AGAIN:
                     break
-                if lanes is not None and (number >= until or not schedule.keep(bound.block.polling)):
-                    key[lanes] = number
+                if not stay or steps >= watch.attention:
+                    key[... if lanes is None else lanes] = number
                     break
 
     def _meet(self, bound: BoundBlock, lanes: Lanes | None) -> Lanes | None:

@@ -50,6 +50,9 @@ class Observer:
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         """A wave of blocks begins with fresh shared and local memory."""
 
+    def blocks_replaced(self, places: np.ndarray) -> None:
+        """Other blocks have begun at these places of the wave, where blocks had ended, with fresh shared and local memory."""
+
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """Lanes (None: all) are about to access addresses that passed the checks. Called before data moves."""
 
@@ -249,11 +252,14 @@ class BankedSpace(Space):
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
 
-    def clear(self) -> None:
-        """Fresh memory holds a pattern that is NaN as a float and -1 as an integer."""
-        self.data.fill(0xFF)
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh memory for lanes (None: all), whole blocks: a pattern that is NaN as a float and -1 as an integer."""
+        if lanes is None:
+            self.data.fill(0xFF)
+        else:
+            self.data.reshape(-1, self.stride)[np.unique(self._base[lanes]) // self.stride] = 0xFF
         if self.in_flight is not None:
-            self.in_flight.clear()
+            self.in_flight.clear(lanes)
 
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         index = self.resolve(access, lanes, addresses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.program import Program, register_class
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Register
 
@@ -34,11 +35,12 @@ class RegisterFile:
             for row, register in enumerate(group):
                 self._rows[register.name] = (name, row * width)
 
-    def clear(self) -> None:
-        """All registers zero, so that a register nobody wrote reads the same every time."""
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """All registers of lanes (None: all) zero, so that a register nobody wrote reads the same every time."""
+        chosen = slice(None) if lanes is None else lanes
         for array in self.arrays.values():
-            array.fill(0)
-        self.carry.fill(False)
+            array[..., chosen] = 0
+        self.carry[chosen] = False
 
     @staticmethod
     def bytes_per_lane(program: Program) -> int:

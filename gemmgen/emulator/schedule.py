@@ -32,7 +32,7 @@ class Schedule(Protocol):
         """The next lanes to run; None if no lane is runnable."""
 
     def keep(self, polling: bool) -> bool:
-        """Asked after each block that a part of the lanes executed while others could run: False ends the turn."""
+        """Asked after each block that a part of the lanes executed, if it polls or the turn could go on: False ends the turn."""
 
 
 class MinimumBlock:

@@ -15,7 +15,7 @@ _CLOCKS: dict[str, type[np.unsignedinteger[Any]]] = {
 
 
 class SpecialRegisters:
-    """Rows of special registers, made when first read and refreshed for each wave."""
+    """Rows of special registers, made when first read and refreshed when blocks start."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
@@ -25,7 +25,7 @@ class SpecialRegisters:
         self._time = 0
 
     def refresh(self) -> None:
-        """Recomputes the rows that depend on the wave."""
+        """Recomputes the rows, which depend on the blocks that run."""
         for name, row in self._rows.items():
             row[:] = self._values(name)
 
@@ -91,7 +91,7 @@ class SpecialRegisters:
             case "%lanemask_ge":
                 return (~((one << lane) - one)).astype(np.uint32)
             case "%smid":
-                return ((geometry.block_of_lane + geometry.first_block) % 132).astype(np.uint32)
+                return (geometry.numbers[geometry.block_of_lane] % 132).astype(np.uint32)
             case "%nsmid":
                 return np.uint32(132)
             case "%cluster_ctarank":

@@ -88,6 +88,21 @@ class HazardDetector(Observer):
             "local": np.arange(geometry.lanes) * spaces.local.stride,
         }
 
+    def blocks_replaced(self, places: np.ndarray) -> None:
+        assert self._shared is not None and self._local is not None
+        # What is remembered of the former blocks names lanes: it must be settled before these become other threads.
+        self._global.settle()
+        local_stride = self.geometry.stride * self.machine.spaces.local.stride
+        for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+            first, stop = int(run[0]), int(run[-1]) + 1
+            part = self._granules_of("shared", first * self._stride, stop * self._stride)
+            self._shared.forget(part)
+            self._shared.state[part] = UNWRITTEN | WATCHED
+            self._local.state[self._granules_of("local", first * local_stride, stop * local_stride)] = UNWRITTEN
+        replaced = np.zeros(self.geometry.blocks, np.bool_)
+        replaced[places] = True
+        self.order.blocks_replaced(places, lambda place: place < 0 and bool(replaced[(-1 - place) // self._stride]))
+
     def _banked(self, old: Shadow | None, space: Space, private: bool) -> Shadow:
         size = len(space.data)
         if old is None or old.count * old.granule != size:

@@ -20,7 +20,7 @@ would contradict what was read. Fences of other strengths are treated alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Level:
         """The knowledge that a location's present value carries, as the number of a clock."""
 
     def start(self, lanes: int) -> None:
-        """Fresh lanes; locations keep what they carry."""
+        """Fresh lanes; locations keep what they carry until it is forgotten."""
         self.fence_time = np.zeros(lanes, np.int32)
         self.fence_base = np.zeros(lanes, np.int32)
         self.fence_known = np.zeros(lanes, np.int32)
@@ -46,6 +46,17 @@ class Level:
         self.pending = np.zeros(lanes, np.int32)
         self.fenced = False
         self.observed = False
+
+    def restart(self, lanes: Lanes, places: Callable[[int], bool]) -> None:
+        """Some lanes are fresh; the locations that `places` chooses are new memory and carry nothing."""
+        for values in (self.fence_time, self.fence_base, self.fence_known, self.released, self.pending):
+            values[lanes] = 0
+        self.forget(places)
+
+    def forget(self, places: Callable[[int], bool]) -> None:
+        """Locations that `places` chooses carry nothing."""
+        for key in [key for key in self.carried if places(key[0] if isinstance(key, tuple) else key)]:
+            del self.carried[key]
 
     def join(self, lanes: Lanes, block: int, whole_block: bool, threads: np.ndarray) -> None:
         """Lanes met at a barrier: what one has fenced or observed, all have. `threads` are the lanes' thread numbers."""
@@ -93,16 +104,30 @@ class Order:
         """Fresh lanes, in blocks that nothing has ordered yet."""
         self.geometry = geometry
         lanes = geometry.lanes
-        self.first_thread = geometry.first_block * geometry.stride
-        self.threads = np.arange(lanes) + self.first_thread
+        self.threads = geometry.threads_of_grid(np.arange(lanes))
         self.base = np.full(lanes, self.time - 1, np.int32)
         self.known = np.zeros(lanes, np.int32)
         self.knows = False
         self.group = geometry.stride if self.parts_of_blocks else WARP
         self.matrix: np.ndarray | None = None
         self.arrivals: dict[tuple[int, int], list[tuple[Lanes, np.ndarray]]] = {}
-        self.device.start(lanes)
-        self.block.start(lanes)
+        for level in (self.device, self.block):
+            level.start(lanes)
+            level.forget(lambda place: place < 0)
+        self.time += 1
+
+    def blocks_replaced(self, places: np.ndarray, shared: Callable[[int], bool]) -> None:
+        """Other blocks, fresh as those of a new wave, are at these places; `shared` tells locations in their shared memory."""
+        lanes = self.geometry.lanes_at(places)
+        self.threads[lanes] = self.geometry.threads_of_grid(lanes)
+        self.base[lanes] = self.time - 1
+        self.known[lanes] = NOTHING
+        if self.matrix is not None:
+            self.matrix.reshape(-1, self.group)[lanes] = 0
+        for key in [key for key in self.arrivals if key[0] in places]:
+            del self.arrivals[key]
+        for level in (self.device, self.block):
+            level.restart(lanes, shared)
         self.time += 1
 
     # -- the question ------------------------------------------------------------------------------------------

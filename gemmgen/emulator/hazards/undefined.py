@@ -138,10 +138,10 @@ class UndefinedRegisters:
         self.bits = {name: np.ones(lanes, np.bool_) for name in names}
         self.report: Report = lambda instruction, lanes, register, use, other: None
 
-    def clear(self) -> None:
-        """Fresh lanes: no register holds a value."""
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh lanes (None: all): no register holds a value."""
         for bits in self.bits.values():
-            bits.fill(True)
+            bits[... if lanes is None else lanes] = True
 
     def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
         """The operation of these instructions, with the bits kept up."""

@@ -1,0 +1,169 @@
+"""Kernels in which nothing happens any more: every thread that can run goes round and round, polling memory.
+
+Two things follow from that. Blocks that have not started may be what the others wait for, so they are started wherever blocks
+have ended: no proof is needed for that, since hardware would have started them anyway. If there are none, or no places for them,
+the kernel never ends. That is an error, and must be certain: a lane that comes to a place where it has been, with the same
+registers, will come there for ever, if no memory has changed in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gemmgen.emulator.blocks import BasicBlock, polls
+from gemmgen.emulator.errors import Deadlock
+from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.memory import GLOBAL_BASE, UNIT_BYTES, Access, BankedSpace, Observer, Space
+from gemmgen.emulator.ptx.syntax import Instruction, registers_of
+from gemmgen.emulator.schedule import BLOCKED
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.machine import Machine
+
+_SOON = 256
+"""Steps (basic blocks) in a row that only spin after which more blocks are started: several turns of a schedule's patience."""
+_FIRST_PROBE = 1024
+_GROWTH = 4
+"""A probe that finds the lanes moving puts off the next one by this factor, so that all probes together cost little."""
+_NEVER = 1 << 62
+
+
+class Watch:
+    """Decides what to do about a wave whose lanes only spin."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.attention = _SOON if machine.program.polls else _NEVER
+        """The step at which `attend` is to be called."""
+        self._probe: Probe | None = None
+        self._probe_after = _FIRST_PROBE
+        self._probe_until = 0
+
+    def attend(self, steps: int, moved: int) -> bool:
+        """After so many steps, the last of which that did not spin was `moved`: starts the next blocks of the grid (then
+        True), or looks closely whether anything still happens. Raises Deadlock if nothing does."""
+        calm = steps - moved
+        if self._probe is not None and (calm < _SOON or self._probe.refuted or steps >= self._probe_until):
+            if calm >= _SOON:
+                self._probe.judge()
+            self._end_probe()
+        if calm < _SOON:
+            self.attention = moved + _SOON
+            return False
+        self.attention = steps + _SOON
+        if self.machine.start_more():
+            if self._probe is not None:
+                self._end_probe()
+            return True
+        if self._probe is None and calm >= self._probe_after:
+            self._probe = Probe(self.machine)
+            self._probe_until = steps + self._probe_after // 2
+        return False
+
+    def _end_probe(self) -> None:
+        assert self._probe is not None
+        self._probe.leave()
+        self._probe = None
+        self._probe_after *= _GROWTH
+
+
+class Probe(Observer):
+    """Follows every lane until it is back where it was. Watches the wave from its making until `leave`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        lanes = machine.geometry.lanes
+        self.refuted = False
+        """Whether something happens: a lane left its loop, or memory changed."""
+        self._acted = np.zeros(lanes, np.bool_)
+        self._periodic = np.zeros(lanes, np.bool_)
+        self._place = np.full(lanes, -1, np.int32)
+        self._polled = np.full(lanes, -1, np.int32)
+        self._registers = np.zeros(lanes, np.uint64)
+        self._writes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        # Only what the loops mention can change in them.
+        found = {
+            register.name: register
+            for block in machine.program.blocks if block.spins
+            for inst in (*block.body, *([block.terminator] if block.terminator is not None else []))
+            for operand in inst.operands
+            for register in registers_of(operand)
+        }  # fmt: skip
+        arrays = machine.registers.arrays
+        self._rows = [machine.registers.carry]
+        for register in found.values():
+            name, row = machine.registers.place(register)
+            self._rows += [arrays[name][row + part] for part in range(2 if name == "b128" else 1)]
+        self._weights = np.random.default_rng(0).integers(1 << 63, size=len(self._rows), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        self._watched = machine.spaces.shared.observers
+        machine.spaces.watch([*self._watched, self])
+
+    def leave(self) -> None:
+        """Stops watching."""
+        self.machine.spaces.watch(self._watched)
+
+    def block_started(self, block: BasicBlock, lanes: Lanes | None) -> None:
+        if self.refuted:
+            return
+        self._compare_writes()
+        who = np.arange(self.machine.geometry.lanes) if lanes is None else lanes
+        self._acted[who] = True
+        if not block.spins:
+            self.refuted = True
+        if block.polling:
+            self._polled[who] = block.index
+        state = np.zeros(len(who), np.uint64)
+        for row, weight in zip(self._rows, self._weights, strict=True):
+            state += row[who].astype(np.uint64) * weight
+        place = self._place[who]
+        new, back = place < 0, place == block.index
+        same = back & (self._registers[who] == state)
+        self._periodic[who[back]] = same[back]
+        self._place[who[new]] = block.index
+        self._registers[who[new | back]] = state[new | back]
+
+    def barrier_arrived(self, instruction: Instruction, lanes: Lanes, numbers: np.ndarray) -> None:
+        # Arrivals are counted where no register shows it.
+        self.refuted = True
+
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        # It will change memory.
+        self.refuted = True
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if self.refuted or access.kind == "load":
+            return
+        unit = min(access.width, UNIT_BYTES)
+        memory = space.units[unit]
+        if isinstance(space, BankedSpace):
+            first = space.resolve(access, lanes, addresses)
+        else:
+            first = (addresses.astype(np.uint64) - np.uint64(GLOBAL_BASE)).view(np.int64) // unit
+        for piece in range(access.width // unit):
+            index = first + piece
+            self._writes.append((memory, index, memory[index]))
+
+    def _compare_writes(self) -> None:
+        """Whether the last step's writes have changed anything."""
+        for memory, index, before in self._writes:
+            if not np.array_equal(before.view(np.uint8), memory[index].view(np.uint8)):
+                self.refuted = True
+        self._writes.clear()
+
+    def judge(self) -> None:
+        """Raises Deadlock if every lane that ran, or could, goes round and round."""
+        self._compare_writes()
+        key, geometry = self.machine.state.key, self.machine.geometry
+        turning = self._acted | (key < BLOCKED)
+        if self.refuted or not self._periodic[turning].all() or int(self._polled.max()) < 0:
+            return
+        message = "all threads that still run only poll memory, which nothing changes any more"
+        left = self.machine.blocks_left
+        if left:
+            message += f"; {left} of the grid's blocks cannot start, for there is room for {geometry.blocks} and none of these ends"
+        polled = self._polled[self._polled >= 0]
+        block = self.machine.program.blocks[int(polled[0])]
+        here = np.flatnonzero(self._polled == block.index)
+        raise Deadlock(message, instruction=polls(block.body), threads=geometry.describe(here))
