@@ -187,7 +187,7 @@ argmax_bf16_rows_blocks2_128x8x2_sm75_b0cb8c14(
     total = reduce_block(warp_totals, total);
 
     Extremum* const partials = reinterpret_cast<Extremum*>(workspace + (4ll * outer + 15) / 16 * 16);
-if (threadIdx.x == 0)
+    if (threadIdx.x == 0)
         partials[blockIdx.x] = total;
     if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + blockIdx.x / kBlocksPerRow, kBlocksPerRow))
         return;

@@ -135,7 +135,7 @@ rows_1m_rows_blocks8_512x4x4_sm80_5b13852a(
     total = reduce_block(warp_totals, total);
 
     float* const partials = reinterpret_cast<float*>(workspace + (4ll * outer + 15) / 16 * 16);
-if (threadIdx.x == 0)
+    if (threadIdx.x == 0)
         partials[blockIdx.x] = total;
     if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + blockIdx.x / kBlocksPerRow, kBlocksPerRow))
         return;
