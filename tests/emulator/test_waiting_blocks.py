@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
-from gemmgen.emulator.schedule import RandomCrowds
+from gemmgen.emulator.schedule import BLOCKED, RandomCrowds
 
 from .helpers import run_cuda
 
@@ -77,6 +77,33 @@ def test_the_former_block_of_a_place_vouches_for_nothing():
     assert f"thread (0,0,0) of block ({PLACES},0,0)" in caught.value.other_threads
 
 
+@pytest.mark.parametrize(("former", "late", "end"), [
+    ("while (flags[2] == 0) { } __threadfence(); out[0] = data[2];", "out[1] = data[2];", ""),
+    ("data[1] = 1; __threadfence(); __syncthreads();", "", "__threadfence(); out[0] = data[1];"),
+    ("out[0] = data[3];", "data[3] = 1;", ""),
+], ids=["knows", "publishes", "has read"])  # fmt: skip
+def test_what_the_former_block_of_a_place_did_is_not_the_late_ones(former, late, end):
+    """Block 4 comes to the place of block 1: it neither knows what block 1 knew nor publishes what block 1 would have, nor is
+    it the one that read what block 1 read."""
+    source = r"""extern "C" __global__ void heirs(volatile unsigned* flags, int* data, int* out) {
+        int b = blockIdx.x;
+        if (b == 0) { while (flags[4] == 0) { } END }
+        if (b == 1) { FORMER }
+        if (b == 2) { data[2] = 1; __threadfence(); }
+        if (b == 4) { LATE }
+        flags[b] = 1;
+    }"""
+
+    def run(former, late):
+        text = source.replace("FORMER", former).replace("LATE", late).replace("END", end)
+        run_cuda(text, "heirs", 5, 1, [np.zeros(5, np.uint32), np.zeros(5, np.int32), np.zeros(2, np.int32)], hazards=True)
+
+    ordered = "while (flags[1] == 0 || flags[2] == 0) { } __threadfence();"
+    run(former + "__threadfence();", ordered + late + "__threadfence();")
+    with pytest.raises(emulator.GlobalRace):
+        run(former, late)
+
+
 @pytest.mark.parametrize("memory", ["__shared__ int box[32];", "int box[4];", "register"])
 def test_a_late_block_finds_nothing_of_the_former_one(memory):
     """Blocks of the first wave give something a value; later ones read it all the same."""
@@ -106,12 +133,13 @@ def test_a_late_block_finds_nothing_of_the_former_one(memory):
 
 @pytest.mark.parametrize(("leave", "meet"), [
     ('asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(s + t)), "l"(in + t));',
+     'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(s + 32 + t)), "l"(in + t));'
      "s[t] = t; out[b * 32 + t] = s[t];"),
     ('asm volatile("bar.arrive 1, 64;");', 'if (t == 0) asm volatile("bar.sync 1, 32;"); out[b * 32 + t] = t;'),
 ])  # fmt: skip
 def test_what_blocks_left_unfinished_does_not_concern_late_ones(leave, meet):
     source = r"""extern "C" __global__ void unfinished(volatile unsigned* flags, const int* in, int* out) {
-        __shared__ int s[32];
+        __shared__ int s[64];
         int b = blockIdx.x, t = threadIdx.x;
         if (b == 0) { while (flags[gridDim.x - 1] == 0) { } return; }
         if (b < 4) { LEAVE } else { MEET }
@@ -120,6 +148,19 @@ def test_what_blocks_left_unfinished_does_not_concern_late_ones(leave, meet):
     out = np.zeros(7 * 32, np.int32)
     run_cuda(source.replace("if (t == 0) asm", "asm"), "unfinished", 7, 32, [np.zeros(7, np.uint32), np.ones(32, np.int32), out])
     assert out[4 * 32 :].tolist() == 3 * list(range(32))
+
+
+def test_a_register_that_a_late_block_has_not_written_is_zero():
+    source = r"""extern "C" __global__ void inherits(volatile unsigned* flags, int* out) {
+        int held, b = blockIdx.x;
+        if (b < 4) asm volatile("mov.b32 %0, 7;" : "=r"(held));
+        if (b == 0) while (flags[gridDim.x - 1] == 0) { }
+        out[b] = held;
+        flags[b] = 1;
+    }"""
+    out = np.zeros(6, np.int32)
+    run_cuda(source, "inherits", 6, 1, [np.zeros(6, np.uint32), out])
+    assert out.tolist() == [7, 7, 7, 7, 0, 0]
 
 
 def test_special_registers_of_late_blocks():
@@ -188,6 +229,29 @@ def test_a_wait_that_gives_up_is_no_deadlock(patience):
     }""".replace("PATIENCE", patience)
     out = np.zeros(32, np.int32)
     run_cuda(source, "gives_up", 1, 32, [np.zeros(1, np.int32), out])
+    assert out.all()
+
+
+class FirstWarpFirst(emulator.MinimumBlock):
+    """Leaves all warps but the first waiting for a long time."""
+
+    turns = 0
+
+    def pick(self, key):
+        self.turns += 1
+        if self.turns < 5000:
+            key = np.where(np.arange(len(key)) < 32, key, BLOCKED)
+        return super().pick(key)
+
+
+def test_a_thread_that_the_schedule_leaves_waiting_may_still_act():
+    source = r"""extern "C" __global__ void late(volatile int* flag, int* out) {
+        if (blockIdx.x == 0) while (*flag == 0) { }
+        else *flag = 1;
+        out[blockIdx.x] = 1;
+    }"""
+    out = np.zeros(2, np.int32)
+    run_cuda(source, "late", 2, 1, [np.zeros(1, np.int32), out], schedule=FirstWarpFirst())
     assert out.all()
 
 
