@@ -48,8 +48,8 @@ class QuickCall:
         struct or workspace. ``allocate`` makes workspaces, ``capture_allocate`` those of sequences that a graph captures;
         without them, the driver does. Raises ``LaunchError`` if the device cannot launch one of the kernels.
         """
-        self._ordinal = loaded.device.ordinal
-        self._context = int(primary_context(self._ordinal))
+        self.ordinal = loaded.device.ordinal
+        self._context = int(primary_context(self.ordinal))
         self._launches = sequence.resolve(dimensions)
         self._functions = [loaded.function(launch) for launch in self._launches]
         self._dimensions = dict(dimensions)
@@ -60,9 +60,9 @@ class QuickCall:
         self._spaces = spaces
         self.workspace_bytes = sequence.workspace_bytes.evaluate(dimensions) if spaces and self._launches else 0
         self.workspace_zero_bytes = sequence.workspace_zero_bytes.evaluate(dimensions) if self.workspace_bytes else 0
-        self._workspaces = workspaces(self._ordinal) if self.workspace_bytes else None
-        self._allocate = allocate or driver_allocation(self._ordinal)
-        self._capture_allocate = capture_allocate or driver_allocation(self._ordinal)
+        self._workspaces = workspaces(self.ordinal) if self.workspace_bytes else None
+        self._allocate = allocate or driver_allocation(self.ordinal)
+        self._capture_allocate = capture_allocate or driver_allocation(self.ordinal)
         self._raw = raw_functions()
         self._launch = self._raw.launch
         self._current_context = self._raw.current_context
@@ -84,7 +84,7 @@ class QuickCall:
         try:
             self._current_context(block.context_address)
             if block.context.value != self._context:
-                with current_device(self._ordinal):
+                with current_device(self.ordinal):
                     self._enqueue(block, stream, values)
             else:
                 self._enqueue(block, stream, values)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from numbers import Real
 from typing import Any, Literal
 
@@ -60,11 +61,12 @@ def matmul(
     if _compiling is not None and _compiling():
         return _traced("matmul", (a, b, bias, residual, alpha, gamma, activation or ""), beta == 0 and out is None and stream is None)
     number = 0.0
-    if bias is not None and isinstance(bias, Real):
+    bias_number = bias is not None and _is_number(bias.__class__)
+    if bias_number:
         bias, number = None, _number("matmul", "bias", bias)
-        options: tuple[Any, ...] = (alpha != 1, beta != 0, True, _hashable(activation))
-    else:
-        options = (alpha != 1, beta != 0, False, activation if activation.__class__ is str else _hashable(activation))
+    if activation.__class__ is not str and activation is not None:
+        activation = _hashable(activation)
+    options = (alpha != 1, beta != 0, bias_number, activation)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
     return _MATMUL((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]
@@ -140,12 +142,16 @@ def conv2d(
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
         return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output, layout), out is None and stream is None)
     weights = w if isinstance(w, Filter) else Filter(w)
+    if activation.__class__ is not str and activation is not None:
+        activation = _hashable(activation)
     options = (
-        weights.shape, _pair(stride), _pair(padding), _pair(dilation), groups, _hashable(activation), output, layout,
+        weights.shape, stride if stride.__class__ is int else _pair(stride), padding if padding.__class__ is int else _pair(padding),
+        dilation if dilation.__class__ is int else _pair(dilation), groups, activation, output, layout,
         alpha != 1, beta != 1, gamma != 1,
     )  # fmt: skip
-    numbers = (_number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma))
-    return _CONV2D((x, weights, bias, residual, out), options, numbers, stream)[0]
+    if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
+        alpha, beta, gamma = _number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma)
+    return _CONV2D((x, weights, bias, residual, out), options, (alpha, beta, gamma), stream)[0]
 
 
 _compiling: Any = None
@@ -171,6 +177,12 @@ def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
 
 def _twice(value: Any) -> Any:
     return [value, value] if isinstance(value, int) else list(value)
+
+
+@cache
+def _is_number(kind: type) -> bool:
+    """Whether objects of a class are numbers; remembered, for asking costs a tenth of a launch."""
+    return issubclass(kind, Real)
 
 
 def _number(operation: str, name: str, value: Any) -> float:

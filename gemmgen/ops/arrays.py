@@ -59,15 +59,16 @@ def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False)
     library = type(like).__module__.split(".")[0]
     if library == "cupy":
         with like.device:
-            return sys.modules["cupy"].empty(shape, _array_type(like, kind, truth))
+            return sys.modules["cupy"].empty(shape, array_type(like, kind, truth))
     if library == "numpy":
         import numpy as np
 
-        return np.empty(shape, _array_type(like, kind, truth))
+        return np.empty(shape, array_type(like, kind, truth))
     raise LaunchError(f"arrays of {library} cannot be allocated for the result; pass out=, an array that can be written to")
 
 
-def _array_type(like: Any, kind: str, truth: bool) -> Any:
+def array_type(like: Any, kind: str, truth: bool) -> Any:
+    """What the library of ``like``, NumPy or CuPy, calls the type of a result."""
     if truth:
         return "bool"
     if kind == "bf16":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.arrays.views import LEGACY_STREAM, ArrayView, overlaps
+from gemmgen.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.dispatch.selection import Choice, choose
 from gemmgen.errors import LaunchError
@@ -15,11 +15,13 @@ from gemmgen.families import FAMILIES, family
 from gemmgen.families.base import Family, KernelPlan
 from gemmgen.families.requests import Interpretation
 from gemmgen.kernel import Kernel, stream_handle
-from gemmgen.ops.arrays import NAMES, alignment_of, is_torch, layout_of, new_array, view_of
+from gemmgen.ops.arrays import NAMES, alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
 
 if TYPE_CHECKING:
     from gemmgen.gpu.driver import LoadedBinary
+    from gemmgen.gpu.quick import QuickCall
+    from gemmgen.gpu.workspaces import Allocate
 
 CACHED_CALLS = 8192
 """Combinations of layouts and options that an operation remembers what to launch for."""
@@ -30,18 +32,26 @@ class Call:
 
     __slots__ = ("apart", "choice", "interpretation", "kernel", "orders", "quick", "spans", "templates")
 
-    def __init__(self, choice: Choice, interpretation: Interpretation, kernel: Kernel, spans: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        interpretation: Interpretation,
+        kernel: Kernel,
+        spans: tuple[tuple[int, int], ...],
+        orders: tuple[tuple[int, str], ...],
+    ) -> None:
         self.choice = choice
         self.interpretation = interpretation
         self.kernel = kernel
         self.spans = spans
+        self.orders = orders
+        """Which of the call's arrays are read in an order of the instance's, and in which."""
         self.templates: tuple[Any, ...] = ()
-        """A tensor like each result, of one element: the fastest that torch makes another from."""
+        """What the arrays' library makes each result from fastest."""
         self.apart: list[int] = []
         """Addresses of arrays that were found not to overlap."""
-        self.quick: Callable[..., None] | None = None
-        option = choice.chosen
-        self.orders = family(choice.request.kind).operand_orders(option.plan)
+        self.quick: QuickCall | None = None
+        """On a GPU: how it is launched."""
 
 
 class Operator:
@@ -66,15 +76,20 @@ class Operator:
     def __call__(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable.
         Raises ``LaunchError``."""
+        first = arrays[0]
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(arrays[0], torch.Tensor) and arrays[0].is_cuda:
-            return self._on_torch(torch, arrays, options, numbers, stream)
+        if torch is not None and isinstance(first, torch.Tensor):
+            if first.is_cuda:
+                return self._on_torch(torch, arrays, options, numbers, stream)
+        elif first.__class__ is _cupy_array():
+            return self._on_cupy(sys.modules["cupy"], arrays, options, numbers, stream)
         return self._on_others(arrays, options, numbers, stream)
+
+    # In the next two every microsecond is one of each call: attributes are read once, and nothing is made that is not needed.
 
     def _on_torch(
         self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
     ) -> tuple[Any, ...]:
-        # Every microsecond here is one of each call: attributes are read once, and nothing is made that is not needed.
         parts: list[Any] = [options]
         pointers: list[int] = []
         differentiable = False
@@ -100,21 +115,60 @@ class Operator:
         call = self._known(key)
         if call is None:
             call = self._prepare(arrays, options)
-            self._prepare_quick(call, arrays[0], torch)
+            ordinal = arrays[0].get_device()
+            self._prepare_quick(call, ordinal, _kept_memory(torch, ordinal), _captured_memory(torch, ordinal))
+            call.templates = _torch_templates(torch, call, ordinal)
             self._remember(key, call)
+        for index, order in call.orders:
+            pointers[index] = arrays[index].ordered(order).data_ptr()
         given = self._given
-        if call.orders:
-            for index, name in enumerate(self.operands):
-                if name in call.orders:
-                    pointers[index] = arrays[index].ordered(call.orders[name]).data_ptr()
         results = arrays[given:]
         if results[0] is None or results[-1] is None:
             results = tuple([torch.empty_like(like, memory_format=torch.contiguous_format) for like in call.templates])
             pointers[given:] = [result.data_ptr() for result in results]
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
-            call.apart = pointers
         handle = (_current_stream(torch)(parts[1][3]) or LEGACY_STREAM) if stream is None else stream_handle(stream)
+        call.quick(handle, *pointers, *numbers)  # type: ignore[misc]
+        return results
+
+    def _on_cupy(
+        self, cupy: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
+    ) -> tuple[Any, ...]:
+        parts: list[Any] = [options]
+        pointers: list[int] = []
+        kind, ordinal = cupy.ndarray, cupy.cuda.runtime.getDevice()
+        for array in arrays:
+            if array is None:
+                parts.append(None)
+                pointers.append(0)
+            elif array.__class__ is Filter:
+                parts.append(array.key)
+                pointers.append(0)
+            elif array.__class__ is kind and array.data.device_id == ordinal:
+                pointer = array.data.ptr
+                parts.append((array.shape, array.strides, array.dtype.num, ordinal, pointer & 15))
+                pointers.append(pointer)
+            else:
+                return self._on_others(arrays, options, numbers, stream)
+        key = tuple(parts)
+        call = self._known(key)
+        if call is None:
+            call = self._prepare(arrays, options)
+            self._prepare_quick(call, ordinal)
+            results = call.interpretation.results
+            call.templates = tuple((result.shape, array_type(arrays[0], result.type, result.truth)) for result in results)
+            self._remember(key, call)
+        for index, order in call.orders:
+            pointers[index] = arrays[index].ordered(order).data.ptr
+        given = self._given
+        results = arrays[given:]
+        if results[0] is None or results[-1] is None:
+            results = tuple([kind(shape, element) for shape, element in call.templates])
+            pointers[given:] = [result.data.ptr for result in results]
+        elif call.apart != pointers:
+            self._check_overlap(call, arrays, pointers)
+        handle = (cupy.cuda.get_current_stream().ptr or LEGACY_STREAM) if stream is None else stream_handle(stream)
         call.quick(handle, *pointers, *numbers)  # type: ignore[misc]
         return results
 
@@ -122,22 +176,31 @@ class Operator:
         self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
     ) -> tuple[Any, ...]:
         handle = None if stream is None else stream_handle(stream)
+        if handle is None and is_torch(arrays[0]) and arrays[0].is_cuda:
+            handle = _current_stream(sys.modules["torch"])(arrays[0].get_device()) or LEGACY_STREAM
         views = self._views(arrays, handle)
         key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
         call = self._known(key)
         if call is None:
             call = self._prepare(arrays, options)
+            device = arrays_device(views)
+            if not isinstance(device, str):
+                self._prepare_quick(call, device[1])
             self._remember(key, call)
         if call.orders:
-            named_arrays = zip(self._arrays, arrays, strict=True)
-            arrays = tuple(array.ordered(call.orders[name]) if name in call.orders else array for name, array in named_arrays)
+            orders = dict(call.orders)
+            arrays = tuple(array.ordered(orders[index]) if index in orders else array for index, array in enumerate(arrays))
             views = self._views(arrays, handle)
         results = arrays[self._given :]
         if any(result is None for result in results):
             results = tuple(new_array(arrays[0], result.shape, result.type, result.truth) for result in call.interpretation.results)
             views = (*views[: self._given], *self._views((None,) * self._given + results, handle)[self._given :])
-        by_name = dict(zip(self._arrays, views, strict=True))
-        self._launch(call, by_name, dict(zip(self.numbers, numbers, strict=True)), stream, arrays[0])
+        elif call.quick is not None:
+            self._check_overlap(call, arrays, [0 if view is None else view.pointer for view in views])
+        if call.quick is None:
+            self._emulate(call, dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
+        else:
+            self._launch(call.quick, views, numbers, handle)
         return results
 
     def _views(self, arrays: Sequence[Any], stream: int | None) -> tuple[ArrayView | None, ...]:
@@ -145,8 +208,7 @@ class Operator:
         for index, (name, array) in enumerate(zip(self._arrays, arrays, strict=True)):
             array = array.source if array.__class__ is Filter else array
             found.append(None if array is None else view_of(array, name, stream, written=index >= self._given))
-        devices = {view.device for view in found if view is not None}
-        if len(devices) > 1:
+        if len({view.device for view in found if view is not None}) > 1:
             placed = ", ".join(f"{name} on {view.device}" for name, view in zip(self._arrays, found, strict=True) if view is not None)
             raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")
         return tuple(found)
@@ -157,11 +219,12 @@ class Operator:
         layouts = {name: layout_of(view) for name, view in views.items() if view is not None}
         found = self.family
         interpretation = found.interpret(layouts, dict(zip(self.options, options, strict=True)))
-        device = next(view.device for view in views.values() if view is not None)
-        chip = host_device() if isinstance(device, str) else gpu_device(device[1])
-        choice = choose(interpretation.request, chip)
+        device = arrays_device(views.values())
+        choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
-        return Call(choice, interpretation, compiled(choice.chosen.plan), spans)
+        orders = found.operand_orders(choice.chosen.plan)
+        placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
+        return Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
 
     def _known(self, key: Any) -> Call | None:
         try:
@@ -174,10 +237,7 @@ class Operator:
             self._calls.clear()
         self._calls[key] = call
 
-    def _launch(
-        self, call: Call, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float], stream: Any, like: Any
-    ) -> None:
-        """Launches through the instance's ``Kernel``, on whatever the arrays are."""
+    def _emulate(self, call: Call, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float]) -> None:
         option = call.choice.chosen
         arguments: dict[str, Any] = dict(option.fit.dimensions)
         for name, (operand, layout) in option.fit.arrays.items():
@@ -188,34 +248,35 @@ class Operator:
             )
         scalars = {scalar.name for scalar in option.plan.sequence.scalars}
         arguments |= {name: numbers[source] for name, source in option.fit.scalars.items() if name in scalars}
-        if stream is None and is_torch(like) and like.is_cuda:
-            stream = _current_stream(sys.modules["torch"])(like.get_device())
-        call.kernel(stream=stream, **arguments)
+        call.kernel(**arguments)
 
-    def _prepare_quick(self, call: Call, like: Any, torch: Any) -> None:
+    def _launch(self, quick: QuickCall, views: Sequence[ArrayView | None], numbers: Sequence[float], handle: int | None) -> None:
+        """Launches on a stream that waits for all that the arrays' libraries enqueued; on theirs if no other was asked for."""
+        producers = [view.producer_stream for view in views if view is not None and view.producer_stream is not None]
+        if handle is None:
+            handle = producers[0] if producers else LEGACY_STREAM
+        waits = set(producers) - {handle}
+        if waits and not quick.is_empty:
+            from gemmgen.gpu.launching import wait_for
+
+            wait_for(quick.ordinal, handle, waits)
+        quick(handle, *(0 if view is None else view.pointer for view in views), *numbers)
+
+    def _prepare_quick(self, call: Call, ordinal: int, kept: Allocate | None = None, captured: Allocate | None = None) -> None:
+        """``kept``, ``captured``: make workspaces, as for ``QuickCall``."""
         from gemmgen.gpu.quick import QuickCall
 
         option = call.choice.chosen
         sequence = option.plan.sequence
         known = {scalar.name for scalar in sequence.scalars}
-        slots = [(name, "pointer") for name in self._arrays] + [(name, "f32") for name in self.numbers]
         # An operand and a number of one name (a bias) are two slots.
-        slots = [(f"{name}[]" if kind == "pointer" else name, kind) for name, kind in slots]
+        slots = [(f"{name}[]", "pointer") for name in self._arrays] + [(name, "f32") for name in self.numbers]
         sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
         sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
-        ordinal = like.get_device()
-        call.quick = QuickCall(
-            loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources,
-            _kept_memory(torch, ordinal), _captured_memory(torch, ordinal),
-        )  # fmt: skip
-        results = call.interpretation.results
-        types = [torch.bool if result.truth else getattr(torch, NAMES[result.type]) for result in results]
-        call.templates = tuple(
-            torch.empty((), dtype=kind, device=like.device).expand(result.shape) for kind, result in zip(types, results, strict=True)
-        )
+        call.quick = QuickCall(loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured)
 
-    def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: Sequence[int]) -> None:
-        """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array."""
+    def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: list[int]) -> None:
+        """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array, else remembers that."""
         placed = [(pointer + first, pointer + end) for pointer, (first, end) in zip(pointers, call.spans, strict=True)]
         for index in range(self._given, len(placed)):
             start, end = placed[index]
@@ -225,6 +286,7 @@ class Operator:
                     one, two = (view_of(arrays[place], self._arrays[place], None) for place in (index, other))
                     if overlaps(one, two):
                         raise LaunchError(f"{self.name}: {self._arrays[index]} is written, but overlaps {self._arrays[other]} in memory")
+        call.apart = pointers
 
 
 @cache
@@ -255,6 +317,26 @@ def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
         binary = compiled(plan).binary
         found = _loaded.setdefault(key, LoadedBinary(binary.cubin, binary.architecture, ordinal))
     return found
+
+
+def arrays_device(views: Iterable[ArrayView | None]) -> Device:
+    """Where arrays are that are all on one device."""
+    return next(view.device for view in views if view is not None)
+
+
+def _cupy_array() -> Any:
+    """The class of CuPy's arrays; None where CuPy was not imported."""
+    cupy = sys.modules.get("cupy")
+    return None if cupy is None else getattr(cupy, "ndarray", None)
+
+
+def _torch_templates(torch: Any, call: Call, ordinal: int) -> tuple[Any, ...]:
+    """A tensor like each result, of one element."""
+    results = call.interpretation.results
+    types = [torch.bool if result.truth else getattr(torch, NAMES[result.type]) for result in results]
+    return tuple(
+        torch.empty((), dtype=kind, device=f"cuda:{ordinal}").expand(result.shape) for kind, result in zip(types, results, strict=True)
+    )
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.errors import EnvironmentMissing, LaunchError
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
@@ -18,17 +18,22 @@ _SCHEMAS = {
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",
 }  # fmt: skip
 _library: Any = None
+_operations: Any = None
+"""gemmgen.ops, which imports this module."""
 
 
 def register() -> Any:
     """Defines ``torch.ops.gemmgen.*``, once; gives ``torch.compiler.is_compiling``. Raises ``EnvironmentMissing`` without torch."""
-    global _library
+    global _library, _operations
     try:
         import torch
     except ImportError as error:
         raise EnvironmentMissing(f"torch cannot be imported ({error}); install torch") from None
     if _library is not None:
         return torch.compiler.is_compiling
+    from gemmgen import ops
+
+    _operations = ops
     library = torch.library.Library("gemmgen", "DEF")
     for name, schema in _SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -40,29 +45,22 @@ def register() -> Any:
 
 
 def _matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "") -> Any:
-    from gemmgen import ops
-
-    return ops.matmul(a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None)
+    return _operations.matmul(a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None)
 
 
 def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
-    from gemmgen import ops
-    from gemmgen.errors import LaunchError
-
     if op == "mean_variance":
         raise LaunchError("torch.ops.gemmgen.reduce returns one tensor; call gemmgen.ops.reduce for mean_variance")
-    return ops.reduce(x, op, None if axis is None else tuple(axis), keepdims=keepdims, correction=correction)  # type: ignore[arg-type]
+    return _operations.reduce(x, op, None if axis is None else tuple(axis), keepdims=keepdims, correction=correction)
 
 
 def _conv2d(
     x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
     alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.0, activation: str = "", output: str = "int8", layout: str = "nchw32",
 ) -> Any:  # fmt: skip
-    from gemmgen import ops
-
-    return ops.conv2d(
+    return _operations.conv2d(
         x, w, bias=bias, residual=residual, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups,
-        alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output, layout=layout,  # type: ignore[arg-type]
+        alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output, layout=layout,
     )  # fmt: skip
 
 

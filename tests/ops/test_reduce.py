@@ -36,6 +36,19 @@ def test_truth_values_go_in_and_come_out():
     assert (got == (X > 8).any(1)).all()
 
 
+def test_truth_values_that_only_dlpack_can_read():
+    class Exported:
+        def __dlpack__(self, **options):
+            return (X > 3).__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return X.__dlpack_device__()
+
+    out = np.empty(X.shape[1:], bool)
+    ops.reduce(Exported(), "any", 0, out=out)
+    assert (out == (X > 3).any(0)).all()
+
+
 def test_sums_of_integers_are_wide_and_out_decides_the_type_of_others():
     assert ops.reduce(X.astype("i1"), "sum", 0).dtype == np.int64
     out = np.empty((6, 7), "f2")
@@ -67,6 +80,7 @@ def test_the_sum_of_nothing_is_zero():
         (X.astype("c8"), {}, "x has elements complex64"),
         (X, {"axis": 0, "out": np.empty((8, 7), "f")}, r"out has shape \(8, 7\), need \(7, 8\)"),
         (X, {"axis": 0, "out": np.empty((8, 7), "f").T}, "stored without gaps"),
+        (X, {"axis": 0, "out": np.lib.stride_tricks.as_strided(np.empty(1, "f"), (7, 8), (0, 0))}, "stored without gaps"),
         (X, {"op": "mean_variance", "out": (X, X, X)}, "writes two arrays"),
     ],
 )

@@ -7,6 +7,7 @@ from sample_kernels import needs_gpu
 
 from gemmgen import ops
 from gemmgen.errors import LaunchError
+from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
 
 torch = pytest.importorskip("torch")
 ops.register_torch()
@@ -136,8 +137,6 @@ def test_gpu_reductions_along_every_axis(shape, op):
 
 @needs_gpu
 def test_gpu_convolution():
-    from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
-
     x, w = integers(3, 64, 20, 21, type=torch.int8, device="cuda"), integers(96, 64, 3, 3, type=torch.int8, device="cuda")
     expected = torch.nn.functional.conv2d(x.double(), w.double(), stride=2, padding=1)
     weights = ops.Filter(w)
@@ -214,13 +213,90 @@ def test_gpu_opcheck_and_torch_compile():
 
 
 @needs_gpu
-def test_gpu_cupy_arrays():
+def test_gpu_cupy_arrays_of_every_layout():
     cupy = pytest.importorskip("cupy")
     a, b = cupy.asarray(integers(65, 33).numpy()), cupy.asarray(integers(33, 70).numpy())
     got = ops.matmul(a, b)
     assert isinstance(got, cupy.ndarray)
     assert bool((got == a @ b).all())
+    assert bool((ops.matmul(b.T, a.T, bias=1.0) == b.T @ a.T + 1).all())
+    assert bool((ops.matmul(a[::2, 3:20], b[3:20]) == a[::2, 3:20] @ b[3:20]).all())
+    out = cupy.zeros((65, 70), "f")
+    for _ in range(2):
+        assert ops.matmul(a, b, out=out, beta=1.0) is out
+    assert bool((out == 2 * (a @ b)).all())
     assert bool((ops.reduce(a, "sum", 0) == a.sum(0)).all())
+    assert bool((ops.reduce(a > 0, "any", 1) == (a > 0).any(1)).all())
+    mean, variance = ops.reduce(a, "mean_variance", 1)
+    assert bool(cupy.allclose(mean, a.mean(1)) & cupy.allclose(variance, a.var(1), rtol=1e-4))
+    with pytest.raises(LaunchError, match="out is written, but overlaps a"):
+        ops.matmul(a, b[:, :33], out=a)
+
+
+@needs_gpu
+def test_gpu_cupy_convolution_with_a_filter_that_is_kept():
+    cupy = pytest.importorskip("cupy")
+    x, w = integers(2, 64, 9, 9, type=torch.int8), integers(64, 64, 3, 3, type=torch.int8)
+    want = torch.nn.functional.conv2d(x.float(), w.float(), padding=1)
+    kept, image = ops.Filter(cupy.asarray(w.numpy())), nchw_to_nchw32(cupy.asarray(x.numpy()))
+    for _ in range(2):
+        got = ops.conv2d(image, kept, padding=1, output="float32")
+        assert isinstance(got, cupy.ndarray)
+        assert torch.equal(torch.from_numpy(nchw32_to_nchw(cupy.asnumpy(got))), want)
+
+
+@needs_gpu
+def test_gpu_cupy_work_goes_to_its_current_stream_and_to_the_one_that_is_given():
+    cupy = pytest.importorskip("cupy")
+    a, b = cupy.asarray(integers(512, 512).numpy()), cupy.asarray(integers(512, 512).numpy())
+    want = a @ b
+    cupy.cuda.Device().synchronize()
+    stream, delay = cupy.cuda.Stream(non_blocking=True), cupy.random.rand(4096, 4096, dtype="f")
+    cupy.cuda.Device().synchronize()
+    for given in (None, stream):
+        late = cupy.zeros_like(a)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            for _ in range(3):
+                delay = delay @ delay
+                delay /= delay.max()
+            late[...] = a  # the product must come after this
+            if given is None:
+                got = ops.matmul(late, b)
+        if given is not None:
+            got = ops.matmul(late, b, stream=given)
+        stream.synchronize()
+        assert bool((got == want).all())
+
+
+class Exported:
+    """A tensor that only DLPack can read."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+@needs_gpu
+def test_gpu_arrays_that_only_dlpack_can_read():
+    a, b, out = integers(65, 33, device="cuda"), integers(33, 70, device="cuda"), torch.zeros(65, 70, device="cuda")
+    for _ in range(2):
+        ops.matmul(Exported(a), Exported(b), out=Exported(out))
+        torch.cuda.synchronize()
+        assert torch.equal(out, a @ b)
+        out.zero_()
+    with pytest.raises(LaunchError, match="pass out="):
+        ops.matmul(Exported(a), Exported(b))
+    with pytest.raises(LaunchError, match="overlaps"):
+        ops.matmul(Exported(a), Exported(b[:, :33]), out=Exported(a))
+    mixed = ops.matmul(a, Exported(b))
+    assert isinstance(mixed, torch.Tensor)
+    assert torch.equal(mixed, a @ b)
 
 
 @needs_gpu

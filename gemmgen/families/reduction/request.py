@@ -196,7 +196,7 @@ def _check_out(name: str, out: Layout, shape: tuple[int, ...], kind: str) -> Non
     if out.type != kind:
         raise LaunchError(f"reduce: the results have elements of different types, {kind} and {out.type}")
     one = merged(out.shape, out.strides)
-    if not out.is_empty and (one is None or one[1] not in (0, 1)):
+    if not out.is_empty and (one is None or (one[0] > 1 and one[1] != 1)):
         raise LaunchError(f"reduce: {name} has strides {out.strides}; results are stored without gaps: pass a contiguous array")
 
 
