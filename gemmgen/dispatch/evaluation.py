@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmgen.dispatch.selection import row_model
-from gemmgen.dispatch.table import Row, RowModel, Table
+from gemmgen.dispatch.selection import base_name, choose_by
+from gemmgen.dispatch.table import Row, Table
+from gemmgen.errors import LaunchError
 from gemmgen.target import Device
 
 
@@ -30,32 +30,31 @@ class Regret:
 
 
 def regrets(table: Table, device: Device) -> list[Regret]:
-    """The regret of each row that has a choice: at least two instances that are known."""
-    model = row_model(device, device.architecture)
+    """The regret of each row that has a choice: at least two instances that are known.
+
+    Both choices are made as ``ops`` makes them, among the instances that were timed; neither looks at the row's times.
+    """
     found = []
     for row in table.rows:
-        regret = row_regret(table, row, model)
+        regret = row_regret(table, row, device)
         if regret is not None:
             found.append(regret)
     return found
 
 
-def row_regret(table: Table, row: Row, model: RowModel) -> Regret | None:
+def row_regret(table: Table, row: Row, device: Device) -> Regret | None:
     """The regret on one row; None if there is nothing to choose between."""
-    modelled: dict[str, float] = {}
-    for name in row.times:
-        stored = row.models.get(name) if table.current else None
-        seconds = model(row, name) if stored is None else stored * 1e-6
-        if seconds is not None and math.isfinite(seconds):
-            modelled[name] = seconds
-    if len(modelled) < 2:
+    try:
+        by_model = choose_by(None, row.request, device, among=row.times)
+        by_table = choose_by(table, row.request, device, without=row, among=row.times)
+    except LaunchError:
         return None
-    near = table.near(row.request, without=row)
-    estimates = {name: table.estimate(near, name, seconds, model)[0] for name, seconds in modelled.items()}
+    if len(by_model.options) < 2:
+        return None
     best = min(row.times, key=lambda name: row.times[name])
-    by_model, by_table = (min(values, key=lambda name: values[name]) for values in (modelled, estimates))
-    least = row.times[best]
-    return Regret(row, best, by_model, row.times[by_model] / least - 1, by_table, row.times[by_table] / least - 1)
+    picks = [base_name(choice.chosen.candidate.spec, device.architecture) for choice in (by_model, by_table)]
+    (model, table_) = ((pick, row.times[pick] / row.times[best] - 1) for pick in picks)
+    return Regret(row, best, *model, *table_)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -59,29 +59,52 @@ class Choice:
 
 def choose(request: Request, device: Device, architecture: Architecture | None = None) -> Choice:
     """The instance to take for ``request`` on ``device``. Raises ``LaunchError`` if none can do it."""
+    return choose_by(load_table(device.name), request, device, architecture)
+
+
+def choose_by(
+    table: Table | None,
+    request: Request,
+    device: Device,
+    architecture: Architecture | None = None,
+    *,
+    without: Row | None = None,
+    among: Collection[str] | None = None,
+) -> Choice:
+    """The same by any table; None: by the model alone. ``without``: a row of the table that is not looked at; ``among``: the only
+    instances to choose from, by the names that tables call them."""
     target = architecture or device.architecture
-    table = load_table(device.name)
-    near = table.near(request) if table is not None else []
+    near = table.near(request, without) if table is not None else []
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected):
+        name = base_name(candidate.spec, target)
+        if among is not None and name not in among:
+            continue
         model = model_seconds(family(request.kind).work(plan, dimensions), device)
         source: Source
         seconds, source = model, "model"
         if table is not None:
-            seconds, source = table.estimate(near, base_name(candidate.spec, target), model, row_model(device, target))
+            seconds, source = table.estimate(near, name, model, row_model(device, target))
         made = Option(candidate, fit, plan, dimensions, seconds, source)
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
     if not found:
         raise LaunchError(_nothing_fits(request, rejected))
-    options = tuple(sorted(found.values(), key=lambda one: one.seconds))
+    options = tuple(sorted(found.values(), key=_rank))
     as_they_are = [option for option in options if not option.fit.derived]
     best = options[0]
     if best.source != "measured" and as_they_are and as_they_are[0].seconds <= best.seconds * CERTIFIED_PREFERENCE:
         best = as_they_are[0]
     return Choice(request, device, options, best, rejected, table)
+
+
+def _rank(option: Option) -> tuple[float, int, float]:
+    """What options are ordered by: the time, and where estimates agree in three digits, how much the kernel is told only when it
+    is launched. The model does not see what a kernel saves that knows more when it is compiled."""
+    seconds = option.seconds if option.source == "measured" else float(f"{option.seconds:.3g}")
+    return seconds, sum(len(launch.arguments) for launch in option.plan.sequence.launches), option.seconds
 
 
 def all_fitted(

@@ -118,3 +118,12 @@ def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
     with pytest.raises(SpecError, match="is no JSON"):
         load_table("x")
     load_table.cache_clear()
+
+
+def test_of_instances_that_the_model_cannot_tell_apart_the_one_that_knows_more_when_it_is_compiled_is_taken():
+    choice = choose(parse_problem("conv2d:16,128,28,28,512,1,1,1,0"), H200)
+    arguments = {option.candidate.label: len(option.plan.sequence.launches[0].arguments) for option in choice.options}
+    equal = [option for option in choice.options if f"{option.seconds:.3g}" == f"{choice.chosen.seconds:.3g}"]
+    assert len(equal) > 1
+    assert len(set(arguments[option.candidate.label] for option in equal)) > 1
+    assert arguments[choice.chosen.candidate.label] == min(arguments[option.candidate.label] for option in equal)
