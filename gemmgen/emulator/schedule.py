@@ -11,6 +11,8 @@ from gemmgen.emulator.geometry import WARP, Lanes
 
 BLOCKED = 1 << 30
 """Keys from here on are not runnable: the lane waits or has exited. Below, a key is the lane's next basic block."""
+_PARTED = 0.125
+"""How often a random schedule lets only some lanes of a warp go on, as hardware may: they do not run in lockstep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class MinimumBlock:
 
 
 class RandomWarps:
-    """One warp at a time, chosen at random, for a random number of blocks: another order on each seed."""
+    """One warp at a time, chosen at random, for a random number of blocks: another order on each seed. Now and then only a
+    part of its lanes."""
 
     def __init__(self, seed: int, stay: float = 0.9) -> None:
         self.random = np.random.default_rng(seed)
@@ -100,14 +103,19 @@ class RandomWarps:
         warp = int(runnable[self.random.integers(len(runnable))])
         turn = _lowest(by_warp[warp])
         assert turn is not None
-        return Turn(turn.block, turn.lanes + warp * WARP, turn.until)
+        lanes = turn.lanes + warp * WARP
+        if len(lanes) > 1 and self.random.random() < _PARTED:
+            part = self.random.permutation(lanes)[: self.random.integers(1, len(lanes))]
+            return Turn(turn.block, np.sort(part), turn.block)
+        return Turn(turn.block, lanes, turn.until)
 
     def keep(self, polling: bool) -> bool:
         return bool(self.random.random() < self.stay)
 
 
 class RandomCrowds:
-    """A random part of the warps that stand at one place, for a random number of blocks: fast enough for whole kernels."""
+    """A random part of the warps that stand at one place, for a random number of blocks: fast enough for whole kernels. Now and
+    then only a part of their lanes."""
 
     def __init__(self, seed: int, stay: float = 0.7) -> None:
         self.random = np.random.default_rng(seed)
@@ -129,6 +137,9 @@ class RandomCrowds:
         if len(places) > 1 and chosen.all():
             chosen[leader - 1] = False
         there = (by_warp == block) & chosen[:, None]
+        if self.random.random() < _PARTED:
+            part = there & (self.random.random(WARP) < self.random.random())
+            there = part if part.any() else there
         elsewhere = by_warp[chosen][~there[chosen]]
         until = int(elsewhere.min()) if len(elsewhere) else BLOCKED
         return Turn(block, there.ravel().nonzero()[0], until)

@@ -110,7 +110,8 @@ def test_a_late_block_finds_nothing_of_the_former_one(memory):
     if memory == "register":
         write, declare, read = 'asm volatile("mov.b32 %0, 7;" : "=r"(held));', "int held;", "held"
     else:
-        write, declare, read = "((volatile int*)box)[t & 3] = 7;", memory, "((volatile int*)box)[t & 3]"
+        box = "((volatile int*)box)[t]" if "32" in memory else "((volatile int*)box)[t & 3]"
+        write, declare, read = f"{box} = 7;", memory, box
     source = r"""extern "C" __global__ void inherits(volatile unsigned* flags, int* out) {
         DECLARE
         int b = blockIdx.x, t = threadIdx.x;

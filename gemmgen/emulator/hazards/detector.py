@@ -11,9 +11,11 @@ import numpy as np
 from gemmgen.emulator.control import EXITED
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.hazards.order import Order
+from gemmgen.emulator.hazards.polling import Polling
 from gemmgen.emulator.hazards.report import (
     Findings,
     GlobalRace,
+    LockstepRace,
     SharedRace,
     UndefinedRegister,
     UnwrittenRead,
@@ -106,7 +108,7 @@ class HazardDetector(Observer):
     def _banked(self, old: Shadow | None, space: Space, private: bool) -> Shadow:
         size = len(space.data)
         if old is None or old.count * old.granule != size:
-            old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private)
+            old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private, lockstep=not private)
             old.unwritten = self._unwritten_local if private else self._unwritten_shared
         old.forget()
         old.state.fill(UNWRITTEN if private else UNWRITTEN | WATCHED)
@@ -141,7 +143,7 @@ class HazardDetector(Observer):
 
     def _site(self, access: Access) -> Site:
         # The site holds on to the access, so that its id stays its own.
-        site = self._sites[id(access)] = site_of(access)
+        site = self._sites[id(access)] = site_of(access, self._polling.waits_with(access.instruction))
         return site
 
     def _offsets(self, space: Space, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
@@ -204,7 +206,9 @@ class HazardDetector(Observer):
     def _shared_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
         assert self._shared is not None
         place = shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride)
-        self._race(SharedRace, place, site, lanes, records, others)
+        other = records.sites[int(others[0]) >> 32]
+        in_lockstep = site.strong and other is not None and other.strong
+        self._race(LockstepRace if in_lockstep else SharedRace, place, site, lanes, records, others)
 
     def _race(
         self, kind: type[SharedRace] | type[GlobalRace], place: str, site: Site, lanes: Lanes, records: Records,
@@ -232,6 +236,10 @@ class HazardDetector(Observer):
         used = [any(self._mentions[register.name] > 1 for register in registers_of(e)) for e in destination.elements]
         element = granules * granule % site.access.width // site.access.element_bytes
         return np.flatnonzero(np.array(used)[element])
+
+    @cached_property
+    def _polling(self) -> Polling:
+        return Polling(self.program)
 
     @cached_property
     def _mentions(self) -> Counter[str]:

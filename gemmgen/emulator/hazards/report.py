@@ -51,6 +51,15 @@ class SharedRace(HazardError):
     hint = "a __syncthreads() between the two, or a __syncwarp() if they are of one warp; shuffles and votes order no memory"
 
 
+class LockstepRace(SharedRace):
+    """Lanes of one warp pass data through volatile shared memory as if they ran in lockstep."""
+
+    hint = (
+        "a __syncwarp() between the two: lanes of a warp do not run in lockstep, and volatile makes none wait for another; a "
+        "value has to be read by all before it is overwritten"
+    )
+
+
 class GlobalRace(HazardError):
     """Two lanes touch one byte of global memory, one of them writes, and nothing orders them."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.sites import Site
 
@@ -150,11 +150,13 @@ class Shadow:
     """The shadow of one space."""
 
     def __init__(
-        self, size: int, granule: int, order: Order, records: Records, race: Race, private: bool = False
+        self, size: int, granule: int, order: Order, records: Records, race: Race, private: bool = False, lockstep: bool = False
     ) -> None:
-        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races."""
+        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races. `lockstep`: strong
+        accesses of one warp that move data without an order are races as well."""
         self.granule = granule
         self.private = private
+        self.lockstep = lockstep
         self.order, self.records, self.race = order, records, race
         self.count = size // granule
         self.state = np.zeros(-(-self.count // _PIECE) * _PIECE, np.uint8)
@@ -189,6 +191,8 @@ class Shadow:
         view = self._views[per]
         state = view[index]
         matters = UNWRITTEN * site.reads if self.private else _matters(site)
+        if self.lockstep and site.exchanges:
+            matters |= STRONG_READ if site.writes else STRONG_WRITE
         everywhere = _SPREAD[per]
         combined = int(np.bitwise_or.reduce(state))
         if combined & (matters * everywhere):
@@ -274,11 +278,21 @@ class Shadow:
             here = np.flatnonzero(bits & (kind & matters))
             if len(here):
                 found, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
-                if kind == STRONG_WRITE and len(found):
+                if site.strong and kind != READ:
+                    found, others = self._of_one_warp(found, others, who[here])
+                elif kind == STRONG_WRITE and len(found):
                     found, others = self._not_observed(found, others, granules[here], who[here])
                 if len(found):
                     self.race(site, who[here][found], granules[here][found], self.records, others)
                     return
+
+    def _of_one_warp(self, found: np.ndarray, others: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """Only the accesses that exchange data with a lane of the same warp."""
+        same = (others & 0xFFFFFFFF) // WARP == self.order.threads[who[found]] // WARP
+        for position in np.flatnonzero(same).tolist():
+            other = self.records.sites[int(others[position]) >> 32]
+            same[position] = other is not None and other.exchanges
+        return found[same], others[same]
 
     def _not_observed(
         self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes

@@ -26,26 +26,30 @@ class Site:
     """Its scope reaches beyond the block."""
     observes: bool
     """What it reads can be part of an acquire pattern; `red` cannot."""
+    exchanges: bool = False
+    """A strong load that nobody waits with, or a strong store. Between lanes of a warp these move data only in lockstep."""
 
     @property
     def instruction(self) -> Instruction:
         return self.access.instruction
 
 
-def site_of(access: Access) -> Site:
-    """The meaning of an access."""
+def site_of(access: Access, waits: bool = False) -> Site:
+    """The meaning of an access. `waits`: it is a load whose value decides on another turn of its loop."""
     inst = access.instruction
     atomic = access.kind == "atomic"
     ordering = inst.opcode in ("ld", "st", "atom", "red")
+    strong = atomic or (ordering and any(inst.has(word) for word in _STRONG_WORDS))
     return Site(
         access,
         reads=access.kind != "store",
         writes=access.kind != "load",
-        strong=atomic or (ordering and any(inst.has(word) for word in _STRONG_WORDS)),
+        strong=strong,
         acquires=ordering and inst.opcode != "red" and (inst.has("acquire") or inst.has("acq_rel")),
         releases=ordering and (inst.has("release") or inst.has("acq_rel")),
         device=not inst.has("cta"),
         observes=inst.opcode != "red",
+        exchanges=strong and not atomic and not waits,
     )
 
 

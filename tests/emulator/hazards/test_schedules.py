@@ -40,6 +40,23 @@ def test_floating_point_atomics_are_named_as_the_cause():
     assert "atom" in str(raised.value) or "red" in str(raised.value)
 
 
+@pytest.mark.parametrize("schedule", [emulator.RandomWarps, emulator.RandomCrowds])
+def test_lanes_of_a_warp_do_not_run_in_lockstep(schedule):
+    """Sums that are right only in lockstep: without the hazard detector, the interleavings tell."""
+    ptx = compile_ptx("""extern "C" __global__ void kernel(int* out) {
+        __shared__ int states[64]; int t = threadIdx.x; volatile int* s = states;
+        s[t] = t; __syncthreads();
+        if (t < 32)
+            for (int distance = 32; distance > 0; distance /= 2) s[t] += s[t + distance];
+        if (t == 0) *out = s[0]; }""")  # fmt: skip
+    results = set()
+    for seed in range(20):
+        out = ints(1)
+        emulator.launch(ptx, "kernel", grid=1, block=64, args=[out], schedule=schedule(seed))
+        results.add(int(out[0]))
+    assert sum(range(64)) in results and len(results) > 1
+
+
 def test_integer_atomics_agree():
     total = ints(1)
     interleaved('extern "C" __global__ void kernel(int* sum) { atomicAdd(sum, threadIdx.x); }', total)

@@ -149,6 +149,40 @@ def test_flags_in_shared_memory():
         twins(source, remove, emulator.SharedRace, ints(1))
 
 
+LAST_WARP = """int* out) {
+    __shared__ int states[64]; int t = threadIdx.x; volatile int* s = states;
+    s[t] = t; __syncthreads();
+    if (t < 32) { LOOP }
+    if (t == 0) *out = s[0]; }"""
+UNROLLED = " ".join(f"s[t] += s[t + {distance}];" for distance in (32, 16, 8, 4, 2, 1))
+ROLLED = """_Pragma("unroll 1")
+    for (int distance = 32; distance > 0; distance /= 2) {
+        int sum = s[t] + s[t + distance]; /* read */ __syncwarp(); s[t] = sum; /* written */ __syncwarp(); }"""
+
+
+@pytest.mark.parametrize("loop", [UNROLLED, ROLLED.replace("__syncwarp();", "")], ids=["unrolled", "rolled"])
+def test_volatile_sums_that_need_lockstep(loop):
+    """The last steps of a reduction as they were written while the lanes of a warp ran in lockstep."""
+    with pytest.raises(emulator.SharedRace) as raised:
+        check(LAST_WARP.replace("LOOP", loop), ints(1))
+    text = str(raised.value)
+    assert "of shared states" in text and "do not run in lockstep" in text and "thread (16,0,0)" in text
+
+
+@pytest.mark.parametrize("barrier", ["/* read */ __syncwarp();", "/* written */ __syncwarp();"])
+def test_volatile_sums_need_both_warp_barriers(barrier):
+    twins(LAST_WARP.replace("LOOP", ROLLED), barrier, emulator.SharedRace, ints(1))
+
+
+def test_a_volatile_flag_between_lanes_of_a_warp():
+    check("""int* out) {
+        __shared__ int flag; int t = threadIdx.x; volatile int* f = &flag;
+        if (t == 0) flag = 0;
+        __syncthreads();
+        if (t == 1) *f = 7;
+        if (t == 2) { while (*f == 0) {} out[0] = 1; } }""", ints(1))  # fmt: skip
+
+
 COPY = """const int* in, int* out) {
     __shared__ int tile[64]; int t = threadIdx.x;
     unsigned to = (unsigned)__cvta_generic_to_shared(&tile[t]);

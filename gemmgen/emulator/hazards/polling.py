@@ -1,0 +1,41 @@
+"""Which loads a thread waits with: their values decide whether it leaves the loop that they are in.
+
+Such a load may see an unordered write, now or on a later turn. For any other, what it sees is a matter of luck.
+"""
+
+from __future__ import annotations
+
+from gemmgen.emulator.hazards.undefined import results_of, sources_of
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Instruction, registers_of
+
+
+class Polling:
+    """The registers on which the loops of a program that poll memory depend."""
+
+    def __init__(self, program: Program) -> None:
+        self._loops = [block for block in program.blocks if block.spins]
+        self._deciding = self._registers()
+
+    def _registers(self) -> frozenset[str]:
+        deciding: set[str] = set()
+        for block in self._loops:
+            if block.terminator is not None and block.terminator.guard is not None:
+                deciding.add(block.terminator.guard.name)
+        grew = bool(deciding)
+        while grew:
+            before = len(deciding)
+            for block in self._loops:
+                for inst in block.body:
+                    if not deciding.isdisjoint(results_of(inst)):
+                        deciding.update(register.name for operand in sources_of(inst) for register in registers_of(operand))
+                        if inst.guard is not None:
+                            deciding.add(inst.guard.name)
+            grew = len(deciding) > before
+        return frozenset(deciding)
+
+    def waits_with(self, load: Instruction) -> bool:
+        """Whether what a load reads decides on another turn of its loop."""
+        if self._deciding.isdisjoint(results_of(load)):
+            return False
+        return any(inst is load for block in self._loops for inst in block.body)
