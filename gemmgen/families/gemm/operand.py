@@ -65,6 +65,8 @@ class Operand:
     """Whether columns of the stored matrix may end within a tile."""
     swizzle: XorSwizzle | None = None
     """Where in its row of the shared tile an element lies, if not where its column says."""
+    shares_loader: bool = False
+    """Whether one half of the threads copies A and the other B, into tiles that are laid out alike."""
 
     @property
     def suffix(self) -> str:
@@ -106,6 +108,11 @@ class Operand:
     def pitch(self) -> int:
         """Elements from one row of the shared tile to the next."""
         return (self.extent if self.mn_major else self.tile_k) + self.padding
+
+    @property
+    def pitch_constant(self) -> str:
+        """What a kernel calls the pitch."""
+        return f"kPitch{'AB' if self.shares_loader else self.name}"
 
     @property
     def shared_shape(self) -> tuple[int, int]:
@@ -287,13 +294,18 @@ def _aligned_elements(operand: Operand) -> int:
 
 
 def shared_loader(a: Operand, b: Operand) -> Operand | None:
-    """What copies A in one half of the threads and B in the other, or None if their tiles are not laid out alike."""
-    alike = a.type == b.type and a.copy == b.copy and a.pitch == b.pitch and a.swizzle is b.swizzle is None
-    alike = alike and a.mn_major and b.mn_major and not a.transposes and not b.transposes
-    if not alike or a.is_async or b.is_async:
+    """What copies A in one half of the threads and B in the other, or None if they are not stored or their tiles not laid out alike."""
+
+    def layout(operand: Operand) -> tuple[object, ...]:
+        from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch
+        return (*from_memory, operand.mn_major, operand.pitch, operand.swizzle)
+
+    if layout(a) != layout(b):
         return None
-    guards_columns = a.guards_columns or b.guards_columns
-    return replace(a, name="AB", leading_dimension="ld_ab", guards_columns=guards_columns)
+    guards_rows, guards_columns = a.guards_rows or b.guards_rows, a.guards_columns or b.guards_columns
+    return replace(
+        a, name="AB", leading_dimension="ld_ab", guards_rows=guards_rows, guards_columns=guards_columns, shares_loader=True
+    )
 
 
 def _fewest_wavefronts(candidates: Iterable[Operand]) -> Operand:

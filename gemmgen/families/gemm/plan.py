@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Literal
 
@@ -18,15 +18,15 @@ from gemmgen.families.gemm.reasons import (
     alignment_reasons,
     cache_reasons,
     combination_reasons,
-    group_reasons,
     launch_reasons,
+    loader_reason,
     loop_reasons,
     resource_reasons,
     thread_reasons,
     tile_reasons,
 )
 from gemmgen.families.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, StreamK, TiledMainloop
+from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TiledMainloop
 from gemmgen.families.matrix import Matrix
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.families.stages import EpilogueStage, epilogue_stages
@@ -153,6 +153,11 @@ class GemmPlan(KernelPlan):
         matrices = (self.matrix_a, self.matrix_b, self.matrix_c, *self.residuals)
         return matrices if self.spec.batch == "strided" else ()
 
+    def batched_in(self, launch: int) -> tuple[Matrix, ...]:
+        """Those of the batched matrices that the kernel of a launch is given."""
+        given = self.sequence.launches[launch].arguments
+        return tuple(matrix for matrix in self.batched if matrix.name in given)
+
     @property
     def approximate(self) -> bool:
         """Whether the epilogue calls functions whose last bits differ between backends."""
@@ -164,15 +169,15 @@ class GemmPlan(KernelPlan):
         assert isinstance(self.loop, TiledLoop)
         if self.loop.fragment_buffers == 2:
             return f"{self.loop.copies}_read_ahead"
-        if self.loop.copies == "cp_async":
-            return "cp_async_stages"
-        return "registers_two_stages" if self.loop.stages == 2 else "registers_one_stage"
+        if self.loop.stages == 1:
+            return f"{self.loop.copies}_one_stage"
+        return "cp_async_stages" if self.loop.copies == "cp_async" else "registers_two_stages"
 
     @property
     def partial_vector(self) -> int:
         """Elements of a partial product that one store to the workspace writes."""
         assert isinstance(self.loop, TiledLoop)
-        return gcd(REDUCTION_VECTOR, self.loop.minor.fragment.vector)
+        return self.exchange.copy.vector if self.exchange else gcd(REDUCTION_VECTOR, self.loop.minor.fragment.vector)
 
     @property
     def workspace_alignment(self) -> int:
@@ -237,7 +242,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
-        unfit = tile_reasons(mainloop, architecture) + group_reasons(spec, mainloop)
+        unfit = tile_reasons(mainloop, architecture)
         reasons += unfit
         loop, threads, vector_c = None, 0, 1
         if not unfit:
@@ -246,12 +251,14 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         if loop is not None:
             vector_c = gcd(spec.alignment.c, loop.minor.fragment.vector)
             regions = _shared_regions(loop, threads)
-            threads *= loop.k_groups
             if spec.store == "through_shared":
-                exchange = plan_exchange(loop.major, loop.minor, threads // WARP_THREADS, spec.alignment.c, reasons)
+                partial = isinstance(spec.decomposition, SplitKParallel)
+                vector = REDUCTION_VECTOR if partial else spec.alignment.c
+                exchange = plan_exchange(loop.major, loop.minor, threads // WARP_THREADS, vector, reasons)
             if exchange is not None:
                 vector_c = exchange.copy.vector
                 regions += (exchange.region(),)
+            threads *= loop.k_groups
             reasons += resource_reasons(loop, threads, regions, architecture)
         prefix = "sgemm"
         parts = [
@@ -360,14 +367,10 @@ def _tiled_loop(
     if mainloop.loaders == "halves":
         loader = shared_loader(a, b)
         if loader is None:
-            need = (
-                "tiles of A and B of one type and shape, contiguous along m and n, "
-                "copied through registers into mn_major tiles of one padding and no swizzle"
-            )
-            got = f"{a.extent} x {a.tile_k} and {b.extent} x {b.tile_k}, transpose: {spec.transpose}"
-            reasons.append(Reason("loaders", "mainloop.loaders", got, need))
+            reasons.append(loader_reason(a, b))
             return None
         copied = (loader,)
+        a, b = replace(a, shares_loader=True), replace(b, shares_loader=True)
     k_group = max(a.k_vector, b.k_vector)
     accumulators = tile.thread.m * tile.thread.n
     staged = sum(-(-o.copy.passes * o.copy.vector * o.element_bytes // FLOAT_BYTES) for o in copied if not o.is_async)

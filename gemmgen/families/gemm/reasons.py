@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from gemmgen.errors import Reason
 from gemmgen.families.base import SharedRegion
-from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, TiledMainloop
+from gemmgen.families.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, TiledMainloop
 from gemmgen.families.matrix import Matrix
 from gemmgen.target import WARP_THREADS, Architecture
 from gemmgen.target import architecture as find_architecture
 
 if TYPE_CHECKING:
+    from gemmgen.families.gemm.operand import Operand
     from gemmgen.families.gemm.plan import TiledLoop
 
 WIDEST_ACCESS_BYTES = 16
@@ -22,28 +23,12 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     reasons: list[Reason] = []
     mainloop, decomposition = spec.mainloop, spec.decomposition
     if isinstance(mainloop, NaiveMainloop) and not isinstance(decomposition, DataParallel):
-        need = "data_parallel for the naive strategy"
-        reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need))
-    if spec.batch == "strided" and not isinstance(decomposition, DataParallel):
-        need, hint = "data_parallel for a batch", "the workspace is laid out for one product; a batch fills the device without it"
-        reasons.append(Reason("batch", "decomposition.scheme", decomposition.scheme, need, hint))
-    if spec.store == "through_shared" and (isinstance(mainloop, NaiveMainloop) or isinstance(decomposition, SplitKParallel)):
-        need = "direct where threads store single elements or partial products, which are in order already"
-        reasons.append(Reason("store", "store", spec.store, need))
+        need, hint = "data_parallel for the naive strategy", "it has no tiles along k to share out; the tiled strategy has"
+        reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
+    if spec.store == "through_shared" and isinstance(mainloop, NaiveMainloop):
+        need, hint = "direct for the naive strategy", "its threads store one element each, side by side already"
+        reasons.append(Reason("store", "store", spec.store, need, hint))
     return reasons
-
-
-def group_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
-    """What groups of warps that share out k do not go along with."""
-    if mainloop.k_groups == 1:
-        return []
-    apart = {
-        "decomposition.scheme": (spec.decomposition.scheme, "stream_k", "its blocks go on to another tile, which needs all groups"),
-        "store": (spec.store, "through_shared", "the sums of the groups lie where the results would be turned around"),
-        "mainloop.loaders": (mainloop.loaders, "halves", "each group copies its own tiles"),
-    }
-    need = "another one, or k_groups: 1"
-    return [Reason("k_groups", field, got, need, why) for field, (got, excluded, why) in apart.items() if got == excluded]
 
 
 def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
@@ -103,9 +88,6 @@ def loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Re
     if mainloop.copies == "cp_async" and not architecture.supports("cp_async"):
         need, hint = "sm_80 or newer", "architecture: sm_80"
         reasons.append(Reason("cp_async", "mainloop.copies", f"cp_async on {architecture.name}", need, hint))
-    if mainloop.copies == "cp_async" and mainloop.stages == 1:
-        need, hint = "at least 2 stages for cp_async", "with one there is nothing that a copy could overlap with"
-        reasons.append(Reason("stages", "mainloop.stages", "1", need, hint))
     if mainloop.copies == "registers" and mainloop.stages > 2:
         need, hint = "1 or 2 stages for copies through registers", "they keep one tile in flight; cp_async keeps more"
         reasons.append(Reason("stages", "mainloop.stages", str(mainloop.stages), need, hint))
@@ -125,6 +107,20 @@ def loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Re
         need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
         reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
     return reasons
+
+
+def loader_reason(a: Operand, b: Operand) -> Reason:
+    """A and B that one piece of code with one pointer cannot copy."""
+
+    def said(operand: Operand) -> str:
+        extents = f"{operand.extent} x {operand.tile_k} {operand.type}"
+        along = "k" if operand.contiguous_along_k else operand.axis
+        place = f"rows of {operand.pitch}{', swizzled' if operand.swizzle else ''}"
+        return f"{operand.name}: {extents} contiguous along {along}, {'mn' if operand.mn_major else 'k'}_major {place}"
+
+    need = "both contiguous along k or neither, of one type, tile, shared order, padding, swizzle and prefetch: one code copies them"
+    hint = "set the same padding for shared_a and shared_b, or loaders: all"
+    return Reason("loaders", "mainloop.loaders", f"{said(a)}; {said(b)}", need, hint)
 
 
 def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:

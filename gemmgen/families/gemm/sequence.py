@@ -85,26 +85,30 @@ def gemm_sequence(
     shared = max((region.offset + region.bytes for region in geometry.regions), default=0)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 
+    products = Formula("batch" if spec.batch == "strided" else "1")
+
     def main_launch(arguments: list[Argument], depth: int = 1, blocks: str = tiles) -> KernelLaunch:
         return KernelLaunch(
             entry=name,
-            grid=(Formula(blocks), Formula("batch" if spec.batch == "strided" else "1"), Formula(str(depth))),
+            grid=(Formula(blocks), products, Formula(str(depth))),
             block=(geometry.threads, 1, 1),
             arguments=tuple(argument.name for argument in arguments),
             dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),
             programmatic=spec.early_launch,
         )
 
+    # What a batch multiplies: each of its products has a part of the workspace.
+    times_batch = " * batch" if spec.batch == "strided" else ""
     workspace_bytes, zero_bytes = Formula("0"), Formula("0")
     launches: tuple[KernelLaunch, ...]
     if isinstance(spec.decomposition, SplitKParallel):
         major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
         pitch = f"round_up({minor}, 4)"
-        workspace_bytes = Formula(f"{slices * FLOAT_BYTES} * {major} * {pitch}")
+        workspace_bytes = Formula(f"{slices * FLOAT_BYTES} * {major} * {pitch}{times_batch}")
         workspace = _workspace("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         reduction = KernelLaunch(
             entry=f"{name}_reduce",
-            grid=(Formula(f"ceil_div({major} * {pitch}, {geometry.reduction_elements})"), Formula("1"), Formula("1")),
+            grid=(Formula(f"ceil_div({major} * {pitch}, {geometry.reduction_elements})"), products, Formula("1")),
             block=(geometry.reduction_threads, 1, 1),
             arguments=tuple(argument.name for argument in [m, n, *alphas, *result, workspace]),
             programmatic=spec.early_launch,
@@ -112,17 +116,21 @@ def gemm_sequence(
         launches = (main_launch([*factors, workspace], slices), reduction)
         arguments = [*factors, *result, workspace]
     elif isinstance(spec.decomposition, SplitKSerial):
-        flags = f"round_up(4 * {tiles}, {WORKSPACE_ALIGNMENT})"
-        workspace_bytes = Formula(f"{flags} + {geometry.tile_m * geometry.tile_n * FLOAT_BYTES} * {tiles}")
-        zero_bytes = Formula(f"4 * {tiles}")
+        turns = f"4 * {tiles}{times_batch}"
+        sums = f"{geometry.tile_m * geometry.tile_n * FLOAT_BYTES} * {tiles}{times_batch}"
+        workspace_bytes = Formula(f"round_up({turns}, {WORKSPACE_ALIGNMENT}) + {sums}")
+        zero_bytes = Formula(turns)
         workspace = _workspace("u8", workspace_bytes, 1, "for each tile of C whose turn it is, then the tile's sum so far")
         arguments = [*factors, *result, workspace]
         launches = (main_launch(arguments, slices),)
     elif isinstance(spec.decomposition, StreamK):
         blocks = spec.decomposition.blocks
-        flags = str(-(-4 * blocks // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT)
-        workspace_bytes = Formula(f"{flags} + {geometry.tile_m * geometry.tile_n * FLOAT_BYTES * blocks}")
-        zero_bytes = Formula(str(4 * blocks))
+        left = geometry.tile_m * geometry.tile_n * FLOAT_BYTES * blocks
+        if times_batch:
+            workspace_bytes = Formula(f"round_up({4 * blocks}{times_batch}, {WORKSPACE_ALIGNMENT}) + {left}{times_batch}")
+        else:
+            workspace_bytes = Formula(f"{-(-4 * blocks // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT} + {left}")
+        zero_bytes = Formula(f"{4 * blocks}{times_batch}")
         workspace = _workspace("u8", workspace_bytes, 1, "for each block whether it left a sum, then the sums")
         arguments = [*factors, *result, workspace]
         launches = (main_launch(arguments, blocks=f"select({tiles} > 0, {blocks}, 0)"),)

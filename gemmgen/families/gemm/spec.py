@@ -82,7 +82,7 @@ class TiledMainloop(SpecModel):
     two groups of eight lanes share each wide read of shared memory, for both operands."""
     copies: Literal["registers", "cp_async"] = "registers"
     """How tiles travel from global to shared memory. ``cp_async`` (sm_80 and later) keeps the tiles of all stages but one in
-    flight; through registers there is one."""
+    flight, without registers; through registers there is one."""
     stages: Annotated[int, Field(ge=1, le=5, strict=True)] = 2
     """Tiles of A and B in shared memory at a time. From 2 on, tiles are loaded while another is used, with one barrier a step."""
     fragment_buffers: Literal[1, 2] = 1
@@ -155,7 +155,7 @@ class StreamK(SpecModel):
 
     scheme: Literal["stream_k"]
     blocks: Annotated[int, Field(ge=1, le=65536, strict=True)]
-    """Blocks of the grid; best a multiple of what the device runs at a time, and no more than that."""
+    """Blocks of the grid, for each product of a batch; best a multiple of what the device runs at a time, and no more than that."""
 
 
 class Rasterization(SpecModel):

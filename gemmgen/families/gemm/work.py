@@ -41,7 +41,7 @@ def gemm_work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     blocks, own_steps, stored, turns = tiles, float(ceil_div(steps, slices * groups)), tile_result, 1
     partial = float(plan.tile_m * plan.tile_n * FLOAT_BYTES)
     if isinstance(plan.spec.decomposition, StreamK):
-        blocks = min(plan.spec.decomposition.blocks, max(1, tiles * steps))
+        blocks = min(plan.spec.decomposition.blocks * batch, max(1, tiles * steps))
         own_steps = tiles * steps / blocks
         stored = partial * 2 + tile_result
         turns = 2

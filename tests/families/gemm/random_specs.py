@@ -67,26 +67,19 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     loop = fields["mainloop"]
     if fields["early_launch"]:
         fields = {**fields, "architecture": "sm_90"}
-    if fields["batch"] == "strided":
-        fields = {**fields, "decomposition": {"scheme": "data_parallel"}}
     halves = [name for name, element in fields["storage"].items() if element != "f32"]
     narrow = {name: width if name in halves else min(4, width) for name, width in fields["alignment"].items()}
     fields = {**fields, "alignment": narrow}
-    if loop["strategy"] == "naive" or fields["decomposition"]["scheme"] == "split_k_parallel":
-        fields = {**fields, "store": "direct"}
     if loop["strategy"] == "naive":
-        return {**fields, "decomposition": {"scheme": "data_parallel"}}
+        return {**fields, "store": "direct", "decomposition": {"scheme": "data_parallel"}}
     loop = {**loop, "min_blocks_per_sm": 1}
     tile = loop["tile"]
-    if loop["k_groups"] > 1:
-        fields = {**fields, "store": "direct"}
-        loop["loaders"] = "all"
-        if fields["decomposition"]["scheme"] == "stream_k":
-            loop["k_groups"] = 1
     if loop["loaders"] == "halves":
-        loop["copies"] = "registers"
-        fields = {**fields, "transpose": "tn" if fields["order"] == "row_major" else "nt"}
-        loop["shared_a"] = loop["shared_b"] = {**loop["shared_a"], "order": "mn_major"}
+        if fields["transpose"] in ("nn", "tt"):
+            fields = {**fields, "transpose": "tn" if fields["order"] == "row_major" else "nt"}
+        fields = {**fields, "storage": {}, "cache": {}, "alignment": {"a": 4, "b": 4, "c": 4}}
+        halves = []
+        loop["shared_a"] = loop["shared_b"] = loop["shared_a"]
         tile = loop["tile"] = {**tile, "threadblock": {**tile["threadblock"], "m": 64, "n": 64}}
         tile |= {"warp": {"m": 64, "n": 32}, "thread": {"m": 8, "n": 8}}
     if loop["copies"] == "registers":
@@ -97,7 +90,6 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     tile = loop["tile"] = {**tile, "threadblock": {**block, "k": depth}}
     if loop["copies"] == "cp_async":
         fields = {**fields, "architecture": "sm_90" if fields["early_launch"] else "sm_80"}
-        loop["stages"] = max(2, loop["stages"])
     else:
         loop["stages"] = min(2, loop["stages"])
     quads = tile["thread"]["m"] % 4 == 0 and tile["thread"]["n"] % 4 == 0
@@ -107,7 +99,7 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     for name, axis in (("shared_a", "m"), ("shared_b", "n")):
         shared = {**loop[name], "padding": "auto"}
         row = tile["threadblock"][axis if shared["order"] == "mn_major" else "k"]
-        if loop["loaders"] == "halves" or row % (16 if halves else 8):
+        if row % (16 if halves else 8):
             shared["swizzle"] = "none"
         if not quads:
             shared["fragment"] = None

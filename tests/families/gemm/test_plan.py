@@ -8,6 +8,7 @@ from conftest import SPECS
 
 import gemmgen
 from gemmgen.errors import PlanError
+from gemmgen.families import family_of
 from gemmgen.families.gemm.exchange import exchange_accesses
 from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
 from gemmgen.target import architecture
@@ -123,18 +124,54 @@ def test_groups_that_share_out_k_have_tiles_of_their_own_and_one_place_for_their
     assert sums.offset == 0 and sums.bytes == 2 * 64 * 64 * 4
 
 
+SMALL = {"threadblock": {"m": 32, "n": 32, "k": 8}, "warp": {"m": 16, "n": 32}, "thread": {"m": 4, "n": 4}}
+SCHEMES: dict[str, dict[str, Any]] = {
+    "data_parallel": {"scheme": "data_parallel"},
+    "split_k_serial": {"scheme": "split_k_serial", "slices": 3},
+    "split_k_parallel": {"scheme": "split_k_parallel", "slices": 3},
+    "split_k_parallel_in_groups": {"scheme": "split_k_parallel", "slices": 20},
+    "stream_k": {"scheme": "stream_k", "blocks": 5},
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("batch", ["none", "strided"])
+@pytest.mark.parametrize("store", ["direct", "through_shared"])
+@pytest.mark.parametrize("loop", [{}, {"k_groups": 2}, {"k_groups": 3, "loaders": "halves"}], ids=["plain", "groups", "halves"])
+def test_every_division_of_k_goes_along_with_batches_groups_loaders_and_stores(
+    scheme: str, batch: str, store: str, loop: dict[str, Any]
+) -> None:
+    changes = {"decomposition": SCHEMES[scheme], "batch": batch, "store": store, "transpose": "tn", "epilogue": [{"op": "residual"}]}
+    plan = planned(**changes, mainloop={"tile": SMALL, **loop})
+    cases = [case for case in family_of(plan.spec).cases(plan) if case.data != "reals"]
+    report = gemmgen.verify(plan, "emulator", cases=cases[:: 1 if batch == "strided" else 2])
+    assert report.passed, [(result.case.name, result.failure) for result in report.failures]
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("transpose", "shared", "changes"),
     [
-        {"decomposition": {"scheme": "stream_k", "blocks": 8}},
-        {"store": "through_shared"},
-        {"mainloop": {"loaders": "halves", "k_groups": 2}, "transpose": "tn"},
+        ("nt", {"padding": 4}, {}),
+        ("nt", {"order": "k_major", "padding": 4, "k_vector": 2}, {"copies": "cp_async", "stages": 3}),
+        ("tn", {"swizzle": "xor"}, {}),
+        ("tn", {}, {"copies": "cp_async", "stages": 1}),
     ],
-    ids=["stream_k", "through_shared", "halves"],
+    ids=["contiguous along k", "k_major and asynchronous", "swizzled", "one asynchronous stage"],
 )
-def test_groups_that_share_out_k_say_what_they_do_not_go_along_with(change: dict[str, Any]) -> None:
-    change = {**change, "mainloop": {"k_groups": 2, "min_blocks_per_sm": 1, **change.get("mainloop", {})}}
-    assert "k_groups" in codes(**change)
+def test_half_of_the_threads_can_copy_each_operand_however_both_are_laid_out(
+    transpose: str, shared: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    loop = {"tile": SMALL, "loaders": "halves", "shared_a": shared, "shared_b": shared, **changes}
+    plan = planned(transpose=transpose, architecture="sm_80", mainloop=loop)
+    assert isinstance(plan.loop, TiledLoop) and len(plan.loop.copied) == 1
+    report = gemmgen.verify(plan, "emulator", cases=family_of(plan.spec).cases(plan)[::2])
+    assert report.passed, [(result.case.name, result.failure) for result in report.failures]
+
+
+def test_operands_that_one_code_cannot_copy_are_rejected_with_what_differs() -> None:
+    with pytest.raises(PlanError, match=r"A: 128 x 8 f32 contiguous along k.*B: 128 x 8 f32 contiguous along n"):
+        planned(mainloop={"loaders": "halves"})
+    assert codes(transpose="tn", mainloop={"loaders": "halves", "shared_b": {"padding": 4}}) == {"loaders"}
 
 
 def test_a_column_major_c_swaps_the_roles_of_the_operands() -> None:
@@ -191,7 +228,9 @@ def test_a_batch_runs_along_y_and_its_arrays_have_a_first_dimension() -> None:
     assert launch.grid_of({"m": 129, "n": 128, "batch": 7}) == (2, 7, 1)
     shapes = {array.name: [str(extent) for extent in array.shape] for array in plan.sequence.arrays}
     assert shapes == {"A": ["batch", "m", "k"], "B": ["batch", "k", "n"], "C": ["batch", "m", "n"], "Z": ["batch", "m", "n"]}
-    assert codes(batch="strided", decomposition={"scheme": "split_k_serial", "slices": 2}) == {"batch"}
+    divided = planned(batch="strided", decomposition={"scheme": "split_k_serial", "slices": 2})
+    assert divided.sequence.launches[0].grid_of({"m": 129, "n": 128, "batch": 7}) == (2, 7, 2)
+    assert divided.sequence.workspace_bytes.evaluate({"m": 129, "n": 128, "batch": 7}) == 256 + 14 * 128 * 128 * 4
     batch = next(dimension for dimension in plan.sequence.dimensions if dimension.name == "batch")
     assert batch.maximum == 65535
 
@@ -238,6 +277,7 @@ def test_a_slab_holds_every_column_of_the_warp_tile_once_and_its_runs_are_adjace
 
 
 def test_a_staged_epilogue_is_rejected_where_there_is_nothing_to_stage_or_rows_do_not_fit_a_warp() -> None:
-    assert codes(store="through_shared", decomposition={"scheme": "split_k_parallel", "slices": 2}) == {"store"}
+    with pytest.raises(PlanError, match="direct for the naive strategy"):
+        gemmgen.plan({"kind": "gemm", "store": "through_shared", "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}})
     odd = {"fragment": "contiguous", **tile(threadblock={"m": 96, "n": 96}, warp={"m": 32, "n": 96}, thread={"n": 12})}
     assert codes(store="through_shared", mainloop=odd) == {"store"}
