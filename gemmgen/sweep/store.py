@@ -117,7 +117,7 @@ class ResultStore:
         if application != APPLICATION_ID:
             raise SweepError(f"{self.path}: this SQLite file was not made by gemmgen, and was left as it is")
         if version != FORMAT:
-            raise SweepError(f"{self.path}: results of format {version}; this gemmgen reads format {FORMAT}")
+            raise SweepError(f"{self.path}: results of format {version}; this gemmgen reads format {FORMAT}; name another file")
 
     def _create(self) -> None:
         """Makes the file whole under another name first: whoever is killed meanwhile leaves nothing under this one."""
@@ -136,6 +136,8 @@ class ResultStore:
         try:
             # Safe when a process is killed; when the machine loses power, the newest results may be gone, the file is whole.
             connection.execute("PRAGMA synchronous = NORMAL")
+            # A file that cannot be written is told now, not when there is something to keep.
+            connection.execute("DELETE FROM results WHERE 0")
             connection.execute("SELECT number, digest, sweep, record FROM results LIMIT 1").fetchone()
         except BaseException:
             connection.close()

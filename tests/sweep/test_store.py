@@ -95,6 +95,19 @@ def test_a_path_that_cannot_be_is_an_error(tmp_path: Path, monkeypatch: pytest.M
         ResultStore(path)
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ResultStore(tmp_path / "results") as store:
+        store.append(result())
+    connect = sqlite3.connect
+
+    def read_only(path: Path, **options: object) -> sqlite3.Connection:
+        return connect(f"{Path(path).as_uri()}?mode=ro", uri=True, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr("gemmgen.sweep.store.sqlite3.connect", read_only)
+    with pytest.raises(SweepError, match="readonly"):
+        ResultStore(tmp_path / "results")
+
+
 def test_reading_needs_a_file_and_makes_none(tmp_path: Path) -> None:
     with pytest.raises(SweepError, match="no such results file"):
         ResultStore(tmp_path / "results", read_only=True)
