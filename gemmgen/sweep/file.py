@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from gemmgen.errors import SpecError
 from gemmgen.families.base import Identifier, PlainText, SpecModel
 from gemmgen.resources import resource_directory
 from gemmgen.specs import parse_yaml, read_yaml, validated
@@ -29,10 +28,16 @@ class Range(SpecModel):
 
     range: tuple[Number, Number, Annotated[int, Field(strict=True, ge=1)]]
 
+    @model_validator(mode="after")
+    def _require_few(self) -> Self:
+        low, high, step = self.range
+        count = (high - low) // step + 1
+        if count > MAXIMUM_VALUES:
+            raise ValueError(f"at most {MAXIMUM_VALUES:,} values, not {count:,}")
+        return self
+
     def values(self) -> list[Any]:
         low, high, step = self.range
-        if (high - low) // step >= MAXIMUM_VALUES:
-            raise SweepError(f"range {list(self.range)} has more than {MAXIMUM_VALUES} values")
         return list(range(low, high + 1, step))
 
 
@@ -52,7 +57,29 @@ class Together(SpecModel):
     together: Annotated[list[Annotated[dict[FieldPath, Any], Field(min_length=1)]], Field(min_length=1, max_length=MAXIMUM_VALUES)]
 
 
-AxisValues = Annotated[list[Any], Field(min_length=1, max_length=MAXIMUM_VALUES)] | Range | PowersOfTwo | Together
+_FORMS = {"range": Range, "powers_of_two": PowersOfTwo, "together": Together}
+
+
+def _form(value: Any) -> str | None:
+    """Which form of an axis a value is meant to be, so that only the mistakes in that form are told."""
+    if isinstance(value, list | tuple):
+        return "values"
+    if isinstance(value, dict):
+        return next((model.__name__ for key, model in _FORMS.items() if key in value), None)
+    return type(value).__name__ if type(value) in _FORMS.values() else None
+
+
+AxisValues = Annotated[
+    Annotated[list[Any], Field(min_length=1, max_length=MAXIMUM_VALUES), Tag("values")]
+    | Annotated[Range, Tag("Range")]
+    | Annotated[PowersOfTwo, Tag("PowersOfTwo")]
+    | Annotated[Together, Tag("Together")],
+    Discriminator(
+        _form,
+        custom_error_type="axis",
+        custom_error_message="a list of values, {range: [first, last, step]}, {powers_of_two: [first, last]} or {together: [...]}",
+    ),
+]
 
 
 class Limits(SpecModel):
@@ -110,7 +137,8 @@ class SweepFile(SpecModel):
 def load_sweep(argument: str, overrides: Iterable[str] = ()) -> tuple[SweepFile, Path]:
     """The sweep that a file or the name of one that ships with gemmgen holds, and the file's folder.
 
-    ``overrides`` are ``path=value`` texts: for the path of an axis its new values, else a field of the base. Raises ``SpecError``.
+    ``overrides`` are ``path=value`` texts: for the path of an axis its new values, else a field of the base. Raises ``SpecError``
+    and ``SweepError``.
     """
     path = find_sweep(argument)
     fields = read_yaml(path, "a sweep is a YAML mapping (name: ..., base: ..., axes: ...)")
@@ -122,7 +150,10 @@ def load_sweep(argument: str, overrides: Iterable[str] = ()) -> tuple[SweepFile,
         _require_possible(sweep)
     except SweepError as error:
         raise SweepError(f"{path}: axes: {error}") from None
-    base = _base(sweep, path.parent, more)
+    try:
+        base = _base(sweep, path.parent, more)
+    except _NoBase as error:
+        raise SweepError(f"{path}: {error}") from None
     return sweep.model_copy(update={"base": base}), path.parent
 
 
@@ -197,12 +228,22 @@ def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str,
     return fields
 
 
+class _NoBase(SweepError):
+    """The base names no spec."""
+
+
 def _base_file(base: str, folder: Path) -> Path:
+    from difflib import get_close_matches
+
     specs = resource_directory("specs")
-    for candidate in (folder / base, Path(base), specs / base, specs / f"{base.removeprefix('specs/')}.yaml"):
+    name = base.removeprefix("specs/").removesuffix(".yaml")
+    for candidate in (folder / base, Path(base), specs / f"{name}.yaml"):
         try:
             if candidate.is_file():
                 return candidate
         except (OSError, ValueError):
             continue
-    raise SpecError(f"base: {base!r} is no spec file beside the sweep's, none here, and no spec of gemmgen's")
+    shipped = [path.relative_to(specs).with_suffix("").as_posix() for path in sorted(specs.glob("*/**/*.yaml"))]
+    close = get_close_matches(name, (known for known in shipped if not known.startswith("sweeps/")), n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    raise _NoBase(f"base: {base!r} is no spec file beside the sweep's, none here, and no spec of gemmgen's{hint}")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gemmgen import __version__
 from gemmgen.cache import cache_key
 from gemmgen.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
-from gemmgen.sweep.expression import Expression, UnknownName
-from gemmgen.sweep.records import Stage, Status
+from gemmgen.sweep.expression import Expression, ExpressionError, UnknownName
+from gemmgen.sweep.records import Stage, Status, SweepError
 from gemmgen.sweep.space import Point
 
 if TYPE_CHECKING:
@@ -124,7 +124,10 @@ class _Checked:
         self.problem: dict[str, int] = {}
         named = point.architecture or conditions.architecture
         self.architecture = named or str(point.fields.get("architecture", ""))
-        self.rejection = ("", "")
+        self.rejection = ("spec", point.mistake) if point.mistake else ("", "")
+        self._axes, self._mistake = point.axes, point.mistake
+        if point.mistake:
+            return
         try:
             spec = load_spec(point.fields)
             self.spec = spec.model_dump(mode="json")
@@ -143,10 +146,17 @@ class _Checked:
     def _constrained(self, before_planning: bool) -> bool:
         """Whether constraints reject the point: first those that need no plan."""
         chosen = [constraint for constraint in self._conditions.constraints if constraint.reads_plan is not before_planning]
-        broken = [constraint for constraint in chosen if not constraint.holds(self.spec, self.plan)]
+        broken = [constraint for constraint in chosen if not self._holds(constraint)]
         if broken:
             self.rejection = (broken[0].name, "; ".join(f"constraint {one.name}: {one.text}" for one in broken))
         return bool(broken)
+
+    def _holds(self, constraint: Expression) -> bool:
+        try:
+            return constraint.holds(self.spec, self.plan)
+        except ExpressionError as error:
+            where = ", ".join(f"{path}={value}" for path, value in self._axes.items())
+            raise SweepError(f"{error}{f' (at {where})' if where else ''}") from None
 
     def _set_problem(self, sizes: Sequence[int]) -> None:
         from gemmgen.families import family_of
@@ -174,6 +184,8 @@ class _Checked:
         conditions = self._conditions
         content = json.dumps(self.spec, sort_keys=True, default=str) if self.plan is None else render(self.plan).text
         parts: list[Any] = [__version__, content, self.architecture, str(stage), self.rejection]
+        if self._mistake:
+            parts += [self._axes]
         if stage.number >= Stage.COMPILE.number:
             parts += [COMPILE_OPTIONS, conditions.compiler]
         if stage.number >= Stage.VERIFY.number:

@@ -28,16 +28,21 @@ class Selection:
     taken: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.space) > MAXIMUM_POINTS and self.sample is None:
+        if self.space.size > MAXIMUM_POINTS and self.sample is None:
             raise SweepError(
-                f"{self.space.file.name} has {len(self.space):,} points, too many to try all of them: "
+                f"{self.space.file.name} has {_count(self.space.size)} points, too many to try all of them: "
                 "take --sample N, or --search tpe --trials N"
             )
 
     @property
+    def whole(self) -> bool:
+        """Whether it takes all points of the space."""
+        return self.where is None and (self.sample is None or self.sample >= self.space.size)
+
+    @property
     def most(self) -> int:
         """How many points there can be, given what is known so far."""
-        rest = len(self.space) - self.left_out
+        rest = self.space.size - self.left_out
         return rest if self.sample is None else min(self.sample, rest)
 
     def __iter__(self) -> Iterator[Point]:
@@ -50,3 +55,7 @@ class Selection:
                 continue
             self.taken += 1
             yield point
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 10**12 else f"more than 10^{len(str(number)) - 1}"

@@ -9,10 +9,11 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from gemmgen.errors import SpecError
 from gemmgen.specs import with_field
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import SweepFile
-from gemmgen.sweep.records import Stage
+from gemmgen.sweep.records import Stage, SweepError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Point:
     """The problem's sizes in the family's order; empty: none is timed."""
     architecture: str | None = None
     """None: the GPU's or the spec's own."""
+    mistake: str = ""
+    """Why the axes' values do not make a spec: one sets a field of what another has made something without fields."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,14 @@ class Space:
 
     file: SweepFile
     stage: Stage
+
+    def __post_init__(self) -> None:
+        """Raises ``SweepError`` if problems are to be timed and there are none."""
+        if self.stage is Stage.BENCH and not self.file.sizes:
+            raise SweepError(
+                f"{self.file.name}: sizes: got none, need the problems that the stage bench times, a list of sizes for each, "
+                "in the order of gemmgen bench --size"
+            )
 
     @cached_property
     def axes(self) -> dict[str, list[dict[str, Any]]]:
@@ -60,12 +71,14 @@ class Space:
         """The constraints. Raises ``ExpressionError`` for one that is not in the grammar."""
         return tuple(Expression(name, text) for name, text in self.file.constraints.items())
 
-    def __len__(self) -> int:
+    @cached_property
+    def size(self) -> int:
+        """How many points there are; more than any list could hold, perhaps."""
         return len(self.architectures) * prod(map(len, self.axes.values())) * len(self.sizes)
 
     def __getitem__(self, number: int) -> Point:
         """The point of that number: problems change fastest, then the last axis; architectures change slowest."""
-        if not 0 <= number < len(self):
+        if not 0 <= number < self.size:
             raise IndexError(number)
         number, size = divmod(number, len(self.sizes))
         chosen = {}
@@ -77,22 +90,23 @@ class Space:
         return self.point(values, self.sizes[size], self.architectures[number])
 
     def point(self, axes: Mapping[str, Any], sizes: Sequence[int] = (), architecture: str | None = None) -> Point:
-        """The point at which the fields of ``axes`` (path -> value) have these values.
-
-        Raises ``SpecError`` if a path leads through a value without fields.
-        """
+        """The point at which the fields of ``axes`` (path -> value) have these values."""
         assert isinstance(self.file.base, dict), "load_sweep reads the base"
         fields = self.file.base
-        for path, value in axes.items():
-            fields = with_field(fields, path, value, f"sweep {self.file.name}, axis {path}")
-        return Point(self.file.name, plain(fields), plain(dict(axes)), tuple(sizes), architecture)
+        mistake = ""
+        try:
+            for path, value in axes.items():
+                fields = with_field(fields, path, value, f"axis {path}")
+        except SpecError as error:
+            mistake = str(error)
+        return Point(self.file.name, plain(fields), plain(dict(axes)), tuple(sizes), architecture, mistake)
 
     def numbers(self, seed: int | None = None) -> Iterator[int]:
         """The numbers of all points: in order, or shuffled by ``seed``."""
         if seed is None:
-            yield from range(len(self))
+            yield from range(self.size)
         else:
-            yield from _shuffled(len(self), seed)
+            yield from _shuffled(self.size, seed)
 
 
 def plain(value: Any) -> Any:

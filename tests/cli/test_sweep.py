@@ -125,6 +125,7 @@ def test_a_wrong_kernel_is_named_and_ends_in_exit_code_1(run: Run, sweep: Path, 
 
 
 def test_bench_without_a_gpu_says_what_to_do(run: Run, sweep: Path) -> None:
+    edit(sweep, "cases: 1", "cases: 1\nsizes: [[64, 64, 64]]")
     assert "--stages verify" in run("sweep", sweep, "--stages", "bench", code=2).err
     assert "emulator" in run("sweep", sweep, "--stages", "bench", "--backend", "emulator", code=2).err
     assert "would not run here" in run("sweep", sweep, "--stages", "bench", "--dry-run").err
@@ -145,7 +146,7 @@ def test_bench_without_a_gpu_says_what_to_do(run: Run, sweep: Path) -> None:
         ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: 3}", "axes.mainloop.stages"),
         ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [3, 1, 1]}}", "no values"),
         ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [1, 3, 0]}}", "axes.mainloop.stages"),
-        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [0, 4000000000000, 1]}}", "more than"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {range: [0, 4000000000000, 1]}}", "at most 10,000 values"),
         ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {powers_of_two: [5, 7]}}", "no values"),
         ("name: trial\nbase: small.yaml\naxes: {'a b': [1]}", "'a b' is no field path"),
         ("name: trial\nbase: small.yaml\naxes: {label.x: [1], label: [a]}", "put 'label' first"),
@@ -154,6 +155,11 @@ def test_bench_without_a_gpu_says_what_to_do(run: Run, sweep: Path) -> None:
         ("name: trial\nbase: small.yaml\nconstraints: {fast: plan.speed() > 1}", "fast: 'plan.speed() > 1'"),
         ("name: trial\nbase: small.yaml\nconstraints: {fast: mainloop.speed > 1}", "there is no mainloop.speed"),
         ("name: trial\nbase: small.yaml\nconstraints: {fast: 1 / 0}", "fast: '1 / 0': divides by zero"),
+        ("name: trial\nbase: small.yaml\nconstraints: {fast: 1 / 0}\naxes: {transpose: [tt]}", "(at transpose=tt)"),
+        ("name: trial\nbase: gemm/v3_double_bufer", "trial.yaml: base: 'gemm/v3_double_bufer'"),
+        ("name: trial\nbase: gemm/v3_double_bufer", "did you mean gemm/v3_double_buffer"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.stages: {rang: [1, 3, 1]}}", "{range: [first, last, step]}"),
+        ("name: trial\nbase: small.yaml\naxes: {mainloop.speed: [1, 2]}", "no point of trial is a valid spec"),
         ("name: trial\nbase: small.yaml\nstages: fast", "stages"),
         ("name: trial\nbase: small.yaml\narchitectures: [sm_1]", "sm_1"),
         ("name: trial\nbase: small.yaml\nsizes: [[1, .nan]]", "sizes"),
@@ -165,6 +171,32 @@ def test_bench_without_a_gpu_says_what_to_do(run: Run, sweep: Path) -> None:
 def test_what_is_wrong_with_a_sweep_file_is_said(run: Run, sweep: Path, text: str, says: str) -> None:
     sweep.write_text(text)
     assert says in run("sweep", sweep, "--stages", "check", code=2).err
+
+
+def test_a_mistake_in_an_axis_is_told_for_the_form_that_was_meant(run: Run, sweep: Path) -> None:
+    edit(sweep, "range: [1, 3, 1]", "range: [1, 3]")
+    err = run("sweep", sweep, code=2).err
+    assert "axes.mainloop.stages.range.2: need a value" in err and "powers_of_two" not in err
+
+
+def test_a_field_below_what_has_none_rejects_its_points_only(run: Run, sweep: Path) -> None:
+    edit(sweep, "transpose: [nn, tt]", "decomposition: [null, {scheme: split_k_serial}]\n  decomposition.slices: [2, 3]")
+    told = run("sweep", sweep, "--set", "mainloop.stages=1", "--set", "mainloop.tile.threadblock.k=8", "--json").json
+    assert [(line["status"], line["reason_code"], line["points"]) for line in told["counts"]] == [
+        ("correct", "", 2),
+        ("constraints", "spec", 2),
+    ]
+    assert "'decomposition' is None and has no field 'slices'" in told["counts"][1]["example"]
+
+
+def test_a_base_is_named_like_a_spec_elsewhere(run: Run, sweep: Path) -> None:
+    for name in ("gemm/v3_double_buffer", "specs/gemm/v3_double_buffer.yaml", "gemm/v3_double_buffer.yaml"):
+        sweep.write_text(f"name: trial\nbase: {name}\nstages: check")
+        assert run("sweep", sweep, "--json").json["counts"][0]["status"] == "correct"
+
+
+def test_times_need_problems(run: Run, sweep: Path) -> None:
+    assert "sizes: got none" in run("sweep", sweep, "--stages", "bench", "--dry-run", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -205,15 +237,20 @@ def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: 
 
 def test_whatever_yaml_can_hold_is_kept_as_text(run: Run, sweep: Path) -> None:
     edit(sweep, "transpose: [nn, tt]", "transpose: [2020-01-01, !!binary aGk=, {1: 2, a: 3}, .nan, 1e999, [[]], null, 'ü\\u2028']")
-    told = run("sweep", sweep, "--json").json
+    told = run("sweep", sweep, "--json", code=2).json
     assert told["points"] == 48 and {line["status"] for line in told["counts"]} == {"constraints"}
-    assert run("sweep", sweep, "--json").json["known"] == 48
+    assert run("sweep", sweep, "--json", code=2).json["known"] == 48
 
 
 def test_a_space_too_large_to_enumerate_says_how_to_go_on(run: Run, sweep: Path) -> None:
     large = ["--set", "mainloop.stages={range: [1, 9000, 1]}", "--set", "mainloop.tile.threadblock.k={range: [1, 9000, 1]}"]
     assert "--sample N" in run("sweep", sweep, *large, "--dry-run", code=2).err
-    assert run("sweep", sweep, *large, "--dry-run", "--sample", 5, "--json").json["points"] == 5
+    larger = [part for field in range(20) for part in ("--set", f"x{field}={{range: [1, 9000, 1]}}")]
+    edit(sweep, "axes:", "axes:\n" + "\n".join(f"  x{field}: [1]" for field in range(20)))
+    assert run("sweep", sweep, *large, "--dry-run", "--sample", 5).out.startswith("status")
+    assert "more than 10^80 points" in run("sweep", sweep, *larger, "--dry-run", code=2).err
+    outcome = run("sweep", sweep, *larger, "--dry-run", "--sample", 5)
+    assert "5 constraints" in outcome.out and "No point was accepted" in outcome.err
 
 
 @pytest.mark.parametrize("name", sorted(shipped_sweeps()))
@@ -278,6 +315,17 @@ def test_an_interrupted_sweep_sums_up_and_leaves_no_process(run: Run, sweep: Pat
     assert running.returncode == 130
     assert "correct" in out and "Interrupted: the same command goes on from here." in err and "Traceback" not in err
     assert workers and eventually(lambda: all(map(gone, workers)), 5.0)
+
+
+def test_an_interrupted_dry_run_says_that_it_is_not_whole(run: Run, sweep: Path) -> None:
+    many = ", ".join(f"p{number}" for number in range(1500))
+    edit(sweep, "  transpose: [nn, tt]", f"  transpose: [nn, tt]\n  label: [{many}]")
+    running = start("trial.yaml", "--dry-run", stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert eventually(lambda: bool(_descendants(running.pid)))
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=20)
+    assert running.returncode == 130 and "Interrupted" in err and "Traceback" not in err
 
 
 def test_a_terminal_sees_the_rate_and_the_time_left(run: Run, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:

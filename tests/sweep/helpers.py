@@ -27,7 +27,7 @@ def space(stage: str = "verify", **more: Any) -> Space:
 def points(*labels: str, stage: str = "verify", **more: Any) -> list[Point]:
     """One point for each label."""
     spanned = space(stage, axes={"label": list(labels)}, **more)
-    return [spanned[number] for number in range(len(spanned))]
+    return [spanned[number] for number in range(spanned.size)]
 
 
 def conditions(stage: str = "verify", backend: str = "emulator", **more: Any) -> Conditions:

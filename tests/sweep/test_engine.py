@@ -174,7 +174,7 @@ def test_a_kernel_that_fails_verification_is_timed_on_no_problem(notes: Path) ->
 def test_the_same_spec_twice_is_run_once_and_counted(notes: Path) -> None:
     spanned = space(axes={"label": ["one"], "mainloop.stages": [2, 2], "schema_version": [1, 1]})
     with Engine(settings()) as engine:
-        found = engine.evaluate([spanned[number] for number in range(len(spanned))])
+        found = engine.evaluate([spanned[number] for number in range(spanned.size)])
     assert engine.duplicates == 3 and len(engine.results) == 1
     assert [one.status for one in found if one] == ["correct"] * 4
     assert sum("verify" in path.name for path in notes.iterdir()) == 1

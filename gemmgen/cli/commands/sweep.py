@@ -139,7 +139,7 @@ def command(
             return
         selection = Selection(space, conditions, condition, sample, seed)
         if dry_run:
-            _dry_run(selection, settings, path, as_json)
+            _dry_run(context, selection, settings, path, as_json)
             return
         _run(context, selection, settings, cluster, path, writers, wanted, backend, as_json)
     finally:
@@ -171,7 +171,10 @@ def _run(
         found = ranked(search_space(selection.space), engine.results.values(), wanted.objectives)
         write_winner(wanted, found, selection.space, backend)
 
-    _finish(context, selection.space, engine, path, writers, as_json, selection.left_out, conclude if wanted.winner else None)
+    _finish(
+        context, selection.space, engine, path, writers, as_json, selection.left_out, conclude if wanted.winner else None,
+        whole=selection.whole,
+    )  # fmt: skip
 
 
 def _search(
@@ -201,7 +204,7 @@ def _search(
 
 def _finish(
     context: click.Context, space: Space, engine: Engine, path: Path, writers: Exports, as_json: bool, left_out: int = 0,
-    conclude: Callable[[], None] | None = None, search: dict[str, Any] | None = None,
+    conclude: Callable[[], None] | None = None, search: dict[str, Any] | None = None, whole: bool = False,
 ) -> None:  # fmt: skip
     """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
     from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
@@ -238,13 +241,14 @@ def _finish(
     if engine.interrupted:
         click.echo("Interrupted: the same command goes on from here.", err=True)
         context.exit(EXIT_INTERRUPTED)
+    _require_accepted(results, whole)
     if conclude is not None:
         conclude()
     if any(result.failed for result in results):
         context.exit(EXIT_FAILED)
 
 
-def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool) -> None:
+def _dry_run(context: click.Context, selection: Selection, settings: Settings, path: Path, as_json: bool) -> None:
     """Checks every point and runs none."""
     from dataclasses import replace
 
@@ -273,7 +277,7 @@ def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool
             {
                 "sweep": selection.space.file.name,
                 "stage": str(conditions.stage),
-                "combinations": len(selection.space),
+                "combinations": selection.space.size,
                 "points": len(results),
                 "duplicates": engine.duplicates,
                 "left_out": selection.left_out,
@@ -288,6 +292,7 @@ def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool
                 },
             }
         )
+        _end_dry_run(context, selection, engine)
         return
     if results:
         print_counts(results)
@@ -297,7 +302,7 @@ def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool
         click.echo(f"{engine.duplicates:,} more combinations are the same as others.")
     if selection.left_out:
         click.echo(f"{selection.left_out:,} are left out by --where.")
-    click.echo(f"{len(waiting):,} are to be run up to {conditions.stage}; {accepted - len(waiting):,} have a result in {path} already.")
+    click.echo(f"To be run up to {conditions.stage}: {len(waiting):,}; with a result in {path} already: {accepted - len(waiting):,}.")
     parts = [
         f"{stage} {clock(seconds)} ({f'{expected.measured[stage]:,} measured' if expected.measured[stage] else 'a guess'})"
         for stage, seconds in expected.stages.items()
@@ -306,6 +311,27 @@ def _dry_run(selection: Selection, settings: Settings, path: Path, as_json: bool
         gpus = counted(max(len(settings.gpus), 1), "GPU") if conditions.backend == "gpu" else ""
         workers = " and ".join(part for part in (counted(jobs, "CPU"), gpus) if part)
         click.echo(f"Time: about {clock(expected.seconds)} with {workers}; summed over points: {', '.join(parts)}.")
+    _end_dry_run(context, selection, engine)
+
+
+def _end_dry_run(context: click.Context, selection: Selection, engine: Engine) -> None:
+    if engine.interrupted:
+        click.echo("Interrupted: these are the points that were checked before.", err=True)
+        context.exit(EXIT_INTERRUPTED)
+    _require_accepted(list(engine.results.values()), selection.whole)
+
+
+def _require_accepted(results: Sequence[PointResult], whole: bool) -> None:
+    """Says so if nothing was tried. Raises ``SweepError`` if not a single point of the ``whole`` space is a spec: then the sweep
+    itself is wrong."""
+    from gemmgen.sweep.records import Status, SweepError
+
+    if not results or any(result.status is not Status.CONSTRAINTS for result in results):
+        return
+    if whole and all(result.reason_code == "spec" for result in results):
+        first = results[0].reason.split("\n", 1)[0]
+        raise SweepError(f"no point of {results[0].sweep} is a valid spec, so that nothing was tried: {first}")
+    click.echo("No point was accepted: nothing was tried.", err=True)
 
 
 def _show_stored(results_path: str | None, writers: Exports, as_json: bool) -> None:
