@@ -1,4 +1,4 @@
-"""What a call of gemmgen.ops costs the host after the first, beside torch's own operations, in microseconds."""
+"""What a call of gemmgen.ops costs the host after the first, beside torch's and CuPy's own operations, in microseconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,33 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import cupy
 import torch
 
 from gemmgen import ops
 from gemmgen.layouts import nchw_to_nchw32
 
-CALLS, ROUNDS = 200, 30
+CALLS, ROUNDS = 100, 200
+
+
+class Exported:
+    """A tensor that only DLPack can read."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The tensor's capsule."""
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """The tensor's device."""
+        return self.tensor.__dlpack_device__()
+
+
+def exports(*arrays: Exported) -> list[Any]:
+    """What the protocol alone costs."""
+    return [array.__dlpack__(stream=1, max_version=(1, 0)) for array in arrays]
 
 
 def microseconds(call: Callable[[], Any]) -> float:
@@ -34,6 +55,8 @@ def main() -> None:
     out, x = torch.empty(64, 64, device="cuda"), torch.randn(1 << 14, device="cuda")
     image = nchw_to_nchw32(torch.randint(-8, 8, (1, 64, 8, 8), dtype=torch.int8, device="cuda"))
     weights = ops.Filter(torch.randint(-8, 8, (64, 64, 1, 1), dtype=torch.int8, device="cuda"))
+    cupy_a, cupy_b, cupy_out, cupy_x = (cupy.from_dlpack(tensor) for tensor in (a, b, out, x))
+    plain_a, plain_b, plain_out = (Exported(tensor) for tensor in (a, b, out))
     pairs: list[tuple[str, Callable[[], Any], Callable[[], Any] | None]] = [
         ("matmul", lambda: ops.matmul(a, b), lambda: torch.matmul(a, b)),
         ("matmul, out=", lambda: ops.matmul(a, b, out=out), lambda: torch.matmul(a, b, out=out)),
@@ -43,10 +66,14 @@ def main() -> None:
         ("reduce", lambda: ops.reduce(x), lambda: torch.sum(x)),
         ("reduce rows", lambda: ops.reduce(a, "sum", 1), lambda: torch.sum(a, 1)),
         ("conv2d", lambda: ops.conv2d(image, weights, alpha=0.1), None),
+        ("CuPy, matmul", lambda: ops.matmul(cupy_a, cupy_b), lambda: cupy_a @ cupy_b),
+        ("CuPy, matmul, out=", lambda: ops.matmul(cupy_a, cupy_b, out=cupy_out), lambda: cupy.matmul(cupy_a, cupy_b, out=cupy_out)),
+        ("CuPy, reduce", lambda: ops.reduce(cupy_x), lambda: cupy_x.sum()),
+        ("DLPack, matmul, out=", lambda: ops.matmul(plain_a, plain_b, out=plain_out), lambda: exports(plain_a, plain_b, plain_out)),
     ]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: host time of a call, µs")
     for name, own, peer in pairs:
-        beside = f"   torch {microseconds(peer):6.2f}" if peer else ""
+        beside = f"   the library's own {microseconds(peer):6.2f}" if peer else ""
         print(f"{name:<22}{microseconds(own):6.2f}{beside}")
 
 

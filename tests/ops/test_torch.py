@@ -228,7 +228,7 @@ def test_gpu_cupy_arrays_of_every_layout():
     assert bool((ops.reduce(a, "sum", 0) == a.sum(0)).all())
     assert bool((ops.reduce(a > 0, "any", 1) == (a > 0).any(1)).all())
     mean, variance = ops.reduce(a, "mean_variance", 1)
-    assert bool(cupy.allclose(mean, a.mean(1)) & cupy.allclose(variance, a.var(1), rtol=1e-4))
+    assert bool(cupy.allclose(mean, a.mean(1), atol=1e-6) & cupy.allclose(variance, a.var(1), rtol=1e-4))
     with pytest.raises(LaunchError, match="out is written, but overlaps a"):
         ops.matmul(a, b[:, :33], out=a)
 
