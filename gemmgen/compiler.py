@@ -81,6 +81,7 @@ class CompileJob:
     architecture: str
     options: tuple[str, ...] = ()
     name: str = "kernel.cu"
+    line_info: bool = True
 
 
 def compile_source(
@@ -89,20 +90,22 @@ def compile_source(
     architecture: str,
     options: Sequence[str] = (),
     name: str = "kernel.cu",
+    line_info: bool = True,
     cache: Cache | None = None,
 ) -> Binary:
     """Compiles one self-contained source for one architecture, "sm_90a" say, to PTX and cubin.
 
     `options` are NVRTC's, added to BASE_OPTIONS; a `--std` among them replaces the default. `name` stands for the
     file in messages and line information; characters other than letters, digits, dot, dash and underscore are replaced
-    in the latter. With `cache=None` nothing is read from or written to disk.
+    in the latter. Without `line_info` the binary does not say which instruction comes from which line, and is about a third as large.
+    With `cache=None` nothing is read from or written to disk.
 
     Raises CompileError with the compiler's errors and the lines they are about, EnvironmentMissing without NVRTC.
     """
     _check_arguments(source, architecture, options)
     version = nvrtc_version()
     file_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "kernel.cu"
-    all_options = _all_options(options)
+    all_options = _all_options(options, line_info)
     # The name is part of the key because it is part of the line information.
     key = cache_key("compile", source, file_name, "\0".join(all_options), architecture, f"{version[0]}.{version[1]}")
     stored = cache.load(key) if cache is not None else None
@@ -125,7 +128,9 @@ def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, work
 
     def compile_one(job: CompileJob) -> Binary | CompileError:
         try:
-            return compile_source(job.source, architecture=job.architecture, options=job.options, name=job.name, cache=cache)
+            return compile_source(
+                job.source, architecture=job.architecture, options=job.options, name=job.name, line_info=job.line_info, cache=cache
+            )
         except CompileError as error:
             return error
 
@@ -182,9 +187,10 @@ def _check_arguments(source: str, architecture: str, options: Sequence[str]) -> 
             raise CompileError(f"the architecture is an argument of its own, not the option {option!r}")
 
 
-def _all_options(options: Sequence[str]) -> tuple[str, ...]:
+def _all_options(options: Sequence[str], line_info: bool) -> tuple[str, ...]:
     own_standard = any(re.match(r"--?std\b", option) for option in options)
-    base = (option for option in BASE_OPTIONS if not (own_standard and option.startswith("--std")))
+    left_out = ("--std",) * own_standard + ("--generate-line-info",) * (not line_info)
+    base = (option for option in BASE_OPTIONS if not option.startswith(left_out))
     return (*base, *options)
 
 

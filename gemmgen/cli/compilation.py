@@ -17,8 +17,11 @@ JOBS_PER_WORKER = 4
 """Progress is shown after this many jobs for each CPU."""
 
 
-def compile_plans(plans: Sequence[KernelPlan]) -> list[Binary]:
-    """The binary of each plan, through the user's cache. Raises ``CompileError`` with the errors of all that failed."""
+def compile_plans(plans: Sequence[KernelPlan], *, line_info: bool = True) -> list[Binary]:
+    """The binary of each plan, through the user's cache, with or without the lines of the source.
+
+    Raises ``CompileError`` with the errors of all that failed.
+    """
     from gemmgen.api import COMPILE_OPTIONS
     from gemmgen.cache import Cache
     from gemmgen.compiler import CompileJob, compile_many
@@ -27,7 +30,7 @@ def compile_plans(plans: Sequence[KernelPlan]) -> list[Binary]:
     jobs = []
     for plan in plans:
         source = render(plan)
-        jobs.append(CompileJob(source.text, plan.architecture.name, COMPILE_OPTIONS, source.file_name))
+        jobs.append(CompileJob(source.text, plan.architecture.name, COMPILE_OPTIONS, source.file_name, line_info))
     cache = Cache()
     results: list[Binary | CompileError] = []
     step = JOBS_PER_WORKER * len(os.sched_getaffinity(0))

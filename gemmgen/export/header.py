@@ -10,6 +10,8 @@ from gemmgen import __version__
 from gemmgen.export.arithmetic import INT32, Expression, Facts, to_c
 from gemmgen.export.images import Bundle, Image
 from gemmgen.export.text import C_TYPES, FILTERS, c_name, check_prefix, readable, template
+from gemmgen.families.base import KernelPlan
+from gemmgen.families.naming import NAME_DIGITS
 from gemmgen.formula import Formula
 from gemmgen.launch import GRID_LIMITS, ArrayArgument, Dimension, HostArgument, KernelLaunch, LaunchSequence, ScalarArgument
 
@@ -134,6 +136,8 @@ class Header:
 
     prefix: str
     name: str
+    digest: str
+    """Of the spec, as in the name."""
     version: str
     compiler: str
     summary: Sequence[str]
@@ -202,9 +206,14 @@ class Header:
         return [name for name in self.dimension_types if f"&{self.names[name]}" in passed]
 
 
+def default_prefix(plan: KernelPlan) -> str:
+    """What the functions of an instance's header begin with: short enough to read, and no two instances have the same."""
+    return f"{plan.spec.label or plan.spec.kind}_{plan.spec_digest[:NAME_DIGITS]}"
+
+
 def render_header(bundle: Bundle, prefix: str | None = None) -> str:
-    """The header of an instance. Its functions begin with ``prefix``, by default the instance's name."""
-    chosen = bundle.plan.name if prefix is None else prefix
+    """The header of an instance. Its functions begin with ``prefix``, by default ``default_prefix``."""
+    chosen = default_prefix(bundle.plan) if prefix is None else prefix
     check_prefix(chosen)
     text: str = template("header.h.j2", FILTERS).render(header=model(bundle, chosen))
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
@@ -237,6 +246,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
     return Header(
         prefix=prefix,
         name=plan.name,
+        digest=plan.spec_digest[:NAME_DIGITS],
         version=__version__,
         compiler="NVRTC {}.{}".format(*bundle.nvrtc_version),
         summary=family_of(plan.spec).summary(plan),

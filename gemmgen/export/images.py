@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.compiler import Binary
+from gemmgen.cubin import text_sections
 from gemmgen.errors import PlanError
 from gemmgen.families.base import KernelPlan
 from gemmgen.target import ARCHITECTURES, Architecture
@@ -61,6 +62,11 @@ def bundle(plan: KernelPlan, binaries: Sequence[Binary]) -> Bundle:
     newest = max(texts, key=lambda name: ARCHITECTURES[name].compute_capability, default=None)
     ptx = [] if newest is None else [Image("ptx", ARCHITECTURES[newest], texts[newest].encode())]
     return Bundle(plan, (*cubins, *ptx), binaries[0].nvrtc_version)
+
+
+def same_machine_code(one: Binary, other: Binary) -> bool:
+    """Whether two binaries hold the same instructions and use the same resources, whatever they say of lines of the source."""
+    return text_sections(one.cubin) == text_sections(other.cubin) and one.resources == other.resources
 
 
 def portable_architectures(allowed: Sequence[Architecture]) -> list[Architecture]:

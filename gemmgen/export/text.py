@@ -38,6 +38,9 @@ _KEYWORDS = frozenset({
     "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename",
     "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
 })  # fmt: skip
+_TYPES = re.compile(r"u?int(_least|_fast)?(8|16|32|64)|u?int(max|ptr)|s?size|ptrdiff|wchar|char(8|16|32)|max_align|nullptr|"
+                    r"l{0,2}div|fpos|off|time|clock")  # fmt: skip
+"""With ``_t`` behind them, types of the standard headers: the prefix names a type so."""
 _LOCALS = frozenset({
     "given", "bytes", "problem", "plan", "overflow", "blocks_x", "blocks_y", "blocks_z", "i", "value", "count", "extents", "strides",
     "arguments", "config", "attributes", "result", "kernel", "stream", "images", "reason", "workspace", "NULL",
@@ -47,6 +50,8 @@ _LOCALS = frozenset({
 
 def check_prefix(prefix: str) -> None:
     """Raises ``GemmgenError`` if ``prefix`` cannot begin the names of C functions."""
+    if _TYPES.fullmatch(prefix) is not None:
+        raise GemmgenError(f"--prefix {prefix!r}: {prefix}_t is a type of C already; take another, such as my_{prefix}")
     if _IDENTIFIER.fullmatch(prefix) is None or len(prefix) > LONGEST_PREFIX or prefix in _KEYWORDS:
         raise GemmgenError(
             f"--prefix {prefix[:60]!r}: need a C identifier of at most {LONGEST_PREFIX} letters, digits and underscores, such as my_gemm"

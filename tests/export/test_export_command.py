@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from conftest import SPECS
 
 from export.c_host import dummy_bundle
 from gemmgen import api
+from gemmgen.cli.compilation import compile_plans
+from gemmgen.cubin import read_entries, text_sections
 from gemmgen.errors import EnvironmentMissing
 from gemmgen.export import fatbin
 from gemmgen.export.header import render_header
@@ -39,7 +42,49 @@ def test_cubins_are_one_for_each_architecture(run: Run, spec: Path) -> None:
     run("export", spec, "--format", "cubin", "--arch", "sm_80", "--arch", "sm_90", "-o", "out/")
     name = api.plan(spec).name
     assert sorted(path.name for path in Path("out").iterdir()) == [f"{name}.sm_80.cubin", f"{name}.sm_90.cubin"]
-    assert (Path("out") / f"{name}.sm_90.cubin").read_bytes() == api.compile_plan(api.plan(spec, "sm_90")).cubin
+    code = text_sections(api.compile_plan(api.plan(spec, "sm_90")).cubin)
+    assert text_sections((Path("out") / f"{name}.sm_90.cubin").read_bytes()) == code
+
+
+@pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "reduction/sum_last_block", "conv2d/same_3x3"])
+def test_binaries_hold_the_certified_code_without_the_lines_of_the_source(run: Run, name: str) -> None:
+    run("export", name, "--format", "cubin", "--arch", "sm_90", "-o", "small.cubin")
+    run("export", name, "--format", "cubin", "--arch", "sm_90", "--line-info", "-o", "large.cubin")
+    small, large = Path("small.cubin").read_bytes(), Path("large.cubin").read_bytes()
+    certified = api.compile_plan(api.plan(SPECS / f"{name}.yaml", "sm_90"))
+    assert large == certified.cubin
+    assert text_sections(small) == text_sections(large)
+    assert read_entries(small) == read_entries(large)
+    assert len(small) < len(large) / 2
+
+
+def test_the_ptx_of_an_export_is_the_certified_program(run: Run) -> None:
+    plan = api.plan(SPECS / "gemm/v3_double_buffer.yaml", "sm_90")
+    small, large = (compile_plans([plan], line_info=lines)[0].ptx for lines in (False, True))
+    assert len(small) < len(large)
+    assert _statements(small) == _statements(large)
+
+
+def _statements(ptx: str) -> list[str]:
+    """The lines of the program, without those that say where in the source they come from."""
+    text = re.sub(r"^\s*\.section\b[^{]*\{[^}]*\}", "", ptx, flags=re.MULTILINE)
+    return [line for line in text.splitlines() if line.strip() and not re.match(r"\s*(\.loc|\.file|//)", line)]
+
+
+def test_a_binary_whose_code_comes_out_otherwise_keeps_its_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.export.images.same_machine_code", lambda one, other: False)
+    run("export", "gemm/v3_double_buffer", "--format", "cubin", "--arch", "sm_90", "-o", "kept.cubin")
+    assert Path("kept.cubin").read_bytes() == api.compile_plan(api.plan(SPECS / "gemm/v3_double_buffer.yaml", "sm_90")).cubin
+
+
+def test_the_functions_of_a_header_have_a_short_name_of_their_own(run: Run) -> None:
+    names = ["gemm/v3_double_buffer", "gemm/split_k_serial", "conv2d/pixels_128x128x64", "reduction/argmax_vocabulary_bf16"]
+    plans = [api.plan(SPECS / f"{name}.yaml") for name in names]
+    for plan in plans:
+        text = render_header(dummy_bundle(plan))
+        prefix = f"{plan.spec.label or plan.spec.kind}_{plan.spec_digest[:8]}"
+        assert f"static inline CUresult {prefix}_launch(" in text
+        assert max(len(line) for line in text.splitlines()) < 150
 
 
 def test_a_header_goes_to_standard_output_under_the_chosen_name(run: Run, spec: Path) -> None:
@@ -91,7 +136,10 @@ BAD = {
     "a prefix for a cubin": (["small.yaml", "--format", "cubin", "--prefix", "x"], "--prefix names the functions of a header"),
     "a prefix for many": (["gemm", "--format", "header", "--prefix", "x"], "name one"),
     "many for one output": (["small.yaml", "--format", "cubin", "--arch", "all"], "do not fit into one output"),
-    "many for one file": (["small.yaml", "--format", "cubin", "--arch", "all", "-o", "small.yaml"], "small.yaml is a file"),
+    "many for one file": (["small.yaml", "--format", "cubin", "--arch", "all", "-o", "small.yaml"], "small.yaml would be one file"),
+    "many for what is called like one file": (["small.yaml", "gemm/skinny", "--format", "header", "-o", "x.h"], "name a directory, x/"),
+    "an output without a name": (["small.yaml", "--format", "header", "-o", ""], "-o needs the name"),
+    "a prefix that makes a type of C": (["small.yaml", "--format", "header", "--prefix", "uint8"], "uint8_t is a type of C already"),
     "a file that cannot be written": (["small.yaml", "--format", "cubin", "-o", "/proc/none/x"], "cannot be written"),
     "JSON to standard output": (["small.yaml", "--format", "cubin", "--json"], "needs -o"),
     "a wrong field": (["small.yaml", "--format", "cubin", "--set", "colour=red"], "colour"),

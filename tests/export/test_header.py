@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from conftest import SPECS
 
-from export.c_host import NotingHost, expected
+from export.c_host import WARNINGS, NotingHost, build, compiler, cuda_include, dummy_bundle, expected
 from export.plans import DRAWS, draw_call, sampled_plans
 from gemmgen import api
+from gemmgen.export.header import render_header
 from gemmgen.families.base import KernelPlan
 from gemmgen.formula import Formula
 from gemmgen.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
@@ -104,3 +105,21 @@ def test_the_first_binary_that_runs_on_the_device_is_loaded(tmp_path: Path, majo
     loaded = [bytes(event.arguments[:16]).strip() for event in host.events[: host.event_count.value] if event.kind == b"load"]
     assert code == (0 if wanted else NO_BINARY_FOR_GPU)
     assert loaded == ([wanted] if wanted else [])
+
+
+def test_headers_of_two_instances_go_together_unless_they_have_one_prefix(tmp_path: Path) -> None:
+    names = ("gemm/split_k_parallel", "reduction/argmax_vocabulary_bf16")
+    plans = [api.plan(SPECS / f"{name}.yaml") for name in names]
+    for index, plan in enumerate(plans):
+        (tmp_path / f"own{index}.h").write_text(render_header(dummy_bundle(plan)))
+        (tmp_path / f"same{index}.h").write_text(render_header(dummy_bundle(plan), "same"))
+    for compile_one, standard in (("gcc", "c11"), ("g++", "c++17")):
+        command = [compiler(compile_one), f"-std={standard}", *WARNINGS, "-isystem", str(cuda_include()), "-fsyntax-only"]
+        source = tmp_path / ("both.c" if compile_one == "gcc" else "both.cpp")
+        source.write_text('#include "own0.h"\n#include "own1.h"\n#include "own0.h"\n')
+        build([*command, source])
+        source.write_text('#include "same0.h"\n#include "same0.h"\n')
+        build([*command, source])
+        source.write_text('#include "same0.h"\n#include "same1.h"\n')
+        with pytest.raises(AssertionError, match="two instances of gemmgen have functions that begin with same"):
+            build([*command, source])

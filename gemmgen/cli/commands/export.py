@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,12 +48,16 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     "target", "-o", "--output", type=click.Path(), metavar="FILE|DIR",
     help="Write this file; or into this directory, if it is one, ends with a slash, or there are several files.",
 )
-@click.option("--prefix", metavar="NAME", help="What the functions of a header begin with; else the instance's name.")
+@click.option("--prefix", metavar="NAME", help="What the functions of a header begin with; else the spec's label or kind, and its digest.")
+@click.option(
+    "--line-info", is_flag=True,
+    help="Keep in the binaries which instruction comes from which line, for profilers: some three times as large.",
+)
 @set_option
 @json_option
 def command(
     names: Sequence[str], kind: str, architectures: Sequence[str], target: str | None, prefix: str | None,
-    overrides: Sequence[str], as_json: bool,
+    line_info: bool, overrides: Sequence[str], as_json: bool,
 ) -> None:
     """Write instances in a form that needs no gemmgen: to standard output, or into files.
 
@@ -66,6 +71,8 @@ def command(
     """  # fmt: skip
     from gemmgen.export.text import check_prefix
 
+    if target == "":
+        raise click.UsageError("-o needs the name of a file or of a directory")
     if as_json and target is None:
         raise click.UsageError("--json lists the files that were written, and needs -o")
     if prefix is not None:
@@ -81,9 +88,9 @@ def command(
     count = sum(len(each) if kind == "cubin" else 1 for _, each in targets)
     if output is None:
         _require_plain_output(kind, count)
-    elif count > 1 and not to_directory and output.is_file():
-        raise click.UsageError(f"{output} is a file and there are {count} to write; name a directory")
-    bundles = [(item, _bundle(item, each)) for item, each in targets]
+    elif count > 1 and not to_directory and (output.is_file() or output.suffix == f".{FORMATS[kind]}"):
+        raise click.UsageError(f"{output} would be one file and there are {count} to write; name a directory, {output.with_suffix('')}/")
+    bundles = [(item, _bundle(item, each, line_info)) for item, each in targets]
     file_name = None if output is None or to_directory else output.name
     contents = {name: (item, make) for item, bundle in bundles for name, make in _contents(bundle, kind, prefix, file_name).items()}
     if output is None:
@@ -140,15 +147,23 @@ def _find_in_library(name: str) -> list[SpecFile]:
     return [SpecFile(instances[chosen].label, instances[chosen].path) for chosen in choose([name], ((known, known) for known in instances))]
 
 
-def _bundle(item: PlannedSpec, targets: Sequence[Architecture]) -> Bundle:
-    """The instance, compiled for all that was asked for."""
-    from gemmgen.export.images import bundle, plans_for
+def _bundle(item: PlannedSpec, targets: Sequence[Architecture], line_info: bool) -> Bundle:
+    """The instance, compiled for all that was asked for.
+
+    Without ``line_info`` the binaries are those without the lines of the source, wherever their machine code is the one that is
+    certified. ptxas may allocate registers differently from run to run where a kernel spills; such a binary keeps its lines.
+    """
+    from gemmgen.export.images import bundle, plans_for, same_machine_code
 
     try:
         plans = plans_for(item.plan, targets)
     except PlanError as error:
         raise SpecError(f"{item.file.label}: {error}") from None
-    return bundle(plans[0], compile_plans(plans))
+    binaries = compile_plans(plans)
+    if not line_info:
+        smaller = compile_plans(plans, line_info=False)
+        binaries = [small if same_machine_code(small, large) else large for small, large in zip(smaller, binaries, strict=True)]
+    return bundle(plans[0], binaries)
 
 
 def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list[Architecture]:
@@ -177,7 +192,8 @@ def _contents(bundle: Bundle, kind: str, prefix: str | None, file_name: str | No
         case "header":
             return {f"{prefix or name}.h": lambda: render_header(bundle, prefix)}
     stem = Path(file_name or name).stem
-    return {f"{name}.py": lambda: render_module(bundle, stem if stem.isidentifier() else name)}
+    importable = stem.isidentifier() and not keyword.iskeyword(stem)
+    return {f"{name}.py": lambda: render_module(bundle, stem if importable else name)}
 
 
 def _constant(data: bytes) -> Callable[[], bytes]:
