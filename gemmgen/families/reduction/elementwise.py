@@ -80,9 +80,9 @@ class Scale(Elementwise):
         if kind in FLOATS:
             largest = 3.4028234e38
             fits = kind == "f64" or abs(self.factor) <= largest
-            return None if fits else (f"factor {self.factor:g}", f"at most {largest:g} in float32")
+            return None if fits else (f"a float32 value by {self.factor:g}", f"a factor of at most {largest:g}, the largest float32")
         whole = self.factor.is_integer() and abs(self.factor) < 2**31
-        return None if whole else (f"factor {self.factor:g} for an integer value", "an integer below 2**31, or a cast before it")
+        return None if whole else (f"an integer value by {self.factor:g}", "an integer factor below 2**31, or a cast before it")
 
     def describe(self) -> str:
         return f"scale by {self.factor:g}"
@@ -183,7 +183,7 @@ class Bias(Elementwise):
     """``all``: a single number; ``result``: an array of the shape of the output."""
 
     def problem(self, kind: DataType, place: str) -> tuple[str, str] | None:
-        return ("a bias in the prologue", "a bias only in the epilogue") if place == "prologue" else None
+        return ("an element", "a place in the epilogue: a bias is added to results") if place == "prologue" else None
 
     def arguments(self, index: int, kind: DataType) -> tuple[Argument, ...]:
         name = "bias" if index == 0 else f"bias{index + 1}"

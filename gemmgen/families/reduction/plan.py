@@ -11,7 +11,7 @@ from gemmgen.families.base import KernelPlan, SharedRegion
 from gemmgen.families.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.families.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.families.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, choose
-from gemmgen.families.reduction.sequence import ROUND, Workspace, launch_sequence, plan_workspace
+from gemmgen.families.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
 from gemmgen.families.reduction.spec import SERIES, ReductionSpec
 from gemmgen.formula import Formula, ceil_div
 from gemmgen.launch import BYTES, Argument
@@ -19,6 +19,8 @@ from gemmgen.target import ARCHITECTURES, WARP_THREADS, Architecture
 
 MOST_STATE_REGISTERS = 96
 """32-bit registers that a thread's states and loaded vectors may take."""
+MOST_ROWS = 2**31 - 1 - MAXIMUM_EXTENT
+"""Rows that the blocks of a tile of columns may take at a time."""
 
 
 @dataclass(frozen=True)
@@ -299,6 +301,10 @@ def _layout_reasons(spec: ReductionSpec, choice: Choice, layout: Layout) -> list
                 reasons.append(Reason("series", f"strategy.{field}", str(getattr(spec.strategy, field)), need))
     if isinstance(layout, ColumnLayout) and layout.lanes > choice.threads:
         reasons.append(Reason("lanes", "strategy.lanes", str(layout.lanes), f"at most the block's {choice.threads} threads"))
+    if isinstance(layout, ColumnLayout) and layout.row_threads * layout.splits > MOST_ROWS:
+        got = f"{layout.splits} splits of {layout.row_threads} rows at a time"
+        need = f"at most {MOST_ROWS} rows at a time together, so that the rows past the last one still fit into an int"
+        reasons.append(Reason("splits", "strategy.splits", got, need, "fewer splits or threads, or more lanes"))
     if isinstance(layout, BlockLayout) and choice.blocks_per_sm * choice.threads > 2048:  # type: ignore[union-attr]
         got = f"{choice.blocks_per_sm} blocks of {choice.threads} threads"  # type: ignore[union-attr]
         reasons.append(Reason("blocks_per_sm", "strategy.blocks_per_sm", got, "at most 2048 threads on an SM"))

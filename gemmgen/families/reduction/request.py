@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from operator import index
 from typing import Any, ClassVar, get_args
 
 import pydantic
 
-from gemmgen.errors import LaunchError, SpecError
+from gemmgen.errors import LaunchError, Reason, SpecError
 from gemmgen.families.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.families.reduction.elementwise import DATA_TYPES
 from gemmgen.families.reduction.spec import InputType, OperationName, ReductionSpec
@@ -142,24 +143,24 @@ def interpret_reduce(operands: Mapping[str, Layout], options: Mapping[str, Any])
     given = [operands[name] for name in names if name in operands]
     if view.shape[1] == 0 and types.rejects_nothing and all(shape):
         raise LaunchError(f"reduce: {operation} of nothing has no value; the reduced extent is 0")
+    kind = given[0].type if given else None
+    _check_type(operation, x.type, kind)
     for name, out in zip(names, given, strict=False):
         _check_out(name, out, shape, given[0].type)
-    kind = given[0].type if given else None
-    try:
-        ReductionSpec.model_validate(
-            {"kind": "reduction", "operation": operation, "input": SPEC_TYPES[x.type], "output": kind and SPEC_TYPES.get(kind, kind)}
-        )
-    except pydantic.ValidationError:
-        raise LaunchError(f"reduce: out has elements {kind}, which no reduction stores") from None
     request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)))
     return Interpretation(request, tuple(Result(name, shape, kind or types.output, (kind or types.output) == "u8") for name in names))
 
 
 def _axes(axis: Any, rank: int) -> tuple[int, ...]:
     given = tuple(range(rank)) if axis is None else tuple(axis) if isinstance(axis, tuple | list) else (axis,)
-    if any(isinstance(one, bool) or not isinstance(one, int) or not -rank <= one < rank for one in given):
-        raise LaunchError(f"reduce: axis is {axis!r}, need integers from {-rank} to {rank - 1}, or None for all")
-    found = tuple(sorted(one % rank for one in given))
+    try:
+        numbers = [rank if isinstance(one, bool) else index(one) for one in given]
+    except TypeError:
+        numbers = [rank]
+    if not all(-rank <= number < rank for number in numbers):
+        need = f"integers from {-rank} to {rank - 1}, or None for all" if rank else "None for an array without axes"
+        raise LaunchError(f"reduce: axis is {axis!r}, need {need}")
+    found = tuple(sorted(number % rank for number in numbers))
     if len(set(found)) < len(found):
         raise LaunchError(f"reduce: axis {axis!r} names an axis twice")
     return found
@@ -183,11 +184,25 @@ def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], oper
             rank = (not (inner[0] == 1 and by_rows), inner[1] != 1, split)
             choices.append((rank, Layout((outer[0], middle[0], inner[0]), (outer[1], middle[1], inner[1]), x.type, x.alignment)))
     if not choices or min(choices[0][1].strides) < 0:
+        needs = "strides that are not negative" if choices else "one axis between at most two others"
         raise LaunchError(
             f"reduce: x of shape {x.shape} and strides {x.strides} (elements), reduced over axes {reduced}, is not what a kernel can "
-            "walk through, one axis between at most two others; reduce a contiguous copy, or axis by axis"
+            f"walk through, {needs}; reduce a contiguous copy{'' if choices else ', or axis by axis'}"
         )
     return min(choices, key=lambda choice: choice[0])[1]
+
+
+def _check_type(operation: str, stored: str, kind: str | None) -> None:
+    """Raises ``LaunchError`` unless a reduction stores results of the type ``kind`` (None: its own)."""
+    reasons: list[Reason] = []
+    kind = kind and SPEC_TYPES.get(kind, kind)
+    try:
+        fields = {"operation": operation, "input": SPEC_TYPES[stored], "output": kind}
+        plan_arithmetic(ReductionSpec.model_validate({"kind": "reduction", **fields}), reasons)
+    except pydantic.ValidationError:
+        raise LaunchError(f"reduce: out has elements {kind}, which no reduction stores") from None
+    if reasons:
+        raise LaunchError(f"reduce: out has elements {kind}, need {reasons[0].need}")
 
 
 def _check_out(name: str, out: Layout, shape: tuple[int, ...], kind: str) -> None:

@@ -133,7 +133,7 @@ class ReductionSpec(KernelSpec):
     shape: Shape = "all"
     """``all``: one array of ``reduced`` elements. ``rows``: [outer, reduced], each row contiguous. ``columns``:
     [reduced, inner], reduced along the strided axis. ``middle``: [outer, reduced, inner], contiguous along inner.
-    ``strided``: [outer, reduced, inner] with any strides."""
+    ``strided``: [outer, reduced, inner] with any strides, none of them negative."""
     alignment: VectorWidth = 1
     """A promise in elements: the base pointer and the strides are multiples of it, and with ``columns`` and ``middle`` so is
     the inner extent. It allows loads of that many elements."""

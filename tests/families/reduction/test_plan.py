@@ -111,6 +111,7 @@ def test_integers_are_added_up_in_64_bits() -> None:
         ({"strategy": {"name": "row_lanes"}}, "shape"),
         ({"strategy": streaming(), "shape": "rows"}, "shape"),
         ({"strategy": {"name": "column_tiles", "lanes": 256, "threads": 128}, "shape": "columns"}, "lanes"),
+        ({"strategy": {"name": "column_tiles", "lanes": 1, "threads": 1024, "splits": 1025}, "shape": "columns"}, "splits"),
         ({"strategy": {"name": "row_lanes", "vector": 2}, "shape": "strided", "alignment": 2}, "vector"),
         ({"strategy": {"name": "sequential", "threads": 1024}, "operation": "mean_variance", "input": "float64"}, None),
         ({"accumulator": "int32"}, "type"),
@@ -130,6 +131,13 @@ def test_what_cannot_work_is_refused_for_its_reason(fields: dict[str, Any], code
         assert planned(**fields).shared_bytes == 24 * 1024
     else:
         assert code in codes(**fields)
+
+
+def test_what_an_operation_is_refused_for_is_said_in_words() -> None:
+    with pytest.raises(PlanError) as caught:
+        planned(input="int32", prologue=[{"op": "bias"}, {"op": "scale", "factor": 0.5}])
+    assert "got bias of an element, need a place in the epilogue" in str(caught.value)
+    assert "got scale of an integer value by 0.5, need an integer factor" in str(caught.value)
 
 
 def test_all_reasons_come_at_once() -> None:
