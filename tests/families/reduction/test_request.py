@@ -20,8 +20,9 @@ def test_an_axis_may_be_an_integer_of_numpy(axis: Any) -> None:
 
 @pytest.mark.parametrize("axis", [True, 1.0, (0, 1.5), "0", np.bool_(True)])
 def test_an_axis_is_an_integer(axis: Any) -> None:
+    of_its_own = np.ones((2, 5), np.float32)
     with pytest.raises(LaunchError, match="need integers from -2 to 1"):
-        ops.reduce(X, "sum", axis=axis)
+        ops.reduce(of_its_own, "sum", axis=axis)
 
 
 def test_a_single_number_has_no_axis() -> None:
@@ -50,6 +51,6 @@ def test_moments_of_integers_are_no_integers() -> None:
 
 
 def test_negative_strides_are_named() -> None:
-    with pytest.raises(LaunchError, match="strides that are not negative; reduce a contiguous copy$"):
+    with pytest.raises(LaunchError, match=r"strides that are not negative; reduce a contiguous copy$"):
         ops.reduce(X[::-1], "sum", axis=1)
     assert (ops.reduce(X[:1][::-1], "sum", axis=1) == X[:1].sum(1)).all()
