@@ -11,6 +11,7 @@ from gemmgen.shared_memory import BANK_BYTES, BANKS, WARP
 from gemmgen.target import WARP_THREADS
 
 WAVEFRONT_BYTES = BANKS * BANK_BYTES
+WIDEST_READ_BYTES = 16
 
 
 def fewest_wavefronts(access: SharedAccess, vectors: int) -> int:
@@ -38,12 +39,22 @@ def shared_memory_section(plan: GemmPlan, loop: TiledLoop) -> Section:
     lines += [(load.what, _cost(load, vectors)) for load, vectors in loads]
     if not loop.z_order and any(access.wavefronts - access.conflicts > fewest_wavefronts(access, vectors) for access, vectors in loads):
         lines.append(("", "lanes that read the same would share wavefronts if they were neighbours, as with lanes: z_order"))
+    joined = " and of ".join(o.name for o in (loop.a, loop.b) if _may_be_joined(loop, o))
+    if joined:
+        lines.append(("", f"reads of {joined} are counted as the source has them; the compiler may join those of neighbouring k, which lie side"))
+        lines.append(("", "by side, into wider ones: `gemmgen verify --counters` counts what became of them"))
     lines.append(("beside arithmetic", _beside_arithmetic(plan, loop)))
     if plan.exchange is not None:
         positions = tuple(zip(loop.major.lane_positions, loop.minor.lane_positions, strict=True))
         slabs = f" (one of {loop.major.fragment.extent} slabs of results a warp)"
         lines += [(access.what, _cost(access, WARP) + slabs) for access in exchange_accesses(plan.exchange, positions)]
     return Section("Shared memory", tuple(lines))
+
+
+def _may_be_joined(loop: TiledLoop, operand: Operand) -> bool:
+    """Whether reads that are narrower than the widest there are lie side by side in the unrolled loop."""
+    narrow = operand.load_width * operand.shared_bytes < WIDEST_READ_BYTES
+    return not operand.mn_major and narrow and operand.k_vector < operand.tile_k and loop.unroll != " 1"
 
 
 def _layout(operand: Operand) -> str:
@@ -72,10 +83,10 @@ def _cost(access: SharedAccess, vectors: int) -> str:
 
 
 def _beside_arithmetic(plan: GemmPlan, loop: TiledLoop) -> str:
-    wavefronts = sum(access.wavefronts for access in loop.accesses)
+    wavefronts = loop.wavefronts_per_step
     multiply_adds = loop.a.fragment.extent * loop.b.fragment.extent * loop.tile_k
     warps = plan.architecture.fp32_lanes_per_sm // WARP_THREADS
     return (
-        f"{wavefronts} wavefronts for {multiply_adds} multiply-adds a thread; an SM of {plan.architecture.name} takes one wavefront, and "
+        f"{wavefronts:g} wavefronts for {multiply_adds} multiply-adds a thread; an SM of {plan.architecture.name} takes one wavefront, and "
         f"{warps} warps' multiply-adds, a cycle: {wavefronts * warps / multiply_adds:.0%} as long"
     )

@@ -26,6 +26,8 @@ from gemmgen.launch import BYTES, C_TYPES, DataType
 from gemmgen.shared_memory import BANK_BYTES, BANKS, WARP
 
 QUAD = 4
+DEPTHS = (4, 8, 16, 32, 64)
+"""Depths of a tile along k to suggest where the one that was asked for does not work."""
 CHUNK_BYTES = 16
 """What a swizzle moves as a whole: the widest vector of one access."""
 
@@ -190,7 +192,10 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
     copy = tile_copy(rows, columns, request.threads, widest)
     if copy is None:
         need = f"a tile of {request.name} that {request.threads} threads can share evenly"
-        hint = "the elements in a row and the threads should divide one another"
+        hint = "a row's vectors and the threads must divide one another"
+        shapes = {k: (block, k) if along_k else (k, block) for k in DEPTHS}
+        depths = [str(k) for k, shape in shapes.items() if tile_copy(shape[0], shape[1], request.threads, widest) is not None]
+        hint += f"; {', '.join(depths)} along k would do" if depths else ""
         got = f"{rows} x {columns} elements for {request.threads} threads"
         reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{request.axis}", got, need, hint))
         return None
@@ -278,7 +283,7 @@ def _best_swizzled(operand: Operand) -> Operand | None:
 
 def _fragment(request: OperandRequest, kind: str, tile: Tile) -> FragmentMap:
     block, warp, thread = (getattr(part, request.axis) for part in (tile.threadblock, tile.warp, tile.thread))
-    if kind == "contiguous":
+    if kind == "contiguous" or (kind == "interleaved" and warp == thread):  # with a single lane nothing lies between
         return contiguous_fragment(block, warp, thread)
     if kind == "interleaved":
         return interleaved_fragment(block, warp, thread)

@@ -77,6 +77,12 @@ class TiledLoop:
     estimated_registers: int
 
     @property
+    def wavefronts_per_step(self) -> float:
+        """Of all accesses that a warp makes for a tile along k; if half of the warps copies each operand, on average."""
+        stores, loads = (sum(access.wavefronts for access in self.accesses[kind::2]) for kind in (0, 1))
+        return loads + stores * len(self.copied) / 2
+
+    @property
     def major(self) -> Operand:
         """The operand whose extent runs along the slow dimension of C."""
         return self.a if self.row_major else self.b

@@ -98,7 +98,7 @@ def loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Re
         reasons.append(Reason("k_vector", "mainloop.shared_b.k_vector", got, need, "the fragments of A and B are for the same k"))
     if mainloop.fragment_buffers == 2 and (mainloop.stages == 1 or tile.threadblock.k % (2 * k_group)):
         need = f"2 stages or more and a tile of a multiple of {2 * k_group} along k to read fragments ahead"
-        got = f"{mainloop.stages} stages, {tile.threadblock.k} along k"
+        got = f"{mainloop.stages} stage{'s' if mainloop.stages > 1 else ''}, {tile.threadblock.k} along k"
         reasons.append(Reason("fragment_buffers", "mainloop.fragment_buffers", got, need))
     if mainloop.order == "swirl" and (tile.thread.m, tile.thread.n) != (8, 8):
         got = f"{tile.thread.m} x {tile.thread.n}"
@@ -113,13 +113,17 @@ def loader_reason(a: Operand, b: Operand) -> Reason:
     """A and B that one piece of code with one pointer cannot copy."""
 
     def said(operand: Operand) -> str:
-        extents = f"{operand.extent} x {operand.tile_k} {operand.type}"
         along = "k" if operand.contiguous_along_k else operand.axis
-        place = f"rows of {operand.pitch}{', swizzled' if operand.swizzle else ''}"
-        return f"{operand.name}: {extents} contiguous along {along}, {'mn' if operand.mn_major else 'k'}_major {place}"
+        prefetch = f", L2 prefetch of {operand.l2_prefetch} bytes" if operand.l2_prefetch else ""
+        order = "mn_major" if operand.mn_major else "k_major"
+        swizzle = ", swizzled" if operand.swizzle else ""
+        return (
+            f"{operand.name}: {operand.extent} x {operand.tile_k} of {operand.type} contiguous along {along}, copied in vectors of "
+            f"{operand.copy.vector}{prefetch} into {order} rows of {operand.pitch}{swizzle}"
+        )
 
-    need = "both contiguous along k or neither, of one type, tile, shared order, padding, swizzle and prefetch: one code copies them"
-    hint = "set the same padding for shared_a and shared_b, or loaders: all"
+    need = "what one code with one pointer can copy: the same for both, with k or neither as the contiguous direction"
+    hint = "equal alignment, storage, tile, shared_a and shared_b (with a padding of your own), or loaders: all"
     return Reason("loaders", "mainloop.loaders", f"{said(a)}; {said(b)}", need, hint)
 
 
@@ -166,6 +170,6 @@ def resource_reasons(
     budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
     if loop.estimated_registers > budget:
         got = f"about {loop.estimated_registers} registers a thread"
-        need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
+        need = f"at most {budget} for {blocks} block{'s' if blocks > 1 else ''} of {threads} threads on an SM"
         reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
     return reasons

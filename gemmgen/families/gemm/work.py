@@ -52,7 +52,7 @@ def gemm_work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     warps = plan.threads // WARP_THREADS
     tile = plan.spec.mainloop.tile
     fma = tile.thread.m * tile.thread.n * loop.tile_k
-    wavefronts = sum(access.wavefronts for access in loop.accesses)
+    wavefronts = loop.wavefronts_per_step
     shared = sum(access.per_step for access in loop.accesses)
     copies = sum(o.copy.passes * (o.copy.vector if o.is_async and not o.mn_major else 1) for o in loop.copied)
     guards = 3 * copies * (sum(o.guards_rows or o.guards_columns for o in loop.copied) > 0)

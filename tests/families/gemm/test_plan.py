@@ -77,6 +77,11 @@ def test_an_impossible_tile_is_rejected_with_its_reason(mainloop: dict[str, Any]
     assert code in codes(mainloop=mainloop)
 
 
+def test_a_tile_that_cannot_be_shared_out_comes_with_depths_that_can() -> None:
+    with pytest.raises(PlanError, match=r"64 x 12 elements for 512 threads.*; 8, 16, 32, 64 along k would do"):
+        planned(mainloop=tile(threadblock={"m": 512, "n": 64, "k": 12}), multiple_of={"m": 512}, transpose="tt")
+
+
 def test_all_reasons_are_given_at_once() -> None:
     found = codes(mainloop=tile(warp={"m": 48}, thread={"m": 5, "n": 7}), architecture="sm_90")
     assert {"warp_tile", "thread_tile"} <= found
@@ -169,7 +174,7 @@ def test_half_of_the_threads_can_copy_each_operand_however_both_are_laid_out(
 
 
 def test_operands_that_one_code_cannot_copy_are_rejected_with_what_differs() -> None:
-    with pytest.raises(PlanError, match=r"A: 128 x 8 f32 contiguous along k.*B: 128 x 8 f32 contiguous along n"):
+    with pytest.raises(PlanError, match=r"A: 128 x 8 of f32 contiguous along k.*B: 128 x 8 of f32 contiguous along n"):
         planned(mainloop={"loaders": "halves"})
     assert codes(transpose="tn", mainloop={"loaders": "halves", "shared_b": {"padding": 4}}) == {"loaders"}
 

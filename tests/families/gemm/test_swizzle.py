@@ -14,6 +14,7 @@ from gemmgen.counting import count_case
 from gemmgen.errors import PlanError
 from gemmgen.families.base import Case
 from gemmgen.families.gemm.accesses import shared_accesses
+from gemmgen.families.gemm.cases import packed
 from gemmgen.families.gemm.explain_shared import fewest_wavefronts
 from gemmgen.families.gemm.operand import Operand
 from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
@@ -90,6 +91,11 @@ def test_a_tile_of_halves_is_swizzled_by_eights() -> None:
     halves = {"storage": {"a": "f16", "b": "f16", "c": "f32"}, "alignment": {"a": 8, "b": 8, "c": 4}}
     a = loop_of(spec(k=32, **halves, mainloop={"copies": "cp_async", "shared_a": {**K_VECTOR, "swizzle": "xor"}})).a
     assert a.swizzle is not None and a.swizzle.chunk == 8 and shared_accesses(a)[0].conflicts == 0
+
+
+def test_rows_with_a_single_lane_lie_side_by_side_and_are_read_in_whole_vectors() -> None:
+    loop = loop_of(spec(8, 512, 16, (8, 256), mainloop={"fragment": "interleaved"}))
+    assert (loop.a.load_width, loop.b.load_width) == (4, 1)
 
 
 def by_definition(operand: Operand) -> list[tuple[int, int]]:
@@ -195,14 +201,14 @@ def test_no_other_padding_and_no_other_swizzle_takes_fewer_wavefronts(fields: di
         spec(64, 64, 16, (32, 64), mainloop={"shared_a": {"swizzle": "xor", "fragment": "contiguous"}}),
         spec(64, 64, 16, mainloop={"fragment": "interleaved", "shared_b": {"order": "k_major", "swizzle": "xor"}}),
         spec(64, 64, 8, mainloop={"shared_a": {"order": "k_major", "fragment": "interleaved"}, "shared_b": {"padding": 4}}),
+        spec(64, 64, 8, transpose="tn", mainloop={"loaders": "halves", "lanes": "z_order", "fragment_buffers": 2}),
     ],
 )
 def test_the_kernel_takes_as_many_wavefronts_as_the_plan_says(fields: dict[str, Any]) -> None:
     plan = gemmgen.plan(fields)
     assert isinstance(plan, GemmPlan) and isinstance(plan.loop, TiledLoop)
     steps = 3
-    sizes = {"m": 64, "n": 64, "k": steps * plan.loop.tile_k}
-    dimensions = {**sizes, "lda": sizes["k"], "ldb": 64, "ldc": 64}
+    dimensions = packed(plan, (plan.tile_m, plan.tile_n, steps * plan.loop.tile_k))
     counted = count_case(plan, gemmgen.api.compile_plan(plan), Case("whole tiles", dimensions, {}, "integers"))
-    predicted = sum(access.wavefronts for access in plan.loop.accesses) * (plan.threads // WARP) * steps
+    predicted = plan.loop.wavefronts_per_step * (plan.threads // WARP) * steps
     assert counted.counters.total.shared_total.wavefronts == predicted
