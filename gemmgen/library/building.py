@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gemmgen.errors import EnvironmentMissing, GemmgenError, VerificationError
 from gemmgen.families.base import KernelPlan
-from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest
+from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, options_digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
 from gemmgen.library.facts import Facts, entries, facts_of, kept_facts
@@ -75,7 +75,8 @@ def build(
         files[instance.source.file_name] = instance.source.text
         files[certificate_name(instance.name, architecture)] = to_text(certificate)
         progress("certifying", index + 1, len(wanted))
-    files[MANIFEST] = to_text(make_manifest(listing))
+    binaries = recorded_binaries(folder.certificate(MANIFEST)) | {target: known.digest for target, known in facts.items()}
+    files[MANIFEST] = to_text(make_manifest(listing, binaries))
     for name, text in files.items():
         if write_file(folder.path / name, text):
             report.written.append(name)
@@ -91,12 +92,15 @@ def build(
 def keep_facts(
     listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[Instance, str, KernelPlan]]
 ) -> dict[Target, Facts]:
-    """What the certificates in the folder say of the compiler's part, where it is still true."""
+    """What the certificates in the folder say of the compiler's part, where it is still true and what the manifest records."""
     options, kept = options_digest(), {}
+    recorded = recorded_binaries(folder.certificate(MANIFEST))
     for instance, architecture, plan in targets:
         certificate = folder.certificate(certificate_name(instance.name, architecture))
         facts = kept_facts(certificate, instance.source.digest, options, listing.release)
-        if facts is not None and list(facts.kernels) == list(entries(plan)):
+        if facts is None or list(facts.kernels) != list(entries(plan)):
+            continue
+        if recorded.get((instance.name, architecture), facts.digest) == facts.digest:
             kept[instance.name, architecture] = facts
     return kept
 

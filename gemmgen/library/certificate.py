@@ -67,8 +67,8 @@ def make_certificate(listing: Listing, instance: Instance, architecture: str, fa
     }
 
 
-def make_manifest(listing: Listing) -> dict[str, Any]:
-    """The index of the library."""
+def make_manifest(listing: Listing, binaries: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    """The index of the library. ``binaries``: the digests of what the compiler made, by instance and architecture."""
     return {
         "format": MANIFEST_FORMAT,
         "schema_version": SCHEMA_VERSION,
@@ -86,6 +86,7 @@ def make_manifest(listing: Listing) -> dict[str, Any]:
                 "digests": {"spec": instance.plan.spec_digest, "source": instance.source.digest},
                 "source": instance.source.file_name,
                 "certificates": {name: certificate_name(instance.name, name) for name in instance.plans},
+                "binaries": {name: binaries[instance.name, name] for name in instance.plans if (instance.name, name) in binaries},
                 "launches": [
                     {"grid": [str(extent) for extent in launch.grid], "block": list(launch.block)}
                     for launch in instance.plan.sequence.launches
@@ -95,6 +96,18 @@ def make_manifest(listing: Listing) -> dict[str, Any]:
             for instance in listing.instances
         ],
     }
+
+
+def recorded_binaries(manifest: Any) -> dict[tuple[str, str], str]:
+    """The digests of binaries that a manifest records; none if it is missing, damaged or older than these records."""
+    try:
+        return {
+            (str(entry["name"]), str(architecture)): str(digest)
+            for entry in manifest["instances"]
+            for architecture, digest in entry["binaries"].items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return {}
 
 
 def describe_launch(sequence: LaunchSequence) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gemmgen.errors import EnvironmentMissing, GemmgenError
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
-from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest
+from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, emulator_evidence, read_evidence
 from gemmgen.library.facts import Facts
@@ -19,6 +19,10 @@ from gemmgen.library.workers import cpus, run_tasks
 
 Progress = Callable[[str, int, int], None]
 
+_WITHOUT_FACTS = (
+    "it is about another source, other options or another compiler, or what the compiler says in it is not what the manifest records"
+)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -26,7 +30,7 @@ class Problem:
 
     file: str
     state: str
-    """``missing``, ``stale``, ``extra``, ``unverified`` or ``wrong``."""
+    """``missing``, ``damaged``, ``stale``, ``extra``, ``unverified`` or ``wrong``."""
     why: str
 
 
@@ -76,7 +80,8 @@ def _compare_files(
     listing: Listing, folder: LibraryFolder, facts: dict[tuple[str, str], Facts], evidence: Evidence, report: CheckReport
 ) -> None:
     """Holds every file against what a build would write."""
-    expected: dict[str, str | None] = {MANIFEST: to_text(make_manifest(listing))}
+    binaries = recorded_binaries(folder.certificate(MANIFEST)) | {target: known.digest for target, known in facts.items()}
+    expected: dict[str, str | None] = {MANIFEST: to_text(make_manifest(listing, binaries))}
     for instance, architecture, _ in listing.targets():
         expected[instance.source.file_name] = instance.source.text
         known = facts.get((instance.name, architecture))
@@ -90,9 +95,11 @@ def _compare_files(
     for name, text in sorted(expected.items()):
         found = folder.text(name)
         if found is None:
-            report.problems.append(Problem(name, "missing", "the list of the library asks for it"))
+            there = (folder.path / name).exists()
+            why = "it cannot be read as text" if there else "the list of the library asks for it"
+            report.problems.append(Problem(name, "damaged" if there else "missing", why))
         elif text is None:
-            report.problems.append(Problem(name, "stale", "it is about another source, other options or another compiler"))
+            report.problems.append(Problem(name, "stale", _WITHOUT_FACTS))
         elif found != text:
             report.problems.append(Problem(name, "stale", _first_difference(found, text)))
     report.problems += [

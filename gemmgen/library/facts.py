@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.library.digests import program_digests
+from gemmgen.library.digests import digest, program_digests
 
 if TYPE_CHECKING:
     from gemmgen.compiler import Binary
@@ -28,6 +29,11 @@ class Facts:
     def spills(self) -> bool:
         """Whether a kernel spills registers: what ptxas makes of such a kernel may differ from run to run."""
         return any(kernel["spill_stores"] or kernel["spill_loads"] for kernel in self.kernels.values())
+
+    @property
+    def digest(self) -> str:
+        """What the manifest records, so that a number that was changed by hand is not taken for the compiler's."""
+        return digest(self.program, self.code, json.dumps({entry: dict(kernel) for entry, kernel in self.kernels.items()}, sort_keys=True))
 
 
 def entries(plan: KernelPlan) -> tuple[str, ...]:

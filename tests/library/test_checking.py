@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gemmgen.library.building import build
+from gemmgen.library.certificate import MANIFEST
 from gemmgen.library.checking import check
 from gemmgen.library.evidence import EMULATOR_FILE
 from gemmgen.library.folder import LibraryFolder
@@ -69,14 +71,33 @@ def test_a_comment_in_a_template_that_no_source_shows_makes_certificates_stale(
     assert states(listing, folder) == {("json", "stale")}
 
 
+def change_registers(folder: LibraryFolder, name: str, add: int) -> None:
+    path = folder.path / f"{name}.sm_90.json"
+    registers = json.loads(path.read_text())["binary"][name]["registers"]
+    path.write_text(path.read_text().replace(f'"registers": {registers}', f'"registers": {registers + add}', 1))
+
+
+def test_registers_that_were_changed_by_hand_are_found_without_compiling_and_a_build_puts_them_right(
+    listing: Listing, folder: LibraryFolder
+) -> None:
+    name = listing.instances[0].name
+    right = (folder.path / f"{name}.sm_90.json").read_bytes()
+    change_registers(folder, name, 1)
+    report = check(listing, folder, sample=0, jobs=1)
+    assert [(problem.file, problem.state) for problem in report.problems] == [(f"{name}.sm_90.json", "stale")]
+    assert "is not what the manifest records" in report.problems[0].why
+    assert build(listing, folder, jobs=1).written == [f"{name}.sm_90.json"]
+    assert (folder.path / f"{name}.sm_90.json").read_bytes() == right
+
+
 def test_registers_that_the_compiler_does_not_report_are_found_by_compiling_again(listing: Listing, folder: LibraryFolder) -> None:
     for instance in listing.instances:
-        path = folder.path / f"{instance.name}.sm_90.json"
-        certificate = json.loads(path.read_text())
-        kernel = certificate["binary"][instance.name]
-        path.write_text(path.read_text().replace(f'"registers": {kernel["registers"]}', '"registers": 3', 1))
-    found = states(listing, folder, sample=1)
-    assert ("json", "wrong") in found
+        change_registers(folder, instance.name, 1)
+    manifest = json.loads((folder.path / MANIFEST).read_text())
+    for entry in manifest["instances"]:
+        del entry["binaries"]
+    (folder.path / MANIFEST).write_text(json.dumps(manifest))
+    assert ("json", "wrong") in states(listing, folder, sample=1)
 
 
 def test_counts_that_the_emulator_does_not_confirm_are_found_by_running_again(listing: Listing, folder: LibraryFolder) -> None:
@@ -114,9 +135,9 @@ def test_with_another_compiler_files_are_compared_and_nothing_is_compiled(listin
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"digests": 3}', b"\xff\xfe", b'{"format": "gemmgen certificate"}'])
-def test_a_damaged_certificate_is_stale_or_missing_and_no_crash(listing: Listing, folder: LibraryFolder, damage: bytes) -> None:
+def test_a_damaged_certificate_is_named_and_no_crash(listing: Listing, folder: LibraryFolder, damage: bytes) -> None:
     (folder.path / f"{listing.instances[0].name}.sm_90.json").write_bytes(damage)
-    assert states(listing, folder) <= {("json", "stale"), ("json", "missing")} != set()
+    assert states(listing, folder) == {("json", "damaged" if damage == b"\xff\xfe" else "stale")}
 
 
 def test_a_folder_that_is_not_there_is_missing(listing: Listing, folder: LibraryFolder) -> None:
