@@ -1,35 +1,94 @@
 """Runs the tasks of a sweep on a Dask cluster. Each is done in a process of its own there as well, which may be killed.
 
 ``distributed`` is imported here only. With one Dask worker a GPU, as dask-cuda starts them, every task uses the GPU that its
-worker shows it first.
+worker shows it first: each of them has its own GPU at the front of its CUDA_VISIBLE_DEVICES, which tasks inherit
+(docs.rapids.ai, dask_cuda.LocalCUDACluster).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gemmgen.errors import EnvironmentMissing
-from gemmgen.sweep.machine import DESCRIBE, Machine
+from gemmgen.sweep.machine import Machine, code_version, describe
 from gemmgen.sweep.processes import START_SECONDS, Outcome, Task, Worker, wait_for
 from gemmgen.sweep.records import Stage, SweepError
 
 CONNECT_SECONDS = 20
 _COUNT_SECONDS = 10.0
 """How long the number of workers is taken not to change."""
+DESERTED_SECONDS = 300.0
+"""How long a sweep waits for a worker when there are none any more."""
 
-_idle: list[Worker] = []
+DESCRIBE_MEMBER = "gemmgen.sweep.cluster:describe_member"
+
+_idle: list[tuple[int, Worker]] = []
+"""With the limit on their memory."""
 _idle_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a worker of the cluster says of itself."""
+
+    machine: Machine
+    code: str
+    """The gemmgen that it runs."""
+    gpu: str
+    """Host and PCI address of the GPU that its tasks use; "" if none is used."""
+
+
+def describe_member(request: tuple[str, Stage], enter: Callable[[Stage], None]) -> Member:
+    """The machine of a worker, for a backend and a last stage; called on it as a task."""
+    machine = describe(request, enter)
+    gpu = ""
+    if machine.backend == "gpu":
+        from gemmgen.gpu import list_gpus
+
+        gpu = f"{socket.gethostname()} {list_gpus()[0].pci_bus_id}"
+    return Member(machine, code_version(), gpu)
+
+
+def common_machine(members: Mapping[str, Member], threads: Mapping[str, int], stage: Stage) -> Machine:
+    """What the workers have in common. ``threads`` says how many tasks each takes at once.
+
+    Raises ``SweepError`` if results would depend on which one runs a point, or if two tasks would be timed on one GPU at once.
+    """
+    own = code_version()
+    users: dict[str, str] = {}
+    machines: dict[Machine, str] = {}
+    for address, member in members.items():
+        if member.code != own:
+            raise SweepError(f"worker {address} runs gemmgen {member.code}, this is {own}: install the same everywhere")
+        machines.setdefault(member.machine, address)
+        if stage is Stage.BENCH:
+            other = users.setdefault(member.gpu, address)
+            if other != address or threads.get(address, 1) > 1:
+                who = f"workers {other} and {address} use" if other != address else f"the threads of worker {address} use"
+                raise SweepError(
+                    f"{who} the same GPU ({member.gpu}), so that kernels would be timed while others run; start one worker of one "
+                    "thread for each GPU, as dask cuda worker does"
+                )
+    if len(machines) > 1:
+        (one, first), (other_machine, second) = list(machines.items())[:2]
+        raise SweepError(f"the cluster's workers differ: {first} has {one}, {second} has {other_machine}; use one scheduler for each kind")
+    return next(iter(machines))
 
 
 def run_task(task: Task, memory_bytes: int = 0) -> Outcome:
     """Does one task in a killable process of this machine; called by a Dask worker. Never raises for what the task does."""
     with _idle_lock:
-        worker = _idle.pop() if _idle else None
+        place = next((place for place, (limit, _) in enumerate(_idle) if limit == memory_bytes), None)
+        worker = None if place is None else _idle.pop(place)[1]
     try:
         if worker is None or not worker.alive:
             worker = Worker({}, memory_bytes)
@@ -50,7 +109,7 @@ def run_task(task: Task, memory_bytes: int = 0) -> Outcome:
         worker.stop()
     else:
         with _idle_lock:
-            _idle.append(worker)
+            _idle.append((memory_bytes, worker))
     return outcome
 
 
@@ -66,33 +125,35 @@ class Cluster:
                 "a sweep on a cluster needs Dask's distributed, which is not installed; get it with: pip install 'gemmgen[cluster]'"
             ) from None
         self._address = address
+        self._lost = f"--scheduler {address}: the scheduler is gone; the same command goes on from here"
         self._memory_bytes = memory_bytes
+        if not re.fullmatch(r"(\w+://)?[^\s/]+:\d+", address):
+            raise SweepError(f"--scheduler {address!r}: expected the address of a Dask scheduler, such as tcp://host:8786")
         try:
             self._client: Any = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TypeError, ImportError, TimeoutError) as error:
             raise SweepError(f"--scheduler {address}: there is no Dask scheduler that answers: {error}") from None
-        self._threads, self._counted = 0, 0.0
+        self._threads, self._counted, self._seen = 0, 0.0, time.monotonic()
         self._running: dict[Any, Any] = {}
         self._finished: deque[Any] = deque()
         self._wakeup, self._wake = os.pipe()
         if not self._slots():
-            self.stop()
+            self.close()
             raise SweepError(f"--scheduler {address}: the scheduler has no workers")
 
     def describe(self, backend: str, stage: Stage) -> Machine:
         """What the cluster's machines have in common. Raises ``SweepError`` if results would depend on which one runs a point."""
-        task = Task(DESCRIBE, (backend, stage), dict.fromkeys(Stage, START_SECONDS))
-        found: dict[str, Outcome] = self._client.run(run_task, task)
+        task = Task(DESCRIBE_MEMBER, (backend, stage), dict.fromkeys(Stage, START_SECONDS))
+        found: dict[str, Any] = self._client.run(run_task, task, self._memory_bytes, on_error="return")
+        members = {}
         for address, outcome in found.items():
+            if not isinstance(outcome, Outcome):
+                raise SweepError(f"worker {address} cannot run gemmgen ({outcome}): install the same gemmgen everywhere")
             if outcome.kind != "done":
                 kind = EnvironmentMissing if outcome.kind == "missing" else SweepError
                 raise kind(f"worker {address}: {outcome.text}")
-        machines = {outcome.value: address for address, outcome in found.items()}
-        if len(machines) > 1:
-            (one, first), (other, second) = list(machines.items())[:2]
-            raise SweepError(f"the cluster's workers differ: {first} has {one}, {second} has {other}; use one scheduler for each kind")
-        machine: Machine = next(iter(machines))
-        return machine
+            members[address] = outcome.value
+        return common_machine(members, self._client.nthreads(), stage)
 
     @property
     def idle(self) -> int:
@@ -108,15 +169,20 @@ class Cluster:
         return [self._wakeup]
 
     def deadline(self) -> float:
-        return float("inf")
+        """When to look whether there are workers: a lost task is never heard of, and a queued one waits for them."""
+        return time.monotonic() + _COUNT_SECONDS
 
     def collect(self) -> list[tuple[Any, Outcome]]:
+        """Raises ``SweepError`` if the scheduler or all workers are gone: that is no fault of the points that they had."""
+        self._require_cluster()
         ended = []
         while self._finished:
             name = self._finished.popleft()
             os.read(self._wakeup, 1)
             if name in self._running:
                 key, future = self._running.pop(name)
+                if future.status == "cancelled":  # by nobody here: what is taken back is not among those that run
+                    raise SweepError(self._lost)
                 ended.append((key, _outcome(future)))
         return ended
 
@@ -141,10 +207,23 @@ class Cluster:
         self._finished.append(future.key)
         os.write(self._wake, b".")
 
+    def _require_cluster(self) -> None:
+        if self._client.status != "running":
+            raise SweepError(self._lost)
+        if not self._slots() and time.monotonic() > self._seen + DESERTED_SECONDS:
+            raise SweepError(
+                f"--scheduler {self._address}: there has been no worker for {DESERTED_SECONDS:.0f} s; the same command goes on from here"
+            )
+
     def _slots(self) -> int:
         if time.monotonic() > self._counted + _COUNT_SECONDS or not self._threads:
-            self._threads = sum(self._client.nthreads().values())
+            try:
+                self._threads = sum(self._client.nthreads().values())
+            except (OSError, TimeoutError) as error:
+                raise SweepError(f"--scheduler {self._address}: the scheduler does not answer: {error}") from None
             self._counted = time.monotonic()
+        if self._threads:
+            self._seen = time.monotonic()
         return self._threads
 
 

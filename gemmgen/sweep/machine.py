@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.errors import EnvironmentMissing
@@ -16,7 +18,6 @@ from gemmgen.sweep.space import Space
 if TYPE_CHECKING:
     from gemmgen.gpu import GpuDevice
 
-DESCRIBE = "gemmgen.sweep.machine:describe"
 EMULATOR = "PTX emulator on the CPU"
 
 
@@ -52,6 +53,21 @@ def describe(request: tuple[str, Stage], enter: Callable[[Stage], None] = lambda
     if device.architecture is None:
         raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
     return Machine(compiler, "gpu", device.name, str(device), device.architecture.name)
+
+
+@cache
+def code_version() -> str:
+    """The version of gemmgen with a digest of its code and templates: equal where the same spec has the same result."""
+    from hashlib import sha256
+
+    from gemmgen import __version__
+    from gemmgen.resources import resource_directory
+
+    digest = sha256()
+    for folder, pattern in ((Path(__file__).parents[1], "*.py"), (resource_directory("templates"), "*.j2")):
+        for path in sorted(folder.rglob(pattern)):
+            digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return f"{__version__} ({digest.hexdigest()[:12]})"
 
 
 def conditions_of(space: Space, machine: Machine) -> Conditions:

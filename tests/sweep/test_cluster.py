@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from gemmgen.cli import cli
 from gemmgen.errors import EnvironmentMissing
-from gemmgen.sweep.cluster import Cluster, run_task
+from gemmgen.gpu import gpu_available, list_gpus
+from gemmgen.sweep.cluster import Cluster, Member, common_machine, describe_member, run_task
 from gemmgen.sweep.engine import Engine
+from gemmgen.sweep.machine import Machine, code_version
 from gemmgen.sweep.processes import Task
 from gemmgen.sweep.records import Stage, SweepError
 
-from .helpers import points, settings
+from .helpers import SPEC, points, settings
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +67,107 @@ def test_what_the_clusters_machines_lack_is_told(cluster: Cluster) -> None:
 def test_a_scheduler_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("gemmgen.sweep.cluster.CONNECT_SECONDS", 1)
-    for address in ("tcp://127.0.0.1:9", "nonsense://x", "tcp://"):
+    for address in ("tcp://127.0.0.1:9", "nonsense://x:1"):
         with pytest.raises(SweepError, match="no Dask scheduler"):
             Cluster(address)
+    for address in ("", "tcp://", "localhost", "tcp://host:", "a b:1"):
+        with pytest.raises(SweepError, match=r"expected the address .* tcp://host:8786"):
+            Cluster(address)
+
+
+def test_a_worker_that_is_killed_costs_no_point(address: str, cluster: Cluster) -> None:
+    from distributed import Client
+
+    def kill() -> None:
+        time.sleep(1.0)
+        with Client(address, set_as_default=False) as client:
+            victim = next(iter(client.run(os.getpid).values()))
+            os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with Engine(settings(), cluster=cluster) as engine:
+        found = engine.evaluate(points(*(f"slow{number}" for number in range(12)), "slow"))
+    killer.join()
+    assert [one.status for one in found if one] == ["correct"] * 13
+
+
+def test_a_scheduler_that_goes_away_ends_the_sweep_and_no_point_is_blamed() -> None:
+    distributed = pytest.importorskip("distributed")
+    heard = []
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as local:
+        cluster = Cluster(local.scheduler_address)
+        ending = threading.Timer(1.5, local.close)
+        with Engine(settings(), None, lambda result, known: heard.append(result.status), cluster) as engine:
+            ending.start()
+            with pytest.raises(SweepError, match="scheduler"):
+                engine.evaluate(points("hang", "one"))
+        ending.join()
+        cluster.close()
+    assert set(heard) <= {"correct"}
+
+
+def test_a_cluster_without_workers_is_not_waited_for_in_vain(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.sweep.cluster.DESERTED_SECONDS", 0.5)
+    monkeypatch.setattr("gemmgen.sweep.cluster._COUNT_SECONDS", 0.2)
+    with Engine(settings(limits={"verify": 3.0}), cluster=cluster) as engine:
+        leaving = threading.Timer(0.5, lambda: setattr(cluster._client, "nthreads", lambda: {}))
+        leaving.start()
+        with pytest.raises(SweepError, match="no worker for"):
+            engine.evaluate(points("hang"))
+    leaving.join()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [((), 0, "4 correct"), (("--search", "tpe", "--trials", "3", "--objective", "registers"), 0, "3 correct")],
+)
+def test_the_command_runs_on_a_cluster(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trial.yaml").write_text(yaml.safe_dump({"name": "trial", "base": SPEC, "axes": {"transpose": ["nn", "nt", "tn", "tt"]}}))
+    command = ["sweep", "trial.yaml", "--stages", "compile", "--backend", "emulator", "--scheduler", address, *options]
+    outcome = CliRunner().invoke(cli, command, prog_name="gemmgen")
+    assert outcome.exit_code == code and says in outcome.output
+
+
+MACHINE = Machine("NVRTC 13.0", "gpu", "NVIDIA H200", "NVIDIA H200 (sm_90), driver for CUDA 13.0", "sm_90a")
+
+
+def member(gpu: str = "", **more: Any) -> Member:
+    return Member(**{"machine": MACHINE, "code": code_version(), "gpu": gpu, **more})
+
+
+def test_workers_with_a_gpu_each_are_one_machine() -> None:
+    members = {"a": member("host 01:00.0"), "b": member("host 02:00.0"), "c": member("other 01:00.0")}
+    assert common_machine(members, {"a": 1, "b": 1, "c": 1}, Stage.BENCH) == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("members", "threads", "says"),
+    [
+        ({"a": member("host 1"), "b": member("host 1")}, {"a": 1, "b": 1}, "workers a and b use the same GPU"),
+        ({"a": member("host 1")}, {"a": 2}, "the threads of worker a use the same GPU"),
+        ({"a": member("host 1"), "b": member("host 2", code="0.0.1 (0)")}, {}, r"worker b runs gemmgen 0\.0\.1 \(0\), this is"),
+        ({"a": member("host 1"), "b": member("host 2", machine=Machine("NVRTC 12.9"))}, {}, "the cluster's workers differ"),
+    ],
+)
+def test_clusters_on_which_results_depend_on_the_worker_are_refused(members: dict[str, Member], threads: dict[str, int], says: str) -> None:
+    with pytest.raises(SweepError, match=says):
+        common_machine(members, threads, Stage.BENCH)
+
+
+def test_workers_may_share_a_gpu_that_only_verifies() -> None:
+    assert common_machine({"a": member("host 1"), "b": member("host 1")}, {"a": 4, "b": 1}, Stage.VERIFY) == MACHINE
+
+
+@pytest.mark.gpu
+def test_a_worker_says_which_gpu_it_uses() -> None:
+    if not gpu_available():
+        pytest.skip("no GPU")
+    said = describe_member(("gpu", Stage.BENCH), lambda stage: None)
+    assert said.gpu.endswith(list_gpus()[0].pci_bus_id) and said.machine.backend == "gpu"
 
 
 def test_without_distributed_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
