@@ -43,6 +43,9 @@ def examine() -> list[Finding]:
         ("driver", _driver_and_gpus),
         ("nvdisasm", _nvdisasm),
         ("nvcc", _nvcc),
+        ("nvFatbin", _nvfatbin),
+        ("Optuna", lambda: _extra("Optuna", "optuna", "search", "no guided search of sweeps (--search)")),
+        ("Dask", lambda: _extra("Dask", "distributed", "cluster", "no sweeps on a cluster (--scheduler); one machine needs none")),
         ("torch", lambda: _package("torch", "no comparison with cuBLAS, and no torch tensors as arguments")),
         ("cupy", lambda: _package("cupy", "no cupy arrays as arguments")),
         ("cache", _cache),
@@ -167,6 +170,19 @@ def _nvcc() -> Iterable[Finding]:
         yield _tool("nvcc", Path(path))
 
 
+def _nvfatbin() -> Iterable[Finding]:
+    from gemmgen.export.fatbin import loaded_library
+
+    library, tool = loaded_library(), shutil.which("fatbinary")
+    if library is not None:
+        yield Finding("nvFatbin", "ok", ".".join(map(str, library.version())))
+    elif tool is not None:
+        yield Finding("nvFatbin", "ok", f"not found, but {tool} takes its place")
+    else:
+        cost = "optional: no exports as fat binaries; get it with: pip install 'gemmgen[fatbin]'"
+        yield Finding("nvFatbin", "missing", "not found, nor fatbinary of a CUDA toolkit", cost)
+
+
 def _tool(name: str, path: Path) -> Finding:
     try:
         run = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=_TOOL_TIMEOUT_SECONDS, check=True)
@@ -181,6 +197,14 @@ def _package(name: str, cost: str) -> Iterable[Finding]:
         yield Finding(name, "missing", "not installed", f"optional: {cost}")
     else:
         yield Finding(name, "ok", _version_of(name) or "version unknown")
+
+
+def _extra(name: str, module: str, extra: str, cost: str) -> Iterable[Finding]:
+    """A package that comes with an extra of gemmgen's."""
+    if importlib.util.find_spec(module) is None:
+        yield Finding(name, "missing", "not installed", f"optional: {cost}; get it with: pip install 'gemmgen[{extra}]'")
+    else:
+        yield Finding(name, "ok", _version_of(module) or "version unknown")
 
 
 def _cache() -> Iterable[Finding]:

@@ -61,7 +61,7 @@ def test_every_piece_is_examined_and_what_is_not_ok_says_what_it_costs():
     findings = examine()
     names = [finding.name for finding in findings]
     assert len(set(names)) == len(names)
-    for name in ("Python", "gemmgen", "cuda-bindings", "NVRTC", "driver", "nvdisasm", "nvcc", "torch", "cupy", "cache"):
+    for name in ("Python", "gemmgen", "cuda-bindings", "NVRTC", "driver", "nvdisasm", "nvcc", "nvFatbin", "Optuna", "Dask", "torch", "cupy", "cache"):
         assert name in names
     for finding in findings:
         assert finding.detail
@@ -136,3 +136,22 @@ def test_a_tool_that_does_not_run_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     findings = {finding.name: finding for finding in examine()}
     assert findings["nvcc"].status == "warning"
+
+
+def test_what_an_extra_would_bring_is_said_with_how_to_install_it(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("optuna", "distributed") else find_spec(name))
+    monkeypatch.setattr("gemmgen.export.fatbin.loaded_library", lambda: None)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    findings = {finding.name: finding for finding in examine()}
+    for name, extra in (("nvFatbin", "fatbin"), ("Optuna", "search"), ("Dask", "cluster")):
+        assert findings[name].status == "missing"
+        assert findings[name].cost.startswith("optional: no ")
+        assert f"pip install 'gemmgen[{extra}]'" in findings[name].cost
+
+
+def test_the_toolkits_fatbinary_takes_the_place_of_the_library(monkeypatch):
+    monkeypatch.setattr("gemmgen.export.fatbin.loaded_library", lambda: None)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: f"/opt/{name}")
+    (finding,) = environment._nvfatbin()
+    assert (finding.status, finding.detail) == ("ok", "not found, but /opt/fatbinary takes its place")

@@ -24,7 +24,7 @@ def make_fatbin(bundle: Bundle) -> bytes:
 
     Raises ``EnvironmentMissing`` if this machine has nothing that makes fat binaries.
     """
-    library = _library()
+    library = loaded_library()
     if library is not None:
         return _by_library(library, bundle)
     tool = shutil.which("fatbinary")
@@ -33,7 +33,7 @@ def make_fatbin(bundle: Bundle) -> bytes:
     return _by_tool(tool, bundle)
 
 
-def _library() -> Any:
+def loaded_library() -> Any:
     """The module ``cuda.bindings.nvfatbin`` with its library loaded; None where one is missing."""
     try:
         library = import_module("cuda.bindings.nvfatbin")

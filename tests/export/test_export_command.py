@@ -163,7 +163,7 @@ def test_a_fat_binary_holds_the_cubins_and_ptx_of_the_newest(run: Run, spec: Pat
 def test_the_toolkit_makes_fat_binaries_where_the_library_is_missing(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("fatbinary") is None:
         pytest.skip("this machine has no fatbinary")
-    monkeypatch.setattr(fatbin, "_library", lambda: None)
+    monkeypatch.setattr(fatbin, "loaded_library", lambda: None)
     run("export", spec, "--format", "fatbin", "--arch", "sm_80", "-o", "x.fatbin")
     assert contents("x.fatbin") == ["sm_80.cubin", "sm_80.ptx"]
 
@@ -178,7 +178,7 @@ def contents(file: str) -> list[str]:
 
 
 def test_without_anything_that_makes_fat_binaries_it_is_said_what_to_install(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fatbin, "_library", lambda: None)
+    monkeypatch.setattr(fatbin, "loaded_library", lambda: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     failed = run("export", spec, "--format", "fatbin", "-o", "x.fatbin", code=2)
     assert "pip install 'gemmgen[fatbin]'" in failed.err
