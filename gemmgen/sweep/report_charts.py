@@ -12,6 +12,8 @@ from gemmgen.sweep.report_plots import Plot, Position, Scale, short, turned
 _FEW = 150
 """Up to so many dots are drawn large."""
 _LABELLED_GROUPS = 8
+_LETTER, _LINE = 6.8, 13.0
+"""Width and height that a letter of a label takes at most."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +159,13 @@ def _roofline_chart(members: Sequence[tuple[Group, Sequence[Shown]]]) -> Chart:
     bests = [(group, *max(points, key=lambda item: item[2])) for group, points in columns if points]
     plot.dots((((x(i), y(rate)), one.number) for _, one, i, rate in bests), "best")
     if len(bests) <= _LABELLED_GROUPS:
-        for group, one, intensity, rate in bests:
+        taken: list[tuple[float, float, float]] = []
+        for group, one, intensity, rate in sorted(bests, key=lambda best: -best[3]):
             share = group.fraction(one.result)
             sizes = "×".join(str(size) for size in group.sizes.values()) if len(bests) > 1 else ""
             text = " ".join(part for part in (sizes, f"{share:.0%}" if share else "") if part)
             end = x(intensity) > (plot.x_range[0] + plot.x_range[1]) * 0.7
-            plot.label((x(intensity) + (-9 if end else 9), y(rate) + 4), text, "value", "end" if end else "start")
+            plot.label(_free_place(x(intensity), y(rate) + 4, text, end, taken), text, "value", "end" if end else "start")
     shares = [share for group, one, _, _ in bests if (share := group.fraction(one.result)) is not None]
     bound = {group.roofs.binding for group, _ in members if group.roofs}
     which = f"{next(iter(bound))} binds" if len(bound) == 1 else "compute or memory binds"
@@ -170,6 +173,16 @@ def _roofline_chart(members: Sequence[tuple[Group, Sequence[Shown]]]) -> Chart:
     remark = f"{which}; the best reach{'es' if len(shares) == 1 else ''} {reach} of that roof" if reach else which
     remark = f"{remark}; memory {short(memory.value)}B/s, {memory.origin}"
     return Chart(f"Roofline of {roofs.device.name}", remark, plot.svg())
+
+
+def _free_place(x: float, y: float, text: str, end: bool, taken: list[tuple[float, float, float]]) -> tuple[float, float]:
+    """Beside a dot at ``x``, and as far below ``y`` as it needs to meet no label that is there already: left end, right end, line."""
+    start = x - 9 if end else x + 9
+    left, right = sorted((start, start + (-1 if end else 1) * _LETTER * len(text)))
+    while any(left < other_right and other_left < right and abs(y - line) < _LINE for other_left, other_right, line in taken):
+        y += 2
+    taken.append((left, right, y))
+    return start, y
 
 
 def _intensity(group: Group, one: Shown) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -168,6 +169,19 @@ def test_the_roof_is_that_of_the_device_and_the_problem():
     [("NVIDIA H200", "sm_90a", "H200"), ("NVIDIA A100-SXM4-80GB", "sm_80", "A100"), ("NVIDIA H100 PCIe", "sm_90a", None),
      ("NVIDIA H200", "sm_75", None), ("", "sm_90", None), ("NVIDIA T400", "sm_75", None), ("Tesla T4", "sm_75", "T4")],
 )  # fmt: skip
+def test_problems_that_lie_close_under_a_roof_keep_legible_labels():
+    sizes = [{"m": size, "n": size, "k": size} for size in (2048, 2049, 2050)]
+    page = html_report([sample(number, problem=problem) for number, problem in enumerate(sizes)])
+    lines = re.findall(r'y="([0-9.]+)"[^>]*>(20(?:48|49|50))×', page)
+    heights = sorted(float(height) for height, _ in lines)
+    assert len(heights) == 3 and all(upper - lower >= 12 for lower, upper in itertools.pairwise(heights))
+
+
+def test_a_problem_that_was_not_timed_has_no_column_for_its_peer():
+    results = [sample(number, metrics={"registers": 40.0}, problem={"m": 1 + number, "n": 1, "k": 1}) for number in range(2)]
+    assert "to peer" not in html_report(results) and "1 points" not in html_report(results)
+
+
 def test_a_device_is_known_by_name_and_architecture(name, architecture, found):
     device = known_device(name, architecture)
     assert (device.name if device else None) == found
