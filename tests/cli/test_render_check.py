@@ -11,6 +11,8 @@ def test_a_spec_is_rendered_to_standard_output(run: Run, spec: Path) -> None:
     shown = run("render", spec)
     assert 'extern "C" __global__' in shown.out
     assert shown.err == ""
+    assert run("render", spec, "-o", "-").out == shown.out
+    assert not Path("-").exists()
 
 
 def test_a_shipped_spec_is_found_by_name_and_by_its_path_in_the_repository(run: Run) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @specs_argument
 @click.option(
     "directory", "-o", "--output", type=click.Path(path_type=Path), metavar="DIR",
-    help="Write a file NAME.cu for each spec into DIR.",
+    help="Write a file NAME.cu for each spec into DIR; - is standard output.",
 )
 @set_option
 @json_option
@@ -30,6 +30,8 @@ def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[st
 
     Nothing is written unless every spec can be rendered, and a file that would not change is left alone.
     """  # fmt: skip
+    if directory == Path("-"):
+        directory = None
     if as_json and directory is None:
         raise click.UsageError("--json lists the files that were written, and needs -o DIR")
     rendered = render_all(plan_specs(find_specs(specs), overrides))
