@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmgen.cli.output import Column, count, counted, duration, operation_unit, print_json, print_table, rate
+from gemmgen.cli.output import Column, counted, duration, operation_unit, print_json, print_table, rate
 from gemmgen.errors import SpecError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def choice_json(choice: Choice) -> dict[str, Any]:
         "device": choice.device.name,
         "table": None if choice.table is None else {"problems": len(choice.table.rows), "date": choice.table.origin.get("date")},
         "chosen": _option_json(option),
+        "why": _why(choice),
         "binding_roof": roofs.binding,
         "least_seconds": roofs.least_seconds,
         "fraction_of_roof": roofs.fraction(option.seconds),
@@ -87,6 +88,7 @@ def _print(choice: Choice) -> None:
     lines = [
         ("problem", f"{choice.request.kind}:{choice.request.text} on the {device.name}"),
         ("takes", f"{option.candidate.label} ({option.plan.name})"),
+        ("why", _why(choice)),
         ("certified", _standing(option)),
         ("predicted", f"{duration(option.seconds)}, {rate(cost.operations / option.seconds, f'{unit}/s')}: {_SOURCES[option.source]}"),
         ("table", _table_text(choice)),
@@ -94,16 +96,19 @@ def _print(choice: Choice) -> None:
     for work in works[:1]:
         resident = max(1, resident_blocks(work, device))
         waves = work.blocks / (resident * device.sm_count)
-        text = f"{count(work.blocks)} blocks, {resident} at a time on each of {device.sm_count} SMs: {waves:.2f} waves"
+        text = f"{counted(round(work.blocks), 'block')}, {resident} at a time on each of {device.sm_count} SMs: {waves:.2f} waves"
         lines.append(("waves", text))
-    bound = "arithmetic" if roofs.binding == "compute" else "memory"
-    lines.append(("roof", f"{bound}: at least {duration(roofs.least_seconds)}, of which it reaches {roofs.fraction(option.seconds):.0%}"))
+    bound, figure, per_second = "memory", roofs.memory_roof, "B/s"
+    if roofs.binding == "compute":
+        bound, figure, per_second = "arithmetic", roofs.compute_roof, f"{unit}/s"
+    at = f" at {rate(figure.value, per_second)} ({figure.origin})" if figure is not None else ""
+    lines.append(("roof", f"{bound}: {duration(roofs.least_seconds)}{at}, of which it reaches {roofs.fraction(option.seconds):.0%}"))
     lines.append(("most time", f"{binding_limit(works, device)}, by the model"))
     for label, text in lines:
         click.echo(f"{label:<10} {text}")
     rows = [
         [
-            other.candidate.label, f"{other.seconds * 1e6:.2f}", f"{other.seconds / option.seconds:.2f}", other.source,
+            other.candidate.label, duration(other.seconds), f"{other.seconds / option.seconds:.2f}", other.source,
             ", ".join(other.fit.derived),
         ]
         for other in _runners_up(choice)
@@ -111,11 +116,28 @@ def _print(choice: Choice) -> None:
     if rows:
         click.echo("")
         columns = [
-            Column("runner-up", folds=True), Column("µs", "right"), Column("x chosen", "right"), Column("estimate"),
+            Column("runner-up", folds=True), Column("time", "right"), Column("x chosen", "right"), Column("estimate"),
             Column("derived", folds=True),
         ]  # fmt: skip
         print_table(columns, rows)
     click.echo(f"\n{counted(len(choice.options), 'instance')} can do it, {len(choice.rejected)} cannot.")
+
+
+def _why(choice: Choice) -> str:
+    """Why the chosen instance, in words."""
+    from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE
+
+    least, option = choice.options[0], choice.chosen
+    if len(choice.options) == 1:
+        return "nothing else can do it"
+    if option is not least:
+        return (
+            f"it serves as it is, and {least.candidate.label}, which would have to be derived with another "
+            f"{', '.join(least.fit.derived)}, is not estimated to be faster by {CERTIFIED_PREFERENCE - 1:.0%}"
+        )
+    if option.source == "measured":
+        return f"the least time of {counted(len(choice.options), 'instance')}, and it was measured"
+    return f"the least estimated time of {counted(len(choice.options), 'instance')}"
 
 
 def _standing(option: Option) -> str:

@@ -105,6 +105,8 @@ def operation_unit(peak: str) -> str:
 
 
 def _three_digits(value: float) -> str:
+    if 0 < value < 0.1:
+        return f"{value:.2g}"
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 

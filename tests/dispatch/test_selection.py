@@ -1,7 +1,9 @@
 """Requests, what fits them, and what is chosen."""
 
 import pytest
+from click.testing import CliRunner
 
+from gemmgen.cli import cli
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE, choose, fitted
 from gemmgen.dispatch.table import load_table, parse_problem
@@ -127,3 +129,26 @@ def test_of_instances_that_the_model_cannot_tell_apart_the_one_that_knows_more_w
     assert len(equal) > 1
     assert len(set(arguments[option.candidate.label] for option in equal)) > 1
     assert arguments[choice.chosen.candidate.label] == min(arguments[option.candidate.label] for option in equal)
+
+
+def explained(problem, *options):
+    result = CliRunner().invoke(cli, ["explain", "--problem", problem, *options])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_an_explanation_says_why_a_faster_instance_was_not_taken():
+    problems = ("gemm:16,4096,4096,nt", "gemm:4096,64,4096,nt", "gemm:1024,1024,1024,nt", "reduction:4096,1024,1,argmax")
+    choices = {problem: choose(parse_problem(problem), H200) for problem in problems}
+    problem = next(problem for problem, choice in choices.items() if choice.chosen is not choice.options[0])
+    faster = choices[problem].options[0]
+    (why,) = [line for line in explained(problem).splitlines() if line.startswith("why ")]
+    assert "it serves as it is" in why
+    assert faster.candidate.label in why
+    assert "by 10%" in why
+
+
+def test_times_of_runners_up_have_the_unit_that_suits_them():
+    assert " s " in explained("gemm:100000,100000,100000")
+    assert " µs " in explained("gemm:64,64,64")
+    assert "0.00 ns" not in explained("gemm:1,1,1")
