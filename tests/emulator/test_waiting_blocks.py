@@ -267,3 +267,29 @@ def test_two_blocks_that_hand_a_token_to_each_other_are_no_deadlock():
     out = np.zeros(2, np.int32)
     run_cuda(source, "ping_pong", 2, 1, [np.zeros(1, np.int32), out])
     assert out.all()
+
+
+def test_a_late_block_does_not_race_with_the_former_ones_shared_memory():
+    source = r"""extern "C" __global__ void kernel(volatile unsigned* flags, int* out) {
+        __shared__ int count; int b = blockIdx.x;
+        if (b == 0) { while (flags[gridDim.x - 1] == 0) { } return; }
+        count = b; asm volatile("" ::: "memory");
+        out[b] = count; asm volatile("" ::: "memory");
+        count = b + 1; asm volatile("" ::: "memory");
+        out[b] = count - 1;
+        flags[b] = 1;
+    }"""
+    out = np.zeros(6, np.int32)
+    run_cuda(source, "kernel", 6, 1, [np.zeros(6, np.uint32), out], hazards=True)
+    assert out.tolist() == list(range(6))
+
+
+def test_what_only_memory_shows_is_progress():
+    """Both threads come round with the same registers; the count goes on until it is enough."""
+    source = r"""extern "C" __global__ void kernel(volatile unsigned* count, volatile unsigned* enough) {
+        if (blockIdx.x == 0) { while (*count < 20000) { } *enough = 1; }
+        else while (*enough == 0) atomicAdd((unsigned*)count, 1);
+    }"""
+    count = np.zeros(1, np.uint32)
+    run_cuda(source, "kernel", 2, 1, [count, np.zeros(1, np.uint32)])
+    assert count[0] >= 20000

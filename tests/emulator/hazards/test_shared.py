@@ -174,13 +174,26 @@ def test_volatile_sums_need_both_warp_barriers(barrier):
     twins(LAST_WARP.replace("LOOP", ROLLED), barrier, emulator.SharedRace, ints(1))
 
 
-def test_a_volatile_flag_between_lanes_of_a_warp():
-    check("""int* out) {
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (1, 40)], ids=["lanes of a warp", "warps"])
+def test_a_volatile_flag_may_be_waited_for(first, second):
+    check(f"""int* out) {{
         __shared__ int flag; int t = threadIdx.x; volatile int* f = &flag;
         if (t == 0) flag = 0;
         __syncthreads();
-        if (t == 1) *f = 7;
-        if (t == 2) { while (*f == 0) {} out[0] = 1; } }""", ints(1))  # fmt: skip
+        if (t == {first}) {{ while (*f == 0) {{}} out[0] = 1; }}
+        if (t == {second}) *f = 7; }}""", ints(1))  # fmt: skip
+
+
+def test_volatile_data_between_warps_is_not_a_matter_of_lockstep():
+    source = """int* out) {
+        __shared__ int data; int t = threadIdx.x; volatile int* d = &data;
+        if (t == 0) data = 0;
+        __syncthreads();
+        if (t == READER) out[0] = *d;
+        if (t == 1) *d = 7; }"""
+    check(source.replace("READER", "40"), ints(1))
+    with pytest.raises(emulator.SharedRace, match="lockstep"):
+        check(source.replace("READER", "2"), ints(1))
 
 
 COPY = """const int* in, int* out) {
