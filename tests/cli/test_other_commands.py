@@ -79,5 +79,6 @@ def test_narrow_tables_fold_and_lose_nothing(run: Run, spec: Path, monkeypatch: 
 
 
 def test_numbers_for_people() -> None:
-    assert [duration(s) for s in (0, 4.4e-12, 3e-9, 4.45e-5, 0.265, 12.34, 1234)] == ["0 s", "0.0044 ns", "3.00 ns", "44.5 µs", "265 ms", "12.3 s", "1234 s"]
+    seconds = (0, 4.4e-12, 3e-9, 4.45e-5, 0.265, 12.34, 1234)
+    assert [duration(s) for s in seconds] == ["0 s", "0.0044 ns", "3.00 ns", "44.5 µs", "265 ms", "12.3 s", "1234 s"]
     assert [rate(v, "B/s") for v in (0, 999, 1e3, 4.55e12)] == ["0.00 B/s", "999 B/s", "1.00 kB/s", "4.55 TB/s"]
