@@ -63,16 +63,19 @@ class Worker:
         self.connection, theirs = Pipe()
         lifeline, self._lifeline = os.pipe()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the worker
-        # As gemmgen.gpu.backend does: no multiprocessing.Process, which runs the caller's main module again.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(lifeline), str(memory_bytes)],
-            pass_fds=[theirs.fileno(), lifeline],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._printed,
-            start_new_session=True,
-        )
+        try:
+            # As gemmgen.gpu.backend does: no multiprocessing.Process, which runs the caller's main module again.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(lifeline), str(memory_bytes)],
+                pass_fds=[theirs.fileno(), lifeline],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SweepError(f"workers cannot be started: {sys.executable}: {error.strerror or error}") from None
         theirs.close()
         os.close(lifeline)
         self.stop = weakref.finalize(self, _end, self._process, self.connection, self._lifeline)

@@ -269,6 +269,12 @@ def test_workers_that_cannot_start_are_an_error_and_not_the_points_fault(monkeyp
         engine.evaluate(points("one"))
 
 
+def test_a_worker_that_cannot_even_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(SweepError, match="workers cannot be started: /nowhere/python"):
+        evaluate("one")
+
+
 def test_an_interrupt_keeps_what_is_done_and_ends_the_workers(tmp_path: Path, notes: Path) -> None:
     def interrupt(one: PointResult, known: bool) -> None:
         if one.axes["label"] == "two":
