@@ -195,6 +195,14 @@ def test_a_base_is_named_like_a_spec_elsewhere(run: Run, sweep: Path) -> None:
         assert run("sweep", sweep, "--json").json["counts"][0]["status"] == "correct"
 
 
+def test_the_file_in_the_documentation_is_a_sweep(run: Run, sweep: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+    Path("tiles.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
+    told = run("sweep", "tiles.yaml", "--dry-run", "--stages", "compile", "--json").json
+    assert told["combinations"] == 2 * 2 * 3 * 2 * 2 and told["to_run"] > 10
+    assert {line["reason_code"] for line in told["counts"]} == {"", "fits_twice", "not_both"}
+
+
 def test_times_need_problems(run: Run, sweep: Path) -> None:
     assert "sizes: got none" in run("sweep", sweep, "--stages", "bench", "--dry-run", code=2).err
 
