@@ -163,6 +163,7 @@ def _copy(operand: Operand) -> str:
     into = f"[k][{operand.axis}]" if operand.mn_major else f"[{operand.axis}][k]"
     read, written = operand.element_bytes * copy.vector, operand.shared_bytes * operand.store_width
     prefetch = f"; the L2 fetches {operand.l2_prefetch} bytes around each" if operand.l2_prefetch else ""
+    prefetch += "; the L1 keeps them" if operand.keeps_in_l1 else ""
     converted = ", converted to float32" if operand.is_half and not operand.is_async else ""
     return (
         f"a thread reads {copy.passes} x {read} bytes along {along} and writes {written} bytes at a time"

@@ -45,7 +45,8 @@ def copy_helpers(plan: GemmPlan, loop: TiledLoop) -> tuple[Helper, ...]:
     for operand in sorted(loop.copied, key=lambda operand: -operand.copy.vector):
         kind = "guarded" if operand.guarded else "whole"
         if operand.is_async:
-            needed[Helper("copy", f"copy_async_{kind}", (operand.copy.vector, operand.element_bytes, operand.l2_prefetch))] = None
+            arguments = operand.copy.vector, operand.element_bytes, operand.l2_prefetch, operand.keeps_in_l1
+            needed[Helper("copy", f"copy_async_{kind}", arguments)] = None
             if operand.converts_fragments and operand.load_width > 1:
                 load("whole", operand.load_width, half=True)
         else:

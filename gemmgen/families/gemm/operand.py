@@ -28,6 +28,8 @@ from gemmgen.shared_memory import BANK_BYTES, BANKS, WARP
 QUAD = 4
 DEPTHS = (4, 8, 16, 32, 64)
 """Depths of a tile along k to suggest where the one that was asked for does not work."""
+WIDEST_COPY_BYTES = 16
+"""Of an asynchronous copy; only these can pass by the L1."""
 CHUNK_BYTES = 16
 """What a swizzle moves as a whole: the widest vector of one access."""
 
@@ -61,6 +63,8 @@ class Operand:
     """Whether the tile is copied straight into shared memory, without registers."""
     l2_prefetch: int
     """Bytes that the L2 fetches along with an asynchronous copy; 0: as many as it likes."""
+    keeps_in_l1: bool
+    """Whether asynchronous copies of 16 bytes leave what they read in the L1."""
     guards_rows: bool
     """Whether rows of the stored matrix may end within a tile."""
     guards_columns: bool
@@ -175,6 +179,7 @@ class OperandRequest:
     whole_k: bool
     """Whether k is a multiple of the tile's depth."""
     l2_prefetch: int
+    keeps_in_l1: bool
 
 
 def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list[Reason]) -> Operand | None:
@@ -230,6 +235,7 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         k_vector=shared.k_vector,
         is_async=is_async,
         l2_prefetch=request.l2_prefetch,
+        keeps_in_l1=request.keeps_in_l1 and copy.vector * BYTES[request.type] == WIDEST_COPY_BYTES,
         guards_rows=not whole[0 if along_k else 1],
         guards_columns=not whole[1 if along_k else 0],
     )
@@ -302,7 +308,7 @@ def shared_loader(a: Operand, b: Operand) -> Operand | None:
     """What copies A in one half of the threads and B in the other, or None if they are not stored or their tiles not laid out alike."""
 
     def layout(operand: Operand) -> tuple[object, ...]:
-        from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch
+        from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch, operand.keeps_in_l1
         return (*from_memory, operand.mn_major, operand.pitch, operand.swizzle)
 
     if layout(a) != layout(b):

@@ -362,6 +362,7 @@ def _tiled_loop(
             whole_extent=getattr(spec.multiple_of, axis) % getattr(tile.threadblock, axis) == 0,
             whole_k=whole_k,
             l2_prefetch=getattr(spec.cache, f"l2_prefetch_{name.lower()}"),
+            keeps_in_l1=getattr(spec.cache, f"l1_{name.lower()}") == "keep",
         )
         return plan_operand(request, mainloop, reasons)
 

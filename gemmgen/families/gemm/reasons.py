@@ -115,6 +115,7 @@ def loader_reason(a: Operand, b: Operand) -> Reason:
     def said(operand: Operand) -> str:
         along = "k" if operand.contiguous_along_k else operand.axis
         prefetch = f", L2 prefetch of {operand.l2_prefetch} bytes" if operand.l2_prefetch else ""
+        prefetch += ", kept in the L1" if operand.keeps_in_l1 else ""
         order = "mn_major" if operand.mn_major else "k_major"
         swizzle = ", swizzled" if operand.swizzle else ""
         return (
@@ -135,6 +136,9 @@ def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
         if prefetch and mainloop.copies != "cp_async":
             need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
             reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
+        if getattr(spec.cache, f"l1_{name}") == "keep" and mainloop.copies != "cp_async":
+            need, hint = "copies: cp_async for a choice", "loads into registers leave what they read in the L1 anyway"
+            reasons.append(Reason("l1", f"cache.l1_{name}", "keep", need, hint))
     return reasons
 
 

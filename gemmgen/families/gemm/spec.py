@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -120,6 +120,11 @@ class CacheHints(SpecModel):
     """Bytes around each asynchronous copy from A that the L2 fetches along with it."""
     l2_prefetch_b: L2Prefetch = 0
     """The same for B."""
+    l1_a: Literal["bypass", "keep"] = "bypass"
+    """Whether asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
+    always do."""
+    l1_b: Literal["bypass", "keep"] = "bypass"
+    """The same for B."""
     streaming_stores: bool = False
     """Stores to C are marked as not to be read again soon, so that they leave A and B in the L2."""
 
@@ -220,3 +225,11 @@ class GemmSpec(KernelSpec):
     early_launch: bool = False
     """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
     dependent launch). Needs sm_90."""
+
+    def identity(self) -> dict[str, Any]:
+        """As for every spec, but hints that came later than the first names are left out where they are not given."""
+        fields = super().identity()
+        for name in ("l1_a", "l1_b"):
+            if fields["cache"][name] == CacheHints.model_fields[name].default:
+                del fields["cache"][name]
+        return fields

@@ -147,7 +147,7 @@ ANY = st.fixed_dictionaries(
         ),
         "store": st.sampled_from(["direct", "direct", "through_shared"]),
         "batch": st.sampled_from(["none", "none", "strided"]),
-        "cache": st.sampled_from([{}, {"streaming_stores": True}, {"l2_prefetch_a": 128}]),
+        "cache": st.sampled_from([{}, {"streaming_stores": True}, {"l2_prefetch_a": 128}, {"l1_b": "keep"}]),
         "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),
         "storage": st.one_of(st.just({}), st.fixed_dictionaries({"a": TYPES, "b": TYPES, "c": TYPES})),
         "alignment": st.fixed_dictionaries({"a": WIDTHS, "b": WIDTHS, "c": WIDTHS}),

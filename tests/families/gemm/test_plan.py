@@ -227,6 +227,22 @@ def test_bfloat16_is_rounded_by_integers_only_where_there_is_no_instruction() ->
     assert "cvt.rn.bf16" in gemmgen.render(planned(**fields, architecture="sm_80")).text
 
 
+def test_copies_of_16_bytes_pass_by_the_l1_or_are_kept_in_it_for_each_operand() -> None:
+    changes: dict[str, Any] = {"architecture": "sm_80", "transpose": "tn", "mainloop": {"copies": "cp_async"}}
+    assert "cp.async.ca" not in gemmgen.render(planned(**changes)).text
+    plan = planned(**changes, cache={"l1_b": "keep"})
+    text = gemmgen.render(plan).text
+    assert text.count("cp.async.cg") == text.count("cp.async.ca") == 1
+    assert plan.name != planned(**changes, cache={"l1_a": "keep"}).name
+    assert gemmgen.verify(plan, "emulator", cases=family_of(plan.spec).cases(plan)[:4]).passed
+    assert codes(cache={"l1_a": "keep"}) == {"l1"}
+
+
+def test_a_hint_that_came_later_leaves_the_names_of_specs_without_it_alone() -> None:
+    assert "l1_a" not in planned().spec.identity()["cache"]
+    assert planned(cache={"l1_a": "bypass"}).name == planned().name
+
+
 def test_a_batch_runs_along_y_and_its_arrays_have_a_first_dimension() -> None:
     plan = planned(batch="strided", epilogue=[{"op": "residual"}])
     launch = plan.sequence.launches[0]
