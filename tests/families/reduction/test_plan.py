@@ -167,3 +167,10 @@ def test_sizes_on_the_command_line_are_the_extents_that_a_shape_has() -> None:
     plan = planned(shape="middle", alignment=4)
     problem = family.problem(plan, (2, 3, 5))
     assert problem == {"outer": 2, "reduced": 3, "inner": 5, "stride_reduced": 8, "stride_outer": 24}
+
+
+@pytest.mark.parametrize(("vector", "joins"), [(1, False), (4, True)])
+def test_moments_of_a_thread_alone_are_joined_only_where_it_has_several(vector: int, joins: bool) -> None:
+    strategy = {"name": "row_lanes", "lanes": 1, "vector": vector}
+    plan = planned(operation="mean_variance", shape="rows", alignment=4, strategy=strategy)
+    assert ("combine(" in gemmgen.render(plan).text) == joins
