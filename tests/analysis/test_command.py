@@ -133,7 +133,8 @@ def test_every_kernel_of_a_sequence_is_analysed() -> None:
 def test_the_traffic_is_what_verify_counts_and_what_the_plan_predicts() -> None:
     from gemmgen.api import compile_plan
     from gemmgen.counting import count_case
-    from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+    from gemmgen.families.gemm.loop import TiledLoop
+    from gemmgen.families.gemm.plan import GemmPlan
 
     name = "gemm/v2_transposed_quads"
     (spec,) = analysed(name, "--arch", "sm_90")

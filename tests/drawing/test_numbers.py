@@ -15,7 +15,8 @@ from gemmgen.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, T
 from gemmgen.families import family_of
 from gemmgen.families.base import KernelPlan
 from gemmgen.families.gemm.accesses import every_load, every_store
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.loop import TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.indexing import lane_position
 from gemmgen.shared_memory import WARP, shared_access_cost
 

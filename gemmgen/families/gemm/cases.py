@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemmgen.families.base import Case
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.loop import TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.formula import round_up
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)

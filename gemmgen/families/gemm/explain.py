@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gemmgen.families.base import Section
 from gemmgen.families.gemm.explain_shared import shared_memory_section
+from gemmgen.families.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.families.gemm.operand import Operand
-from gemmgen.families.gemm.plan import GemmPlan, NaiveLoop, TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.families.gemm.spec import SplitKParallel, SplitKSerial, StreamK
 from gemmgen.families.matrix import Matrix
 from gemmgen.target import WARP_THREADS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from gemmgen.families.base import Section
 from gemmgen.families.gemm.accesses import SharedAccess
 from gemmgen.families.gemm.exchange import exchange_accesses
+from gemmgen.families.gemm.loop import TiledLoop
 from gemmgen.families.gemm.operand import Operand
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.shared_memory import BANK_BYTES, BANKS, WARP
 from gemmgen.target import WARP_THREADS
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gemmgen.backend import to_numbers
 from gemmgen.families.accuracy import UNIT_ROUNDOFF, rounded, stored
 from gemmgen.families.base import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop, plan_gemm
+from gemmgen.families.gemm.loop import TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan, plan_gemm
 from gemmgen.families.gemm.spec import GemmSpec
 from gemmgen.families.stages import apply_reference
 from gemmgen.formula import round_up

@@ -9,7 +9,8 @@ from gemmgen.launch import ArrayArgument
 from gemmgen.target import ARCHITECTURES
 
 if TYPE_CHECKING:
-    from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+    from gemmgen.families.gemm.loop import TiledLoop
+    from gemmgen.families.gemm.plan import GemmPlan
 
 
 @dataclass(frozen=True)

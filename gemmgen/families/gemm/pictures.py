@@ -19,8 +19,9 @@ from gemmgen.drawing.pictures import (
     product,
 )
 from gemmgen.families.gemm.accesses import every_load
+from gemmgen.families.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.families.gemm.operand import Operand
-from gemmgen.families.gemm.plan import GemmPlan, NaiveLoop, TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.families.gemm.shared_pictures import bank_maps
 from gemmgen.families.gemm.spec import SplitKParallel, SplitKSerial, StreamK
 from gemmgen.indexing import FragmentMap, lane_position

@@ -12,8 +12,8 @@ from gemmgen.target import WARP_THREADS, Architecture
 from gemmgen.target import architecture as find_architecture
 
 if TYPE_CHECKING:
+    from gemmgen.families.gemm.loop import TiledLoop
     from gemmgen.families.gemm.operand import Operand
-    from gemmgen.families.gemm.plan import TiledLoop
 
 WIDEST_ACCESS_BYTES = 16
 

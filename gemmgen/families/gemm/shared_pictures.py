@@ -7,8 +7,9 @@ from dataclasses import replace
 from gemmgen.drawing.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
 from gemmgen.families.gemm.accesses import every_load, every_store, shared_offset
 from gemmgen.families.gemm.exchange import FLOAT_BYTES, Exchange, exchange_accesses, first_offsets
+from gemmgen.families.gemm.loop import TiledLoop
 from gemmgen.families.gemm.operand import CHUNK_BYTES, Operand
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.shared_memory import BANK_BYTES, shared_access_cost
 
 

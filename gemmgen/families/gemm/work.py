@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.loop import TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.families.gemm.spec import StreamK
 from gemmgen.families.work import Work
 from gemmgen.formula import ceil_div

@@ -10,7 +10,8 @@ import gemmgen
 from gemmgen.errors import PlanError
 from gemmgen.families import family_of
 from gemmgen.families.gemm.exchange import exchange_accesses
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.loop import TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.target import architecture
 
 TILE = {"threadblock": {"m": 128, "n": 128, "k": 8}, "warp": {"m": 32, "n": 64}, "thread": {"m": 8, "n": 8}}

@@ -16,8 +16,9 @@ from gemmgen.families.base import Case
 from gemmgen.families.gemm.accesses import shared_accesses
 from gemmgen.families.gemm.cases import packed
 from gemmgen.families.gemm.explain_shared import fewest_wavefronts
+from gemmgen.families.gemm.loop import TiledLoop
 from gemmgen.families.gemm.operand import Operand
-from gemmgen.families.gemm.plan import GemmPlan, TiledLoop
+from gemmgen.families.gemm.plan import GemmPlan
 from gemmgen.indexing import xor_swizzles
 from gemmgen.shared_memory import WARP, shared_access_cost
 
