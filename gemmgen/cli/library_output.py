@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,13 +54,13 @@ def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
     click.echo(f"{entry['description']}\nSpec {entry['spec_file']}, source {entry['source']}")
     _title("Launch")
     for launch in first["launch"]["launches"]:
-        grid, block = ", ".join(launch["grid"]), ", ".join(map(str, launch["block"]))
+        grid, block = ", ".join(map(_plain, launch["grid"])), ", ".join(map(str, launch["block"]))
         click.echo(f"  {launch['declaration']}")
         click.echo(f"    grid {grid}; block {block}; dynamic shared memory {launch['dynamic_shared_bytes']} bytes")
     for argument in first["launch"]["arguments"]:
         click.echo(f"  {argument['name']}: {_argument(argument)}")
     for constraint in first["launch"]["constraints"]:
-        click.echo(f"  needs {constraint['condition']}: {constraint['explanation']}")
+        click.echo(f"  needs {_plain(constraint['condition'])}: {constraint['explanation']}")
     size, zero = first["launch"]["workspace_bytes"], first["launch"]["workspace_zero_bytes"]
     if size != "0":
         zeroed = f", of which the first {zero} must be zero before the first launch" if zero != "0" else ""
@@ -135,9 +136,17 @@ def _print_predicted(certificate: Entry) -> None:
     print_table([Column("line", "right"), Column("source", folds=True), *right], rows)
 
 
+def _plain(formula: str) -> str:
+    """A formula without needless parentheses."""
+    try:
+        return ast.unparse(ast.parse(formula, mode="eval"))
+    except (SyntaxError, ValueError):
+        return formula
+
+
 def _argument(argument: Entry) -> str:
     if argument["kind"] == "array":
-        shape, strides = ", ".join(argument["shape"]), ", ".join(argument["strides"])
+        shape, strides = (", ".join(map(_plain, argument[field])) for field in ("shape", "strides"))
         return (
             f"{argument['type']}[{shape}], strides ({strides}), {argument['role']}, aligned to {argument['alignment']} bytes: "
             f"{argument['meaning']}"

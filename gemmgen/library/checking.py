@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError
+from gemmgen.errors import EnvironmentMissing, GemmgenError, SpecError
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
 from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, emulator_evidence, read_evidence
 from gemmgen.library.facts import Facts
-from gemmgen.library.folder import EVIDENCE, LibraryFolder
+from gemmgen.library.folder import EVIDENCE, TUNED, LibraryFolder
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
 from gemmgen.library.proof import prove
@@ -67,6 +67,7 @@ def check(
     facts = keep_facts(listing, folder, listing.targets())
     _compare_files(listing, folder, facts, evidence, report)
     _compare_evidence(listing, folder, facts, evidence, report)
+    _read_tables(folder, report)
     if not compiler_fits(listing):
         needs = how_to_get_compiler(listing)
         report.notes.append(f"sources, certificates and manifest were compared; nothing was compiled, which needs {needs}")
@@ -126,6 +127,18 @@ def _compare_evidence(
     if found is not None and not report.problems and found != emulator_evidence(used.values()):
         why = "it holds records that no instance needs, or is not written as gemmgen writes it"
         report.problems.append(Problem(f"{EVIDENCE}/{EMULATOR_FILE}", "stale", why))
+
+
+def _read_tables(folder: LibraryFolder, report: CheckReport) -> None:
+    """Every table of tuned instances can be read."""
+    from gemmgen.dispatch.table import read_table
+
+    for path in sorted((folder.path / TUNED).glob("*.json")):
+        try:
+            read_table(path)
+        except SpecError as error:
+            why = f"{str(error).removeprefix(f'{path}: ')}; restore it, or make it anew with: gemmgen tune"
+            report.problems.append(Problem(f"{TUNED}/{path.name}", "damaged", why))
 
 
 def _check_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 from export.c_host import build, build_fake_driver, compiler, cuda_include, driver_library
 from gemmgen.cli import cli
 from gemmgen.gpu import gpu_available, list_gpus
+from gemmgen.layouts import channel_order
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
@@ -99,3 +101,12 @@ def test_runs_right_on_a_gpu(folder: Path, program: str, sizes: tuple[str, ...],
     result = subprocess.run([made, *sizes], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert "right" in result.stdout
+
+
+def test_the_orders_of_filters_are_those_that_the_readme_of_the_examples_says() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+    formulas = dict(re.findall(r"^\| `(plain|octets|quads|pairs)` \| `(.*)` \|$", text, re.MULTILINE))
+    assert len(formulas) == 4
+    for order, formula in formulas.items():
+        positions = [eval(formula.replace("/", "//"), {"i": i}) for i in range(32)]
+        assert [channel_order(order)[position] for position in positions] == list(range(32)), order

@@ -142,3 +142,13 @@ def test_a_damaged_certificate_is_named_and_no_crash(listing: Listing, folder: L
 
 def test_a_folder_that_is_not_there_is_missing(listing: Listing, folder: LibraryFolder) -> None:
     assert check(listing, LibraryFolder(folder.path / "none")).problems[0].state == "missing"
+
+
+def test_a_table_of_tuned_instances_that_cannot_be_read_is_damaged(listing: Listing, folder: LibraryFolder) -> None:
+    (folder.path / "tuned").mkdir()
+    (folder.path / "tuned" / "h200.json").write_text('{"schema_version": 1, "device": "H200", "problems": []}')
+    assert states(listing, folder) == set()
+    (folder.path / "tuned" / "h200.json").write_text('{"schema_version": 1, "dev')
+    report = check(listing, folder, sample=0, jobs=1)
+    assert [(problem.file, problem.state) for problem in report.problems] == [("tuned/h200.json", "damaged")]
+    assert "is no JSON" in report.problems[0].why and "gemmgen tune" in report.problems[0].why

@@ -67,7 +67,7 @@ def _tiles(plan: Conv2dPlan) -> TileHierarchy:
     step = CHANNELS * plan.planes
     notes = [
         f"a step: {plan.planes} filter tap{'s' if plan.planes > 1 else ''} of {CHANNELS} input channels, {step} of k",
-        f"{plan.stages} stage{'s' if plan.stages > 1 else ''} in shared memory; dark border: the one that is multiplied",
+        f"{plan.stages} stage{'s' if plan.stages > 1 else ''} in shared memory; bold: the one that is multiplied",
     ]
     notes += [f"the sum is divided among {plan.split_k} blocks for each tile"] if plan.split_k > 1 else []
     notes += [f"{plan.spec.persistent_blocks} blocks take tile after tile"] if plan.persistent else []
