@@ -136,7 +136,10 @@ def read_listing(path: Path | None = None) -> Listing:
     fields = read_yaml(file, "a list of the library is a YAML mapping (compiler, architectures, groups)")
     checked: ListFile = validated(ListFile, fields, str(file), "not a valid list of the library")
     for name in checked.architectures:
-        architecture(name)
+        try:
+            architecture(name)
+        except SpecError as error:
+            raise SpecError(f"{file}: architectures: {error}") from None
     errors: list[str] = []
     groups = _find(file, checked, errors)
     instances: dict[str, Instance] = {}

@@ -44,7 +44,7 @@ def test_sizes_that_an_instance_does_not_take_are_left_out(relist: Relist) -> No
         ("gemm/* -> ../*", r"specs\.0: got '\.\./\*'"),
         ("gemm/* -> a/../../*", "leaves the folder"),
         ("gemm/* -> /etc/*", "got '/etc/"),
-        ("sm_90] -> sm_42]", "unknown architecture 'sm_42'"),
+        ("sm_90] -> sm_42]", "library.yaml: architectures: unknown architecture 'sm_42'"),
         ("[sm_80, sm_90] -> []", "architectures: got"),
         ('"13.0" -> 13.0', "compiler: got 13.0"),
         ("title -> heading", "heading: got .* no such field"),
