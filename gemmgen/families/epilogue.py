@@ -220,7 +220,8 @@ class Clamp(EpilogueOperation):
 
 
 class Gelu(EpilogueOperation):
-    """x Phi(x), with the distribution function Phi of the normal distribution or its approximation by tanh."""
+    """x Phi(x), with the distribution function Phi of the normal distribution or its approximation by tanh. Minus infinity gives NaN,
+    as the product of infinity and 0."""
 
     op: Literal["gelu"]
     form: Literal["erf", "tanh"] = "erf"
@@ -252,7 +253,7 @@ class Gelu(EpilogueOperation):
 
 
 class Silu(EpilogueOperation):
-    """x / (1 + exp(-x)), also called swish."""
+    """x / (1 + exp(-x)), also called swish. Minus infinity gives NaN, as the quotient of two infinities."""
 
     op: Literal["silu"]
 

@@ -45,6 +45,13 @@ def shared_memory_section(plan: GemmPlan, loop: TiledLoop) -> Section:
         lines.append(("", f"reads of {joined} are counted as the source has them; the compiler may join those of neighbouring k into"))
         lines.append(("", "wider ones: `gemmgen verify --counters` counts what became of them"))
     lines.append(("beside arithmetic", _beside_arithmetic(plan, loop)))
+    if loop.k_groups > 1:
+        elements = loop.a.fragment.extent * loop.b.fragment.extent
+        store, load = (SharedAccess(f"{verb} sums", verb == "store", BANK_BYTES, count, count, 0) for verb, count in (
+            ("store", elements), ("load", elements * (loop.k_groups - 1))
+        ))  # fmt: skip
+        lines.append((store.what, f"{_cost(store, WARP)} (every group but the first, once a tile of C)"))
+        lines.append((load.what, f"{_cost(load, WARP)} (the first group)"))
     if plan.exchange is not None:
         positions = tuple(zip(loop.major.lane_positions, loop.minor.lane_positions, strict=True))
         slabs = f" (one of {loop.major.fragment.extent} slabs of results a warp)"

@@ -35,6 +35,7 @@ def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
     ("overrides", "section", "label", "words"),
     [
         (["mainloop.lanes=z_order"], "Tile hierarchy", "thread", "zig-zag"),
+        (["mainloop.k_groups=2"], "Shared memory", "load sums", "64 x 4 bytes a lane: 64 wavefronts, 0 conflicts: the fewest possible"),
         (["mainloop.shared_a.order=k_major"], "Shared memory", "", "reads of A are counted as the source has them; the compiler may join"),
         (["mainloop.fragment=interleaved"], "Tile hierarchy", "rows of a thread", "every 8th"),
         (["rasterization.along=major", "rasterization.group=4"], "Blocks", "order of tiles", "bands of 4 tiles along n, walked along m"),
