@@ -116,6 +116,11 @@ def test_results_are_exported_at_once_or_later(run: Run, sweep: Path) -> None:
     assert cases == [12, 12] and Path("one.csv").read_text().count("\n") == 13
 
 
+def test_an_export_that_fails_does_not_take_the_summary_with_it(run: Run, sweep: Path) -> None:
+    outcome = run("sweep", sweep, "--stages", "check", "--export", "csv=/dev/full", code=2)
+    assert "12 points: 8 correct" in outcome.out and "/dev/full" in outcome.err
+
+
 def test_a_wrong_kernel_is_named_and_ends_in_exit_code_1(run: Run, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemmgen.sweep.engine.Settings", partial(Settings, execute="sweep.faults:execute_wrong"))
     options = ["--set", "transpose=nn", "--set", "mainloop.stages=1", "--set", "label=wrong", "--stages", "verify"]
@@ -234,7 +239,8 @@ def test_times_need_problems(run: Run, sweep: Path) -> None:
         (["trial.yaml", "--results", "small.yaml/x"], "cannot be"),
         (["trial.yaml", "--search", "tpe", "--sample", "3"], "--search chooses points itself"),
         (["trial.yaml", "--search", "tpe", "--objective", "1+1"], "--objective"),
-        (["trial.yaml", "--export", "csv=small.yaml/x"], "small.yaml/x"),
+        (["trial.yaml", "--export", "csv=small.yaml/x"], "--export 'small.yaml/x': cannot be written: small.yaml is no directory"),
+        (["trial.yaml", "--export", "csv=."], "--export '.': is a directory"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: list[str], says: str) -> None:
@@ -329,7 +335,7 @@ def test_an_interrupted_dry_run_says_that_it_is_not_whole(run: Run, sweep: Path)
     many = ", ".join(f"p{number}" for number in range(1500))
     edit(sweep, "  transpose: [nn, tt]", f"  transpose: [nn, tt]\n  label: [{many}]")
     running = start("trial.yaml", "--dry-run", stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert eventually(lambda: bool(_descendants(running.pid)))
+    assert eventually(lambda: bool(_descendants(running.pid))), running.communicate()
     time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=20)

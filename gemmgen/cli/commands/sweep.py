@@ -210,8 +210,6 @@ def _finish(
     from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
 
     results = list(engine.results.values())
-    for write, target in writers:
-        write(results, target)
     if as_json:
         print_json(
             {
@@ -238,6 +236,8 @@ def _finish(
             f"{left_out:,} left out by --where" if left_out else "",
         ]
         click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {path}")
+    for write, target in writers:
+        write(results, target)
     if engine.interrupted:
         click.echo("Interrupted: the same command goes on from here.", err=True)
         context.exit(EXIT_INTERRUPTED)
@@ -358,6 +358,7 @@ def _writers(exports: Sequence[str]) -> Exports:
     """What ``--export`` asks for, before anything is run."""
     if not exports:
         return []
+    from gemmgen.cli.sweep_search import writable
     from gemmgen.sweep.exports import EXPORTS
 
     chosen = []
@@ -365,7 +366,7 @@ def _writers(exports: Sequence[str]) -> Exports:
         form, separator, path = text.partition("=")
         if not separator or not path or form not in EXPORTS:
             raise click.UsageError(f"--export {text!r}: expected FORMAT=FILE, with a format of {', '.join(EXPORTS)}")
-        chosen.append((EXPORTS[form], Path(path)))
+        chosen.append((EXPORTS[form], writable("--export", path)))
     return chosen
 
 
