@@ -23,6 +23,9 @@ _RESOURCES = {
     "blocks": "blocks of an SM",
 }
 
+CREDIBLE = 1.05
+"""Part of a roof that a kernel may seem to reach, because roofs are measured themselves, to a few percent."""
+
 
 def sections_of(analysis: Analysis) -> list[Section]:
     """All but memory traffic, whose table follows."""
@@ -174,7 +177,11 @@ def _roofs(analysis: Analysis) -> Lines:
     lines.append(("bound by", f"{'arithmetic' if roofs.binding == 'compute' else 'memory'}: at least {duration(roofs.least_seconds)}"))
     if analysis.timing is not None:
         timing = analysis.timing
-        doubt = "; no kernel that reads and writes device memory can: is the time that of this size?" if timing.of_least_time > 1 else ""
+        doubt = ""
+        if timing.of_least_time > 1:
+            doubt = "; the roof is no exact limit: it was measured or is a nominal figure"
+        if timing.of_least_time > CREDIBLE:
+            doubt = "; no kernel that reads and writes device memory can: is the time that of this size?"
         lines.append(("measured", f"{duration(timing.seconds)}: {timing.of_least_time:.1%} of the roof that binds{doubt}"))
         for name, achieved, per_second, part in (
             ("arithmetic used", timing.operations_per_second, f"{unit}/s", timing.compute_utilisation),

@@ -183,3 +183,10 @@ def test_mistakes_are_one_message(arguments: tuple[str, ...], words: str) -> Non
     result = run(*arguments, "--no-traffic", code=2)
     assert words in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("time", "doubted", "explained"), [("240us", False, False), ("231us", False, True), ("100us", True, False)])
+def test_only_a_time_far_below_the_roof_is_doubted(time: str, doubted: bool, explained: bool) -> None:
+    text = " ".join(run("reduction/sum_2e28", "--size", "268435456", "--no-traffic", "--time", time).stdout.split())
+    assert ("is the time that of this size?" in text) == doubted
+    assert ("the roof is no exact limit" in text) == explained
