@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from gemmgen.errors import LaunchError
@@ -86,16 +86,17 @@ def reduce(
 
     ``op``: sum, product, min, max, mean, sum_of_squares, l1_norm, l2_norm, any, all, argmin, argmax, logsumexp, or
     mean_variance, which returns two arrays (``correction`` 1: of a sample). ``x``: float32, float64, float16, bfloat16, int8,
-    int32, int64 or truth values, with any strides that one reduced axis between two others describes. ``out``: where to write,
-    without gaps; it decides the type of the result (a pair for mean_variance). Else sums, products and means of floats are
-    float32, or float64 for float64; sums of integers int64; extrema have the elements' type or float32; indices are int64.
+    int32, int64 or truth values, with any strides, none negative, that one reduced axis between two others describes. ``out``:
+    where to write, without gaps; it decides the type of the result (a pair for mean_variance). Else sums, products and means of
+    floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type or float32; indices are
+    int64. NumPy and CuPy hold the bits of bfloat16 as uint16.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if _compiling is not None and _compiling():
         axes = [axis] if isinstance(axis, int) else axis
         return _traced("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
-    options = (op, _pair(axis), keepdims, correction)
+    options = (op, axis if axis is None or axis.__class__ is int else _axes(axis), keepdims, correction)
     if op == "mean_variance":
         pair = (None, None) if out is None else tuple(out)
         if len(pair) != 2:
@@ -189,6 +190,15 @@ def _number(operation: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise LaunchError(f"{operation}: {name} must be a number, got {type(value).__name__}")
     return float(value)
+
+
+def _axes(axis: Any) -> Any:
+    """Axes as plain integers: 1.0 and True are none, though a dictionary takes them for 1."""
+    if isinstance(axis, tuple | list):
+        return tuple(map(_axes, axis))
+    if isinstance(axis, bool) or not isinstance(axis, Integral):
+        raise LaunchError(f"reduce: axis is {axis!r}, need integers, or None for all")
+    return int(axis)
 
 
 def _pair(value: Any) -> Any:

@@ -62,6 +62,13 @@ def test_mean_and_variance_come_as_a_pair():
     assert np.allclose(variance, X.var(0, ddof=1), rtol=1e-5)
 
 
+def test_axes_are_integers_whatever_was_called_before():
+    assert (ops.reduce(X, "sum", 1) == ops.reduce(X, "sum", np.int64(1))).all()
+    for axis in (1.0, True, (1.0,), np.bool_(True)):
+        with pytest.raises(LaunchError, match="axis is"):
+            ops.reduce(X, "sum", axis)
+
+
 def test_the_sum_of_nothing_is_zero():
     assert (ops.reduce(X[:, :0], "sum", 1) == 0).all()
 
