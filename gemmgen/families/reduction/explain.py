@@ -62,7 +62,7 @@ def semantics(plan: ReductionPlan) -> str:
     elif not a.is_float and not a.is_extremum:
         parts.append(f"wraps around in {a.compute_c}")
     elif a.state == "moments":
-        parts.append("NaN and infinities make both NaN")
+        parts.append("NaN and infinities make both NaN, and so may values further apart than the type reaches")
     elif a.is_float:
         parts.append("NaN and infinities as in IEEE 754")
     empty = _EMPTY.get(a.combiner)
