@@ -21,7 +21,7 @@ def test_an_axis_may_be_an_integer_of_numpy(axis: Any) -> None:
 @pytest.mark.parametrize("axis", [True, 1.0, (0, 1.5), "0", np.bool_(True)])
 def test_an_axis_is_an_integer(axis: Any) -> None:
     of_its_own = np.ones((2, 5), np.float32)
-    with pytest.raises(LaunchError, match="need integers from -2 to 1"):
+    with pytest.raises(LaunchError, match="need integers"):
         ops.reduce(of_its_own, "sum", axis=axis)
 
 
