@@ -140,17 +140,18 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("backend", ["emulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("batch", ["none", "strided"])
 @pytest.mark.parametrize("store", ["direct", "through_shared"])
 @pytest.mark.parametrize("loop", [{}, {"k_groups": 2}, {"k_groups": 3, "loaders": "halves"}], ids=["plain", "groups", "halves"])
 def test_every_division_of_k_goes_along_with_batches_groups_loaders_and_stores(
-    scheme: str, batch: str, store: str, loop: dict[str, Any]
+    backend: Any, scheme: str, batch: str, store: str, loop: dict[str, Any]
 ) -> None:
     changes = {"decomposition": SCHEMES[scheme], "batch": batch, "store": store, "transpose": "tn", "epilogue": [{"op": "residual"}]}
     plan = planned(**changes, mainloop={"tile": SMALL, **loop})
     cases = [case for case in family_of(plan.spec).cases(plan) if case.data != "reals"]
-    report = gemmgen.verify(plan, "emulator", cases=cases[:: 1 if batch == "strided" else 2])
+    report = gemmgen.verify(plan, backend, cases=cases[:: 1 if batch == "strided" else 2])
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 
 
