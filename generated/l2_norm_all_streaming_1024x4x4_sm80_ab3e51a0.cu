@@ -128,8 +128,7 @@ l2_norm_all_streaming_1024x4x4_sm80_ab3e51a0(
 
     total = reduce_block(warp_totals, total);
 
-    // Mail for the first block: a result and the sign that it is there, in one word. The first block takes it out
-    // again.
+    // Mail for the first block: a result and the sign that it is there, in one word; the first block takes it out.
     unsigned long long* const mail = reinterpret_cast<unsigned long long*>(workspace);
     if (blockIdx.x != 0) {
         if (threadIdx.x == 0)

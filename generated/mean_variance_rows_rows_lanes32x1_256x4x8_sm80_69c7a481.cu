@@ -2,7 +2,8 @@
 //
 // Mean and variance (squared distances over count) of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.
-// NaN and infinities make both NaN; of nothing: NaN; the same bits on every run.
+// NaN and infinities make both NaN, and so may values further apart than the type reaches; of nothing: NaN; the same
+// bits on every run.
 //
 // Launch:  grid ceil_div(outer, 8), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: stride_outer is a multiple of 4, as the spec's alignment promises.

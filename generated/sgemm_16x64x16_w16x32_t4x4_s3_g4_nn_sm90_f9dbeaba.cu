@@ -248,6 +248,8 @@ sgemm_16x64x16_w16x32_t4x4_s3_g4_nn_sm90_f9dbeaba(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
+    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    sync_group(group);
     __syncthreads();
     if (group > 0) {
         #pragma unroll

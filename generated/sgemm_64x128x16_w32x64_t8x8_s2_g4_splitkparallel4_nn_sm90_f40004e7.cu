@@ -276,6 +276,8 @@ sgemm_64x128x16_w32x64_t8x8_s2_g4_splitkparallel4_nn_sm90_f40004e7(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
+    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    sync_group(group);
     __syncthreads();
     if (group > 0) {
         #pragma unroll

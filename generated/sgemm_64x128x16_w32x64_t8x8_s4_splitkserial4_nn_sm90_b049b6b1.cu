@@ -276,8 +276,8 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     }
 
     // The blocks of a tile take turns, in the order of k. The sum so far lies in the workspace behind the tiles' turns,
-    // as the threads
-    // hold it; the grid starts the blocks of earlier slices first, so that the one waited for is running.
+    // as the threads hold it; the grid starts the blocks of earlier slices first, so that the one waited for is
+    // running.
     const int slice = blockIdx.z;
     int* turn = reinterpret_cast<int*>(workspace) + blockIdx.x;
     float* sum = reinterpret_cast<float*>(workspace + (4ll * gridDim.x + 255) / 256 * 256)

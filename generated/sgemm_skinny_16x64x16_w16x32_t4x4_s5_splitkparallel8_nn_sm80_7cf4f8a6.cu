@@ -64,8 +64,7 @@ constexpr int kPassesB = 4;
 constexpr int kPitchB = 64;
 
 // XOR swizzle of a tile of A in shared memory: the 16-byte vectors of a row trade places, differently from row to row,
-// against bank
-// conflicts. Returns the column where the element of this row and column is kept.
+// against bank conflicts. Returns the column where the element of this row and column is kept.
 __device__ __forceinline__ constexpr int swizzle_a(int row, int column)
 {
     return column ^ ((row >> 1 & 1) << 2);

@@ -119,8 +119,7 @@ sum_2e28_streaming_512x4x8_sm90_f97a3ba2(
 
     total = reduce_block(warp_totals, total);
 
-    // Mail for the first block: a result and the sign that it is there, in one word. The first block takes it out
-    // again.
+    // Mail for the first block: a result and the sign that it is there, in one word; the first block takes it out.
     unsigned long long* const mail = reinterpret_cast<unsigned long long*>(workspace);
     if (blockIdx.x != 0) {
         if (threadIdx.x == 0)

@@ -88,8 +88,7 @@ sum_all_unaligned_streaming_512x1x8_sm80_8cc8ef3c(
 
     total = reduce_block(warp_totals, total);
 
-    // Mail for the first block: a result and the sign that it is there, in one word. The first block takes it out
-    // again.
+    // Mail for the first block: a result and the sign that it is there, in one word; the first block takes it out.
     unsigned long long* const mail = reinterpret_cast<unsigned long long*>(workspace);
     if (blockIdx.x != 0) {
         if (threadIdx.x == 0)
