@@ -122,7 +122,7 @@ class Kernel:
             from gemmgen.gpu.launching import wait_for
 
             wait_for(problem.ordinal or 0, handle, waits)
-        prepared(handle, *(view.pointer for view in views.values()), *(scalars[name] for name in self._scalars))
+        prepared.launch(handle, *(view.pointer for view in views.values()), *(scalars[name] for name in self._scalars))
 
     def _prepare(self, problem: _Problem) -> QuickCall:
         from gemmgen.gpu.driver import LoadedBinary

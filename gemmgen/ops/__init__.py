@@ -69,7 +69,7 @@ def matmul(
     options = (alpha != 1, beta != 0, bias_number, activation)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
-    return _MATMUL((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]
+    return _MATMUL.call((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]
 
 
 def reduce(
@@ -101,8 +101,8 @@ def reduce(
         pair = (None, None) if out is None else tuple(out)
         if len(pair) != 2:
             raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
-        return _MOMENTS((x, *pair), options, (), stream)
-    return _REDUCE((x, out), options, (), stream)[0]
+        return _MOMENTS.call((x, *pair), options, (), stream)
+    return _REDUCE.call((x, out), options, (), stream)[0]
 
 
 _CONV2D = Operator(
@@ -152,7 +152,7 @@ def conv2d(
     )  # fmt: skip
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma)
-    return _CONV2D((x, weights, bias, residual, out), options, (alpha, beta, gamma), stream)[0]
+    return _CONV2D.call((x, weights, bias, residual, out), options, (alpha, beta, gamma), stream)[0]
 
 
 _compiling: Any = None

@@ -73,7 +73,7 @@ class Operator:
         """The family whose instances do it."""
         return _family(self.name)
 
-    def __call__(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
+    def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable.
         Raises ``LaunchError``."""
         first = arrays[0]
@@ -129,7 +129,7 @@ class Operator:
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
         handle = (_current_stream(torch)(parts[1][3]) or LEGACY_STREAM) if stream is None else stream_handle(stream)
-        call.quick(handle, *pointers, *numbers)  # type: ignore[misc]
+        call.quick.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
     def _on_cupy(
@@ -169,7 +169,7 @@ class Operator:
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
         handle = (cupy.cuda.get_current_stream().ptr or LEGACY_STREAM) if stream is None else stream_handle(stream)
-        call.quick(handle, *pointers, *numbers)  # type: ignore[misc]
+        call.quick.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
     def _on_others(
@@ -262,7 +262,7 @@ class Operator:
             from gemmgen.gpu.launching import wait_for
 
             wait_for(quick.ordinal, handle, waits)
-        quick(handle, *(0 if view is None else view.pointer for view in views), *numbers)
+        quick.launch(handle, *(0 if view is None else view.pointer for view in views), *numbers)
 
     def _prepare_quick(self, call: Call, ordinal: int, kept: Allocate | None = None, captured: Allocate | None = None) -> None:
         """``kept``, ``captured``: make workspaces, as for ``QuickCall``."""

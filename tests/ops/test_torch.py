@@ -300,16 +300,22 @@ def test_gpu_arrays_that_only_dlpack_can_read():
 
 
 @needs_gpu
-def test_gpu_a_call_costs_less_than_10_microseconds_of_the_host():
+def test_gpu_a_call_costs_less_than_10_microseconds_of_the_host_or_than_torchs_own():
     import time
 
-    a, b = torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda")
-    best = float("inf")
-    for _ in range(100):  # other processes may disturb most of the rounds
+    def microseconds(call):
+        best = float("inf")
+        for _ in range(200):  # other processes may disturb most of the rounds
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(50):
+                call()
+            best = min(best, (time.perf_counter() - started) / 50)
         torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(50):
-            ops.matmul(a, b)
-        best = min(best, (time.perf_counter() - started) / 50)
-    torch.cuda.synchronize()
-    assert best < 10e-6
+        return best * 1e6
+
+    a, b, out = (torch.ones(64, 64, device="cuda") for _ in range(3))
+    for own, of_torch in ((lambda: ops.matmul(a, b), lambda: a @ b), (lambda: ops.matmul(a, b, out=out), lambda: torch.matmul(a, b, out=out))):
+        ops.matmul(a, b)
+        # Some hosts are slow: on those where torch takes longer than 10 microseconds, torch is the measure.
+        assert microseconds(own) < max(10.0, 1.1 * microseconds(of_torch))
