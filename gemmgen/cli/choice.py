@@ -28,8 +28,8 @@ def explain_choice(text: str, device: Device, as_json: bool) -> None:
     from gemmgen.dispatch.table import parse_problem
 
     request = parse_problem(text)
-    if 0 in request.sizes:
-        raise SpecError(f"--problem {text}: an empty problem needs no choice")
+    if request.is_empty:
+        raise SpecError(f"--problem {text}: its result has no element, so that nothing is launched")
     choice = choose(request, device)
     if as_json:
         print_json(choice_json(choice))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from gemmgen.errors import SpecError
 from gemmgen.families.base import KernelSpec
 from gemmgen.launch import BYTES
 
@@ -59,6 +60,11 @@ class Request(ABC):
     @abstractmethod
     def traits(self) -> tuple[str, ...]:
         """What beside its sizes decides how fast an instance is on it: layouts, types, alignment. Always the same positions."""
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the result has no element, so that nothing is launched."""
 
     @property
     def text(self) -> str:
@@ -133,3 +139,9 @@ def merged(extents: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int
             return None
         count *= extent
     return count, step
+
+
+def say_once(said: dict[str, str], what: str, option: str) -> None:
+    """Notes that a problem's ``option`` says ``what``. Raises ``SpecError`` if another one has said it already."""
+    if said.setdefault(what, option) != option:
+        raise SpecError(f"a problem has one {what}, got {said[what]} and {option}")

@@ -152,3 +152,27 @@ def test_times_of_runners_up_have_the_unit_that_suits_them():
     assert " s " in explained("gemm:100000,100000,100000")
     assert " µs " in explained("gemm:64,64,64")
     assert "0.00 ns" not in explained("gemm:1,1,1")
+
+
+@pytest.mark.parametrize("problem", ["gemm:64,64,0", "conv2d:1,64,8,8,64,1,1,1,0", "reduction:1,0,1"])
+def test_a_zero_that_leaves_something_to_compute_is_no_hindrance(problem):
+    assert "takes " in explained(problem)
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ("gemm:0,64,64", "its result has no element"),
+        ("reduction:0,4,4", "its result has no element"),
+        ("conv2d:1,64,2,2,64,3,3,1,0", "its result has no element"),
+        ("gemm:64,64,64,f16,bf16", "a problem has one storage, got f16 and bf16"),
+        ("gemm:64,64,64,nn,nt", "one transposition, got nn and nt"),
+        ("reduction:8,8,8,sum,max", "one operation, got sum and max"),
+        ("reduction:8,8,8,aligned,unaligned", "one alignment"),
+        ("conv2d:1,64,8,8,64,1,1,1,0,s8,s32", "one output, got s8 and s32"),
+    ],
+)
+def test_a_problem_that_cannot_be_is_told(problem, message):
+    result = CliRunner().invoke(cli, ["explain", "--problem", problem])
+    assert result.exit_code == 2
+    assert message in result.stderr

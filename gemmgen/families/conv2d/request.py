@@ -13,7 +13,7 @@ from gemmgen.errors import LaunchError, SpecError
 from gemmgen.families.conv2d.activation import Activation, AnyActivation, NoActivation
 from gemmgen.families.conv2d.problem import SIZE_NAMES, complete
 from gemmgen.families.conv2d.spec import Conv2dSpec, Convolution, Output
-from gemmgen.families.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, replaced
+from gemmgen.families.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, replaced, say_once
 
 CHANNELS = 32
 ALIGNMENT = 16
@@ -42,6 +42,11 @@ class Conv2dRequest(Request):
     def sizes(self) -> tuple[int, ...]:
         known = dict(self.problem)
         return tuple(known[name] for name in SIZE_NAMES)
+
+    @property
+    def is_empty(self) -> bool:
+        known = dict(self.problem)
+        return 0 in (known["n"], known["k"], known["p"], known["q"])
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -179,13 +184,17 @@ def packed_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dReques
     """A request from sizes and words: ``groups=2``, ``dilation=2``, ``s32``, ``nhwc``, ``residual``. Raises ``SpecError``."""
     given = dict(zip(SIZE_NAMES, sizes, strict=True))
     fields: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for option in options:
         name, _, number = option.partition("=")
         if name in ("groups", "dilation") and number.isdecimal() and 0 < int(number) < 2**20:
+            say_once(said, name, option)
             given |= {"groups": int(number)} if name == "groups" else {"dilation_h": int(number), "dilation_w": int(number)}
         elif option in ("s8", "s32", "f32"):
+            say_once(said, "output", option)
             fields["output"] = option
         elif option in ("nchw32", "nhwc", "nchw4"):
+            say_once(said, "layout", option)
             fields["layout"] = option
         elif option == "residual":
             fields["residual"] = True

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from gemmgen.errors import SpecError
 from gemmgen.families.epilogue import EpilogueOperation
 from gemmgen.families.gemm.spec import Alignment, GemmSpec, Multiples, Storage
-from gemmgen.families.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, widest
+from gemmgen.families.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 TYPES = ("f32", "f16", "bf16")
 BiasPer = Literal["row", "column", "all"]
@@ -55,6 +55,10 @@ class GemmRequest(Request):
     @property
     def sizes(self) -> tuple[int, ...]:
         return self.m, self.n, self.k
+
+    @property
+    def is_empty(self) -> bool:
+        return self.c.is_empty
 
     @cached_property
     def traits(self) -> tuple[str, ...]:
@@ -173,15 +177,20 @@ def packed_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``. Raises ``SpecError``."""
     m, n, k = sizes
     letters, types, aligned, batch = "nn", ("f32", "f32", "f32"), True, None
+    said: dict[str, str] = {}
     for option in options:
         if option in ("nn", "nt", "tn", "tt"):
+            say_once(said, "transposition", option)
             letters = option
         elif all(part in TYPES for part in option.split("_")) and len(option.split("_")) in (1, 3):
+            say_once(said, "storage", option)
             parts = option.split("_")
             types = (parts[0], parts[-2] if len(parts) == 3 else parts[0], parts[-1])
         elif option in ("aligned", "unaligned"):
+            say_once(said, "alignment", option)
             aligned = option == "aligned"
         elif option.startswith("batch=") and option[6:].isdecimal() and 0 < int(option[6:]) < 65536:
+            say_once(said, "batch", option)
             batch = int(option[6:])
         else:
             need = "nn, nt, tn, tt, f32, f16, bf16, f16_f16_f32 (types of A, B and C), aligned, unaligned or batch=N"

@@ -14,7 +14,7 @@ from gemmgen.errors import LaunchError, Reason, SpecError
 from gemmgen.families.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.families.reduction.elementwise import DATA_TYPES
 from gemmgen.families.reduction.spec import InputType, OperationName, ReductionSpec
-from gemmgen.families.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, merged, replaced, widest
+from gemmgen.families.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, merged, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {kind: name for name, kind in DATA_TYPES.items()}
 """The types of a launch sequence as those of a spec."""
@@ -37,6 +37,10 @@ class ReductionRequest(Request):
     @property
     def sizes(self) -> tuple[int, ...]:
         return self.x.shape
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.x.shape[::2]
 
     @property
     def shapes(self) -> tuple[str, ...]:
@@ -218,15 +222,22 @@ def _check_out(name: str, out: Layout, shape: tuple[int, ...], kind: str) -> Non
 def packed_request(sizes: Sequence[int], options: Sequence[str]) -> ReductionRequest:
     """A request from extents (outer, reduced, inner) and words: ``argmax``, ``f16``, ``strided``, ``unaligned``. Raises ``SpecError``."""
     operation, kind, aligned, strided = "sum", "f32", True, False
+    said: dict[str, str] = {}
     for option in options:
         if option in get_args(OperationName):
+            say_once(said, "operation", option)
             operation = option
         elif option in SPEC_TYPES and option != "u8":
+            say_once(said, "type", option)
             kind = option
         elif option in get_args(InputType):
+            say_once(said, "type", option)
             kind = DATA_TYPES[option]
-        elif option in ("aligned", "unaligned", "strided"):
-            aligned, strided = aligned and option != "unaligned", strided or option == "strided"
+        elif option == "strided":
+            strided = True
+        elif option in ("aligned", "unaligned"):
+            say_once(said, "alignment", option)
+            aligned = option == "aligned"
         else:
             need = f"an operation ({', '.join(get_args(OperationName))}), a type such as f16, aligned, unaligned or strided"
             raise SpecError(f"a reduction has no option {option!r}: need {need}")
