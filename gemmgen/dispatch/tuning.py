@@ -59,6 +59,9 @@ def read_problems(path: Path, kinds: Sequence[str]) -> list[Request]:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     texts = [stripped for line in lines if (stripped := line.partition("#")[0].strip())]
     found = {(request.kind, request.text): request for request in map(parse_problem, texts) if request.kind in kinds}
+    for request in found.values():
+        if request.is_empty:
+            raise SpecError(f"{path}: {request.kind}:{request.text} has a result without elements, so that nothing is launched")
     if not found:
         raise SpecError(f"{path}: lists no problem of the kinds {', '.join(kinds)}; a line is for example gemm:512,512,512,nt")
     return list(found.values())

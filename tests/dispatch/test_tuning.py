@@ -175,3 +175,6 @@ def test_problems_come_from_a_file_with_comments(tmp_path):
     path.write_text("# nothing\n")
     with pytest.raises(SpecError, match="lists no problem"):
         tuning.read_problems(path, ["gemm"])
+    path.write_text("gemm:8,8,8\ngemm:0,8,8\n")
+    with pytest.raises(SpecError, match="gemm:0,8,8 has a result without elements"):
+        tuning.read_problems(path, ["gemm"])
