@@ -124,7 +124,7 @@ class Operator:
         given = self._given
         results = arrays[given:]
         if results[0] is None or results[-1] is None:
-            results = tuple([torch.empty_like(like, memory_format=torch.contiguous_format) for like in call.templates])
+            results = tuple([torch.empty_like(like) for like in call.templates])
             pointers[given:] = [result.data_ptr() for result in results]
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
@@ -333,12 +333,14 @@ def _cupy_array() -> Any:
 
 
 def _torch_templates(torch: Any, call: Call, ordinal: int) -> tuple[Any, ...]:
-    """A tensor like each result, of one element."""
-    results = call.interpretation.results
-    types = [torch.bool if result.truth else getattr(torch, NAMES[result.type]) for result in results]
-    return tuple(
-        torch.empty((), dtype=kind, device=f"cuda:{ordinal}").expand(result.shape) for kind, result in zip(types, results, strict=True)
-    )
+    """A tensor like each result, with its strides but without its memory: torch makes others from that in half the time."""
+    found = []
+    for result in call.interpretation.results:
+        kind = torch.bool if result.truth else getattr(torch, NAMES[result.type])
+        template = torch.empty(result.shape, dtype=kind, device=f"cuda:{ordinal}")
+        template.untyped_storage().resize_(0)
+        found.append(template)
+    return tuple(found)
 
 
 @cache

@@ -23,9 +23,8 @@ SIZES = [[256, 256, 256], [500, 300, 200]]
 
 def evaluate(labels: list[str], stage: str, path: Path | None = None, **limits: float) -> list[PointResult]:
     machine = describe(("gpu", Stage(stage)))
-    settings = Settings(
-        conditions_of(space(stage, cases=4, sizes=SIZES), machine), Limits(**limits), gpus=gpu_environments(), execute="sweep.faults:execute_wrong"
-    )
+    conditions = conditions_of(space(stage, cases=4, sizes=SIZES), machine)
+    settings = Settings(conditions, Limits(**limits), gpus=gpu_environments(), execute="sweep.faults:execute_wrong")
     store = ResultStore(path) if path is not None else None
     with Engine(settings, store) as engine:
         found = engine.evaluate(points(*labels, stage=stage, sizes=SIZES if stage == "bench" else []))
