@@ -40,6 +40,7 @@ test: $(VENV)/.installed-dev
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
 # Results of an earlier run are not taken: they know the kernels that they are of, but not the code that verified them.

@@ -131,8 +131,7 @@ def benchmark(
         samples, launches = run.measure(rounds, clocks.sample)
     cost = family_of(candidates[0].plan.spec).cost(candidates[0].plan, problem)
     timings = tuple(
-        _timing(contestant, seconds, count, cost)
-        for contestant, seconds, count in zip(run.contestants, samples, launches, strict=True)
+        _timing(contestant, seconds, count, cost) for contestant, seconds, count in zip(run.contestants, samples, launches, strict=True)
     )
     beyond = not l2_resident and run.rotation.input_bytes > device.l2_bytes
     return BenchmarkReport(
@@ -196,6 +195,4 @@ def _require_same_arrays(candidates: Sequence[Candidate]) -> None:
     first = candidates[0]
     for other in candidates[1:]:
         if layout(other) != layout(first):
-            raise LaunchError(
-                f"{first.plan.name} and {other.plan.name} take different arrays, so that they cannot be timed together"
-            )
+            raise LaunchError(f"{first.plan.name} and {other.plan.name} take different arrays, so that they cannot be timed together")

@@ -121,9 +121,7 @@ class Contest:
             contestant.enqueue(0)
         self._synchronize()
         trials = replay_seconds(self._stream, [self._graph(contestant, sets) for contestant in self.contestants], 3, lambda: None)
-        launches = [
-            sets * max(1, min(math.ceil(GRAPH_SECONDS / max(min(seconds), 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials
-        ]
+        launches = [sets * max(1, min(math.ceil(GRAPH_SECONDS / max(min(seconds), 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials]
         graphs = [self._graph(contestant, count) for contestant, count in zip(self.contestants, launches, strict=True)]
 
         warm_until = time.monotonic() + WARM_UP_SECONDS
@@ -163,9 +161,7 @@ class Contest:
         """The vendor's library on the first ``sets`` sets; None, with a note, if there is none."""
         if torch is None:
             return None
-        made = [
-            self._family.peer(self._plan, self.rotation.torch_tensors(index, torch), scalars) for index in range(sets)
-        ]
+        made = [self._family.peer(self._plan, self.rotation.torch_tensors(index, torch), scalars) for index in range(sets)]
         calls = [entry[1] for entry in made if entry is not None]
         if len(calls) != sets or made[0] is None:
             self.notes.append("no peer: the family names none for this instance")
@@ -186,9 +182,7 @@ class Contest:
 
     def _check(self, torch: Any, rng: np.random.Generator) -> None:
         """Runs everything once on small integers in the first set; ``VerificationError`` if results differ."""
-        scalars = {
-            name: value if value in (-2, -1, 0, 1, 2) else type(value)(2) for name, value in self._scalars.items()
-        }
+        scalars = {name: value if value in (-2, -1, 0, 1, 2) else type(value)(2) for name, value in self._scalars.items()}
         inputs = {
             argument.name: rng.integers(-2, 3, self.rotation.shape(argument.name))
             if not argument.type.startswith("u")
@@ -227,9 +221,7 @@ class Contest:
             self._bounds = self._reference(inputs, scalars)
         return not compare_elements(name, got, self._bounds[name])[1]
 
-    def _outputs(
-        self, launch: Callable[[], None], inputs: Mapping[str, npt.NDArray[Any]]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def _outputs(self, launch: Callable[[], None], inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         for argument in self.rotation.arguments:
             if argument.reads:
                 self.rotation.upload(0, argument.name, inputs[argument.name])
@@ -238,15 +230,9 @@ class Contest:
         self._synchronize()
         launch()
         self._synchronize()
-        return {
-            argument.name: self.rotation.download(0, argument.name)
-            for argument in self.rotation.arguments
-            if argument.writes
-        }
+        return {argument.name: self.rotation.download(0, argument.name) for argument in self.rotation.arguments if argument.writes}
 
-    def _reference(
-        self, inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]
-    ) -> dict[str, Expected]:
+    def _reference(self, inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]) -> dict[str, Expected]:
         import numpy as np
 
         from gemmgen.backend import numpy_type

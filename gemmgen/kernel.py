@@ -107,9 +107,7 @@ class Kernel:
         }
         EmulatorBackend().run(self.binary, self.sequence, problem.dimensions, scalars, buffers)
 
-    def _launch(
-        self, problem: _Problem, views: Mapping[str, ArrayView], scalars: Mapping[str, float], handle: int | None
-    ) -> None:
+    def _launch(self, problem: _Problem, views: Mapping[str, ArrayView], scalars: Mapping[str, float], handle: int | None) -> None:
         prepared = problem.prepared
         if prepared is None:
             prepared = problem.prepared = self._prepare(problem)
@@ -131,9 +129,7 @@ class Kernel:
         ordinal = problem.ordinal or 0
         loaded = self._loaded.get(ordinal)
         if loaded is None:
-            loaded = self._loaded.setdefault(
-                ordinal, LoadedBinary(self.binary.cubin, self.binary.architecture, ordinal)
-            )
+            loaded = self._loaded.setdefault(ordinal, LoadedBinary(self.binary.cubin, self.binary.architecture, ordinal))
         slots = [(argument.name, "pointer") for argument in self._arrays]
         slots += [(scalar.name, scalar.type) for scalar in self.sequence.scalars]
         return QuickCall(loaded, self.sequence, problem.dimensions, slots, {name: name for name, _ in slots})

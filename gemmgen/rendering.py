@@ -42,11 +42,15 @@ class Source:
 
 def render(plan: KernelPlan) -> Source:
     """The source of the kernels in ``plan``, whose template is looked up below ``templates/``."""
-    text = _environment().get_template(plan.template).render(
-        plan=plan,
-        version=__version__,
-        summary=family_of(plan.spec).summary(plan),
-        spec_lines=spec_lines(plan.spec),
+    text = (
+        _environment()
+        .get_template(plan.template)
+        .render(
+            plan=plan,
+            version=__version__,
+            summary=family_of(plan.spec).summary(plan),
+            spec_lines=spec_lines(plan.spec),
+        )
     )
     return Source(plan.name, _tidy(text))
 

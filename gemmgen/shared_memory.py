@@ -66,10 +66,7 @@ def served_groups(offsets: Sequence[int], width: int, *, store: bool) -> list[Se
     groups = []
     for first in range(0, WARP, group_size):
         words = {
-            offset // BANK_BYTES + word
-            for offset in offsets[first : first + group_size]
-            if offset >= 0
-            for word in range(words_per_lane)
+            offset // BANK_BYTES + word for offset in offsets[first : first + group_size] if offset >= 0 for word in range(words_per_lane)
         }
         per_bank = [0] * BANKS
         for word in words:
@@ -79,7 +76,4 @@ def served_groups(offsets: Sequence[int], width: int, *, store: bool) -> list[Se
 
 
 def _partners_agree(offsets: Sequence[int], distance: int) -> bool:
-    return all(
-        offset < 0 or offsets[lane ^ distance] < 0 or offset == offsets[lane ^ distance]
-        for lane, offset in enumerate(offsets)
-    )
+    return all(offset < 0 or offsets[lane ^ distance] < 0 or offset == offsets[lane ^ distance] for lane, offset in enumerate(offsets))

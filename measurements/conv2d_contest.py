@@ -75,9 +75,7 @@ class Tensors:
             "y": problem["n"] * problem["k"] * problem["p"] * problem["q"],
         }
         self.count = max(2, math.ceil(2 * l2_bytes / (sizes["x"] + sizes["filter"])))
-        self.memory = {
-            name: torch.randint(-128, 128, (self.count, size), dtype=torch.int8, device="cuda") for name, size in sizes.items()
-        }
+        self.memory = {name: torch.randint(-128, 128, (self.count, size), dtype=torch.int8, device="cuda") for name, size in sizes.items()}
         self.bias = torch.randint(-400, 400, (problem["k"],), device="cuda").to(torch.float32) / 8
 
     def pointers(self, index: int) -> dict[str, int]:

@@ -60,9 +60,7 @@ def markdown(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], must_a
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _about(
-    about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], used: Sequence[str]
-) -> str:
+def _about(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], used: Sequence[str]) -> str:
     device, profiler = about.get("device", "Not measured"), about.get("ncu", "no profiler")
     where = f"{device}; {profiler}; NVRTC {about['nvrtc']}, {about['architecture']}; {about['date']}."
     if not measured:

@@ -81,8 +81,7 @@ def main() -> None:
     wanted = {(problem, name): spec for problem, specs in problems.items() for name, spec in specs.items()}
     instances = compile_specs(wanted, device.architecture.name)
     by_problem = {
-        problem: {name: instances[problem, name] for name in specs if (problem, name) in instances}
-        for problem, specs in problems.items()
+        problem: {name: instances[problem, name] for name in specs if (problem, name) in instances} for problem, specs in problems.items()
     }
     print(f"compiled {len(instances)} instances, {time.perf_counter() - started:.0f} s since the start", flush=True)
     verification = {"specs": [], "seconds": 0.0} if options.skip_verification else verify_everything()

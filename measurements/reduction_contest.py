@@ -77,8 +77,7 @@ class Contest:
         magnitude = inputs[0].abs().sum(dtype=torch.float64).reshape(1)
         with ExitStack() as cleanup:
             contestants = [
-                self._own(cleanup, name, instance, {"reduced": size}, inputs, expected, magnitude)
-                for name, instance in instances.items()
+                self._own(cleanup, name, instance, {"reduced": size}, inputs, expected, magnitude) for name, instance in instances.items()
             ]
             workspace = self.cub.workspace(size)
             y = self.y.data_ptr()
@@ -103,9 +102,7 @@ class Contest:
         else:
             problem = {"reduced": axis.rows, "inner": axis.columns, "stride_reduced": axis.columns}
         with ExitStack() as cleanup:
-            contestants = [
-                self._own(cleanup, name, instance, problem, inputs, expected, magnitude) for name, instance in instances.items()
-            ]
+            contestants = [self._own(cleanup, name, instance, problem, inputs, expected, magnitude) for name, instance in instances.items()]
             target = self.y[: len(expected)]
             peer = Contestant("torch", lambda index: torch.sum(inputs[index], axis.axis, out=target), is_torch=True)
             timings = self._time(cleanup, [*contestants, peer], copies, 4 * (size + len(expected)))

@@ -260,9 +260,7 @@ def test_outputs_must_be_writable_and_apart_from_all_else():
     assert "C is written, but overlaps A" in problems_of(PRODUCT, {"A": square, "B": square.copy(), "C": square})
     assert bind(PRODUCT, {"A": square, "B": square, "C": square.copy()}, {}).dimensions["m"] == 6
     same_rows = np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), (4, 3), (8, 4))
-    assert "its elements overlap each other" in problems_of(
-        PRODUCT, {"A": padded(4, 5), "B": padded(5, 3), "C": same_rows}
-    )
+    assert "its elements overlap each other" in problems_of(PRODUCT, {"A": padded(4, 5), "B": padded(5, 3), "C": same_rows})
 
 
 def test_halves_of_the_same_rows_may_be_read_and_written():
@@ -324,9 +322,7 @@ def test_other_formulas_are_checked_once_all_is_known():
 
 
 def test_bits_of_bfloat16_are_taken_where_numpy_has_no_such_type():
-    halves = LaunchSequence(
-        "halves", (dimension("n"),), (array("X", "input", ("n",), (1,), type="bf16", alignment=2),), ()
-    )
+    halves = LaunchSequence("halves", (dimension("n"),), (array("X", "input", ("n",), (1,), type="bf16", alignment=2),), ())
     assert bind(halves, {"X": np.zeros(3, np.uint16)}, {}).dimensions == {"n": 3}
     assert "X has elements f16, need bf16" in problems_of(halves, {"X": np.zeros(3, np.float16)})
 

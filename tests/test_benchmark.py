@@ -121,9 +121,7 @@ def fake_gemm(fake_driver, candidate, monkeypatch):
         m, n, k = (arguments[name] for name in "mnk")
         a, b = array_at(arguments["A"], (m, k)), array_at(arguments["B"], (k, n))
         c = array_at(arguments["C"], (m, n))
-        c[:] = arguments.get("alpha", 1.0) * (a @ b) + (
-            arguments["beta"] * c if arguments.get("beta", 0.0) != 0 else 0.0
-        )
+        c[:] = arguments.get("alpha", 1.0) * (a @ b) + (arguments["beta"] * c if arguments.get("beta", 0.0) != 0 else 0.0)
         seen.append(arguments["A"])
 
     fake_driver.kernels[launch.entry] = gemm

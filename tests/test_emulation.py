@@ -72,9 +72,7 @@ def test_a_write_outside_an_array_is_one_readable_error(at):
 
 def test_an_array_that_is_not_there_is_a_null_pointer():
     with pytest.raises(LaunchError, match="null pointer"):
-        BACKEND.run(
-            compile_sample(SCRIBBLE_SOURCE), scribble("scribble", ("n", "at", "out")), {"n": 4, "at": 0}, {}, {}
-        )
+        BACKEND.run(compile_sample(SCRIBBLE_SOURCE), scribble("scribble", ("n", "at", "out")), {"n": 4, "at": 0}, {}, {})
 
 
 def test_a_scalar_without_a_value_is_named():

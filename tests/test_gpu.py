@@ -360,9 +360,7 @@ def test_gpu_honours_offsets(backend, offset):
 
 
 @needs_gpu
-@pytest.mark.parametrize(
-    ("at", "where"), [(-1, "4 bytes before out"), (100, "4 bytes after out"), (130, "the first 120 bytes")]
-)
+@pytest.mark.parametrize(("at", "where"), [(-1, "4 bytes before out"), (100, "4 bytes after out"), (130, "the first 120 bytes")])
 def test_gpu_guard_bands_catch_stray_writes(backend, at, where):
     with pytest.raises(LaunchError, match=where):
         run_scribble(backend, scribble("scribble", ("n", "at", "out")), at=at)

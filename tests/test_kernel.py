@@ -42,8 +42,7 @@ def test_numpy_arrays_are_changed_in_place_and_only_where_they_should(axpby, siz
     rng = np.random.default_rng(m * 41 + n)
     x_memory, y_memory = (rng.integers(-9, 9, m * (n + pad) + 4).astype(np.float32) for pad in pads)
     x, y = (
-        memory[start : start + m * (n + pad)].reshape(m, n + pad)[:, :n]
-        for memory, pad in zip((x_memory, y_memory), pads, strict=True)
+        memory[start : start + m * (n + pad)].reshape(m, n + pad)[:, :n] for memory, pad in zip((x_memory, y_memory), pads, strict=True)
     )
     expected_memory = y_memory.copy()
     expected = expected_memory[start : start + m * (n + pads[1])].reshape(m, n + pads[1])[:, :n]
@@ -177,9 +176,7 @@ def test_arrays_that_name_no_stream_use_the_legacy_default(fake_driver, on_fake)
 
 def test_what_a_layout_implies_is_found_once_but_addresses_are_always_checked(fake_driver, on_fake, monkeypatch):
     counted = []
-    monkeypatch.setattr(
-        "gemmgen.kernel._Problem", lambda *a, real=sys.modules["gemmgen.kernel"]._Problem: counted.append(1) or real(*a)
-    )
+    monkeypatch.setattr("gemmgen.kernel._Problem", lambda *a, real=sys.modules["gemmgen.kernel"]._Problem: counted.append(1) or real(*a))
     for _ in range(3):
         on_fake(X=OnGpu(fake_driver, (5, 4)), Y=OnGpu(fake_driver, (5, 4)))
     assert counted == [1]
@@ -462,9 +459,7 @@ def test_gpu_jax_arrays_can_be_read():
     if find_spec("jax") is None:
         pytest.skip("jax is not installed")
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", JAX_SCRIPT], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", JAX_SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
     if done.returncode == 5:
         pytest.skip("this jax has no GPU")
     assert done.returncode == 0, done.stderr

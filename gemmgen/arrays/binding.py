@@ -86,9 +86,7 @@ def unknown_names(sequence: LaunchSequence, names: Iterable[str]) -> list[str]:
     return [f"there is no argument {name!r} of that kind; the arguments are {', '.join(known)}" for name in names]
 
 
-def bind_scalars(
-    sequence: LaunchSequence, scalars: Mapping[str, Any], problems: list[str]
-) -> tuple[dict[str, float], dict[str, int]]:
+def bind_scalars(sequence: LaunchSequence, scalars: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, float], dict[str, int]]:
     """The values of all scalar arguments, defaults filled in, and the dimensions that were given by number."""
     values: dict[str, float] = {}
     given: dict[str, int] = {}
@@ -219,8 +217,7 @@ def _facts(argument: ArrayArgument, view: ArrayView, strides: bool) -> list[tupl
     No element's address depends on the stride of an extent of 0 or 1, nor on any stride of an empty array.
     """
     facts = [
-        (formula, extent, _axis(argument, axis))
-        for axis, (formula, extent) in enumerate(zip(argument.shape, view.shape, strict=True))
+        (formula, extent, _axis(argument, axis)) for axis, (formula, extent) in enumerate(zip(argument.shape, view.shape, strict=True))
     ]
     if strides and not view.is_empty:
         facts += [
@@ -300,10 +297,7 @@ def memory_problems(
             continue
         past = view.pointer % argument.alignment
         if past:
-            problems.append(
-                f"{argument.name} must start at a multiple of {argument.alignment} bytes, "
-                f"it starts {past} bytes past one"
-            )
+            problems.append(f"{argument.name} must start at a multiple of {argument.alignment} bytes, it starts {past} bytes past one")
         placed.append((view.pointer + first, view.pointer + end, argument))
     for index, (start, end, argument) in enumerate(placed):
         for other_start, other_end, other in placed[index + 1 :]:

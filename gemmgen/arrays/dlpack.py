@@ -75,9 +75,7 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
     elif device_type in (_CUDA, _CUDA_MANAGED):
         device = ("cuda", ordinal)
     else:
-        raise LaunchError(
-            f"{name} is on DLPack device type {device_type}; kernels take arrays on the CPU or on a CUDA device"
-        )
+        raise LaunchError(f"{name} is on DLPack device type {device_type}; kernels take arrays on the CPU or on a CUDA device")
     try:
         capsule = _export(array, {} if device == "cpu" else {"stream": stream})
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -126,10 +126,7 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
         from gemmgen.arrays.dlpack import describe_dlpack
 
         return describe_dlpack(array, name, LEGACY_STREAM if stream is None else stream)
-    raise LaunchError(
-        f"{name} must be an array (NumPy, or anything with DLPack or __cuda_array_interface__), "
-        f"got {type(array).__name__}"
-    )
+    raise LaunchError(f"{name} must be an array (NumPy, or anything with DLPack or __cuda_array_interface__), got {type(array).__name__}")
 
 
 def overlaps(first: ArrayView, second: ArrayView) -> bool:
@@ -197,9 +194,7 @@ def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
     known = _TYPES.get(dtype.name) if dtype.isnative else None
     # A type that no kernel takes is reported by its name when it is bound; its strides do not matter then.
     type_name = known or (dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order")
-    strides = (
-        _strides_in_elements(array.strides, dtype.itemsize, name) if known or dtype.name == "uint16" else array.strides
-    )
+    strides = _strides_in_elements(array.strides, dtype.itemsize, name) if known or dtype.name == "uint16" else array.strides
     return ArrayView(array.ctypes.data, array.shape, strides, type_name, "cpu", not array.flags.writeable, None, array)
 
 

@@ -169,9 +169,7 @@ def _wrong(text: str, why: str) -> click.UsageError:
     return click.UsageError(f"--arg {text!r}: {why}")
 
 
-def check_arguments(
-    entry: str, parameters: Sequence[Variable], names: Sequence[str], arguments: Sequence[KernelArgument]
-) -> None:
+def check_arguments(entry: str, parameters: Sequence[Variable], names: Sequence[str], arguments: Sequence[KernelArgument]) -> None:
     """Raises ``UsageError``, with the kernel's signature, if the arguments cannot be passed to the parameters."""
     problem = ""
     if len(arguments) != len(parameters):

@@ -42,9 +42,7 @@ class Entry:
     parameter_names: tuple[str, ...]
 
 
-def read_kernel_file(
-    path: Path, architecture: str | None, include_directories: Sequence[str], definitions: Sequence[str]
-) -> KernelFile:
+def read_kernel_file(path: Path, architecture: str | None, include_directories: Sequence[str], definitions: Sequence[str]) -> KernelFile:
     """Reads PTX, or compiles CUDA with the file's folder and the toolkit's headers in the search path.
 
     Raises ``GemmgenError``; ``CompileError`` with the compiler's errors.

@@ -55,9 +55,7 @@ def architecture_option(help_text: str) -> Decorator[Any]:
 
 def architectures_option(help_text: str) -> Decorator[Any]:
     """``--arch``, repeatable, with ``all``."""
-    return click.option(
-        "architectures", "--arch", metavar="ARCH", multiple=True, shell_complete=complete_architecture, help=help_text
-    )
+    return click.option("architectures", "--arch", metavar="ARCH", multiple=True, shell_complete=complete_architecture, help=help_text)
 
 
 def parse_size(text: str) -> tuple[int, ...]:

@@ -42,9 +42,7 @@ def best_points(results: Sequence[PointResult], most: int = BEST) -> list[PointR
     for result in results:
         if result.status == "correct" and "median_us" in result.metrics:
             groups.setdefault((result.kind, result.device, *result.problem.items()), []).append(result)
-    return [
-        result for group in groups.values() for result in sorted(group, key=lambda one: one.metrics["median_us"])[:most]
-    ]
+    return [result for group in groups.values() for result in sorted(group, key=lambda one: one.metrics["median_us"])[:most]]
 
 
 def print_counts(results: Sequence[PointResult]) -> None:
@@ -56,9 +54,7 @@ def print_counts(results: Sequence[PointResult]) -> None:
         ]
         for line in by_reason(results)
     ]  # fmt: skip
-    print_table(
-        [Column("status"), Column("at"), Column("points", "right"), Column("reason"), Column("for example", folds=True)], rows
-    )
+    print_table([Column("status"), Column("at"), Column("points", "right"), Column("reason"), Column("for example", folds=True)], rows)
 
 
 def print_best(results: Sequence[PointResult]) -> None:

@@ -30,7 +30,6 @@ class Parameters:
     model picks takes 6.7% longer on the other half than the best that was measured, on average.
     """
 
-
     launch_seconds: float = 1.1e-6
     """From one launch of a graph to the next, around a kernel with nothing to do."""
     follow_seconds: float = 1.1e-6

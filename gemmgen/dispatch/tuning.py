@@ -178,9 +178,7 @@ class Tuner:
         return remodelled(table, device)
 
     @staticmethod
-    def _time(
-        request: Request, options: list[Option], binaries: dict[str, Any], architecture: Architecture
-    ) -> tuple[Row, BenchmarkReport]:
+    def _time(request: Request, options: list[Option], binaries: dict[str, Any], architecture: Architecture) -> tuple[Row, BenchmarkReport]:
         """One problem. Instances that take different arrays are timed in several runs."""
         from gemmgen.benchmark import Candidate, benchmark
 

@@ -178,9 +178,7 @@ class Binder:
                 return Operation(_nothing, _nothing_for)
             return Operation(
                 lambda: target.__setitem__(..., compute(*sources)),
-                lambda lanes: target.__setitem__(
-                    lanes, compute(*[s[lanes] if r else s for s, r in zip(sources, rows, strict=True)])
-                ),
+                lambda lanes: target.__setitem__(lanes, compute(*[s[lanes] if r else s for s, r in zip(sources, rows, strict=True)])),
             )
 
         def full() -> None:

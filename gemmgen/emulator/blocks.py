@@ -29,9 +29,7 @@ class BasicBlock:
     spins: bool
 
 
-def cut(
-    body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: Mapping[str, tuple[str, ...]]
-) -> tuple[BasicBlock, ...]:
+def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: Mapping[str, tuple[str, ...]]) -> tuple[BasicBlock, ...]:
     """The basic blocks of straight code with labels (name to index) and lists of labels for indexed branches."""
     starts = {0, *(index for index in labels.values() if index < len(body))}
     for index, instruction in enumerate(body):
@@ -62,9 +60,7 @@ def cut(
     blocks = []
     for block, (inner, terminator, targets) in enumerate(pieces):
         synchronizing = bool(inner) and is_warp_synchronous(inner[0])
-        blocks.append(
-            BasicBlock(block, inner, terminator, targets, synchronizing, polling[block], cycles[block] in spinning)
-        )
+        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, polling[block], cycles[block] in spinning))
     return tuple(blocks)
 
 

@@ -76,9 +76,7 @@ class DeviceMemory:
         self.regions.append(Region("the kernel's parameters", 0, program.parameter_bytes, False))
         for placed in sorted(_module_variables(program), key=lambda p: p.offset):
             variable = placed.variable
-            self.regions.append(
-                Region(variable.name, placed.offset, placed.offset + variable.size, variable.space == "global")
-            )
+            self.regions.append(Region(variable.name, placed.offset, placed.offset + variable.size, variable.space == "global"))
         end = max(program.static_bytes, program.parameter_bytes)
         for mapped in self._mapped:
             start = end + GUARD_BYTES

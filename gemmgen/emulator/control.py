@@ -209,9 +209,7 @@ class Control:
 
         return run
 
-    def _note_counts(
-        self, inst: Instruction, who: Lanes, numbers: np.ndarray, count: np.ndarray | np.generic | None
-    ) -> None:
+    def _note_counts(self, inst: Instruction, who: Lanes, numbers: np.ndarray, count: np.ndarray | np.generic | None) -> None:
         if count is None:
             return
         counts = value_at(count, who)
@@ -314,9 +312,7 @@ class Control:
         if len(stalled):
             inst = stalled_at(int(state.resume[stalled[0]]))
             at_same = stalled[state.resume[stalled] == state.resume[stalled[0]]]
-            self.binder.fail(
-                DivergentWarp, f"{inst.opcode} waits for lanes of its member mask that never arrive", inst, at_same
-            )
+            self.binder.fail(DivergentWarp, f"{inst.opcode} waits for lanes of its member mask that never arrive", inst, at_same)
         waiting = np.flatnonzero(state.key == WAITING)
         block = int(geometry.block_of_lane[waiting[0]])
         waiting = waiting[geometry.block_of_lane[waiting] == block]

@@ -210,8 +210,7 @@ class _FusedMultiplyAdd:
         low_bits = self.scratch.get("low bits", count, "i8")
         sum_bits = sums.view(np.int64)
         loads = [
-            (factors[position : position + length], array[row : row + length])
-            for position, row, length in _runs_of_rows(self.factor_rows)
+            (factors[position : position + length], array[row : row + length]) for position, row, length in _runs_of_rows(self.factor_rows)
         ]
         fills = [(factors[index], value) for index, value in self.constants.items()]
         outer = self._outer()
@@ -226,15 +225,13 @@ class _FusedMultiplyAdd:
         else:
             products = [(factors[left], factors[right], sums[rows]) for left, right, rows in self._multiplications()]
         addend_runs = [
-            (addends[position : position + length], array[row : row + length])
-            for position, row, length in _runs_of_rows(self.addend_rows)
+            (addends[position : position + length], array[row : row + length]) for position, row, length in _runs_of_rows(self.addend_rows)
         ]
         gather_addends = len(addend_runs) > 4 and not self.addend_constants
         addend_rows = np.array(self.addend_rows)
         addend_fills = [(addends[index], value) for index, value in self.addend_constants.items()]
         target_runs = [
-            (array[row : row + length], sums[position : position + length])
-            for position, row, length in _runs_of_rows(self.target_rows)
+            (array[row : row + length], sums[position : position + length]) for position, row, length in _runs_of_rows(self.target_rows)
         ]
         copyto, multiply, add, left_shift = np.copyto, np.multiply, np.add, np.left_shift
         low_minimum = low_bits.min

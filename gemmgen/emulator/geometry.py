@@ -59,8 +59,7 @@ class Geometry:
         thread, block = number % self.stride, number // self.stride
         gx, gy, _ = self.grid_dim
         return (
-            f"thread ({thread % x},{thread // x % y},{thread // (x * y)}) "
-            f"of block ({block % gx},{block // gx % gy},{block // (gx * gy)})"
+            f"thread ({thread % x},{thread // x % y},{thread // (x * y)}) of block ({block % gx},{block // gx % gy},{block // (gx * gy)})"
         )
 
     def describe(self, lanes: np.ndarray) -> str:

@@ -306,7 +306,7 @@ def directed_f64(operation: str, a: Array, b: Array | None, mode: str) -> Array:
 
 def _directed_scalar(operation: str, x: float, y: float, nearest: float, mode: str) -> float:
     if operation == "add":
-        negative_zero = (mode == "rm" and not (x == 0 == y and nextafter(x, 1) > 0 and not np.signbit(x) and not np.signbit(y)))
+        negative_zero = mode == "rm" and not (x == 0 == y and nextafter(x, 1) > 0 and not np.signbit(x) and not np.signbit(y))
         zero_sign = -1.0 if (np.signbit(x) and np.signbit(y)) or negative_zero else 1.0
         return round_fraction(Fraction(x) + Fraction(y), mode, zero_sign)
     if operation in ("mul", "div"):

@@ -169,9 +169,7 @@ class InFlight:
         positions = np.flatnonzero(chosen)
         return positions if lanes is None else lanes[positions]
 
-    def _fail(
-        self, access: Access, lanes: Lanes | None, bad: np.ndarray, other: Instruction, other_threads: str | None
-    ) -> NoReturn:
+    def _fail(self, access: Access, lanes: Lanes | None, bad: np.ndarray, other: Instruction, other_threads: str | None) -> NoReturn:
         kind: type[EmulatorError] = InFlightRead if access.kind == "load" else InFlightWrite
         is_copy = access.instruction.opcode == "cp"
         what = "asynchronous copy" if is_copy else verb(access)

@@ -24,9 +24,7 @@ class ScheduleDependent(EmulatorError):
     title = "result depends on the schedule"
 
 
-def launch_interleaved(
-    ptx: str, entry: str | None = None, *, schedules: int, args: Sequence[Any] = (), **kwargs: Any
-) -> LaunchResult:
+def launch_interleaved(ptx: str, entry: str | None = None, *, schedules: int, args: Sequence[Any] = (), **kwargs: Any) -> LaunchResult:
     """`launch`, repeated until it has run under `schedules` interleavings, the first one the usual one.
 
     The arrays hold the first run's results. Raises ScheduleDependent if another run differs in any byte, or whatever a run

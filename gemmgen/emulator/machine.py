@@ -98,9 +98,7 @@ class Machine:
     def _bind(self, number: int) -> BoundBlock:
         block = self.program.blocks[number]
         operations = []
-        pieces: Sequence[Instruction | list[Instruction]] = (
-            fusion.partition(block.body, self.geometry.lanes) if self.fuse else block.body
-        )
+        pieces: Sequence[Instruction | list[Instruction]] = fusion.partition(block.body, self.geometry.lanes) if self.fuse else block.body
         for piece in pieces:
             if isinstance(piece, list):
                 operation = fusion.bind_group(piece, self.binder, self.scratch, self.flags)
@@ -288,5 +286,3 @@ class Machine:
                     counts[block.terminator.opcode] += executed
         self.executions[:] = [0] * len(self.executions)
         return counts
-
-

@@ -108,9 +108,7 @@ class Space:
         if int(np.bitwise_or.reduce(addresses)) & (access.width - 1):
             self._misaligned(access, lanes, addresses)
 
-    def _fail(
-        self, kind: type[EmulatorError], access: Access, lanes: Lanes | None, bad: np.ndarray, message: str
-    ) -> NoReturn:
+    def _fail(self, kind: type[EmulatorError], access: Access, lanes: Lanes | None, bad: np.ndarray, message: str) -> NoReturn:
         positions = np.flatnonzero(bad)
         who = positions if lanes is None else lanes[positions]
         raise kind(message, instruction=access.instruction, threads=self.geometry.describe(who))

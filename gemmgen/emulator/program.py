@@ -195,9 +195,7 @@ class _Linker:
         if prefix:
             self.flat.labels[end_label] = len(self.flat.body)
 
-    def _branch_operands(
-        self, function: Function, instruction: Instruction, prefix: str
-    ) -> tuple[Operand, ...] | None:
+    def _branch_operands(self, function: Function, instruction: Instruction, prefix: str) -> tuple[Operand, ...] | None:
         """The operands of a branch with its labels made unique; None for other instructions."""
         if instruction.opcode not in ("bra", "brx"):
             return None
@@ -222,9 +220,7 @@ class _Linker:
             scope = function.scope_parents[scope]
         return f"{prefix}{scope}:{name}"
 
-    def _call(
-        self, caller: Function, instruction: Instruction, prefix: str, names: dict[str, str], depth: int
-    ) -> None:
+    def _call(self, caller: Function, instruction: Instruction, prefix: str, names: dict[str, str], depth: int) -> None:
         operands = list(instruction.operands)
         results: tuple[Operand, ...] = ()
         if operands and isinstance(operands[0], Group):

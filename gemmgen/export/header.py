@@ -349,7 +349,7 @@ def _struct(host: HostArgument, facts: Facts, names: Mapping[str, str]) -> Struc
             zero = facts.copy()
             zero.assume(Formula("i == 0"))
             value = to_c(part.value, zero, {**names, "i": "0"})
-        low, high = (INT32 if part.type == "s32" else (0, 2**32 - 1))
+        low, high = INT32 if part.type == "s32" else (0, 2**32 - 1)
         below = [f"value < {'INT32_MIN' if low else 0}"] if value.limits[0] < low else []
         above = [f"value > {'INT32_MAX' if low else 'UINT32_MAX'}"] if value.limits[1] > high else []
         fields.append(

@@ -286,5 +286,3 @@ def _tuple_text(values: Sequence[Any]) -> str:
 def _formulas(formulas: Sequence[Formula]) -> str:
     texts = [_plain(formula) for formula in formulas]
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-
-

@@ -61,9 +61,7 @@ def epilogue_stages(operations: Sequence[EpilogueOperation], output: Matrix) -> 
     return tuple(stages)
 
 
-def apply_reference(
-    stages: Sequence[EpilogueStage], value: Array, bound: Array, arguments: Mapping[str, Any]
-) -> tuple[Array, Array]:
+def apply_reference(stages: Sequence[EpilogueStage], value: Array, bound: Array, arguments: Mapping[str, Any]) -> tuple[Array, Array]:
     """Value (m x n, or a batch of that) and error bound after all stages; ``arguments`` maps names to matrices, vectors or numbers."""
     import numpy as np
 

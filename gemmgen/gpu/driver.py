@@ -234,8 +234,7 @@ class LoadedBinary:
         made_for, runs = ARCHITECTURES.get(architecture), self.device.architecture
         if made_for is not None and runs is not None and not runs.runs_cubins_of(made_for):
             raise LaunchError(
-                f"the kernel was compiled for {architecture}, which {self.device.name} does not run; "
-                f"compile it for {runs.name}"
+                f"the kernel was compiled for {architecture}, which {self.device.name} does not run; compile it for {runs.name}"
             )
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}
@@ -279,9 +278,7 @@ class PreparedLaunch:
     def __init__(self, loaded: LoadedBinary, launch: ResolvedLaunch) -> None:
         for name, kind in launch.parameters:
             if kind not in _C_TYPES and kind != "struct":
-                raise LaunchError(
-                    f"{launch.entry}: the argument {name} has type {kind}, which cannot be passed by value"
-                )
+                raise LaunchError(f"{launch.entry}: the argument {name} has type {kind}, which cannot be passed by value")
         self._driver = bindings()
         self._entry = launch.entry
         self._function = loaded.function(launch)

@@ -46,9 +46,7 @@ def instantiate(cleanup: ExitStack, stream: int, graph: Any) -> Replay:
     return lambda: check(driver, driver.cuGraphLaunch(executable, stream))
 
 
-def replay_seconds(
-    stream: int, replays: Sequence[Replay], rounds: int, meanwhile: Callable[[], None]
-) -> list[list[float]]:
+def replay_seconds(stream: int, replays: Sequence[Replay], rounds: int, meanwhile: Callable[[], None]) -> list[list[float]]:
     """Device seconds of each replay, by contestant and round; the contestants take turns in every round.
 
     ``meanwhile`` is called again and again while the device works.

@@ -125,8 +125,7 @@ def _run(connection: Connection[Any, Any], binary: LoadedBinary, request: RunReq
 
     with ExitStack() as allocations:
         buffers = {
-            buffer.name: GuardedBuffer(allocations, buffer.name, buffer.size_bytes, buffer.offset_bytes)
-            for buffer in request.buffers
+            buffer.name: GuardedBuffer(allocations, buffer.name, buffer.size_bytes, buffer.offset_bytes) for buffer in request.buffers
         }
         host = {buffer.name: storage for buffer, storage in zip(request.buffers, storages, strict=True)}
         for name, storage in host.items():

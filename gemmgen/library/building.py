@@ -89,9 +89,7 @@ def build(
     return report
 
 
-def keep_facts(
-    listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[Instance, str, KernelPlan]]
-) -> dict[Target, Facts]:
+def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[Instance, str, KernelPlan]]) -> dict[Target, Facts]:
     """What the certificates in the folder say of the compiler's part, where it is still true and what the manifest records."""
     options, kept = options_digest(), {}
     recorded = recorded_binaries(folder.certificate(MANIFEST))
@@ -218,4 +216,3 @@ def _prune(folder: LibraryFolder, expected: Collection[str]) -> list[str]:
 def _copy_evidence(source: Path, target: Path) -> None:
     for path in sorted(source.glob("*.json")):
         write_file(target / path.name, path.read_text(encoding="utf-8"))
-

@@ -172,9 +172,7 @@ def _predicted(record: Record, instance: Instance) -> dict[str, Any]:
 def _verifications(emulated: list[Record], seen: list[Record]) -> list[dict[str, Any]]:
     """The verifications, the newest of each device."""
     newest = {record["device"]: record for record in [*emulated, *seen] if "verification" in record}
-    return [
-        {**_origin(record), "architecture": record["architecture"], **record["verification"]} for record in newest.values()
-    ]
+    return [{**_origin(record), "architecture": record["architecture"], **record["verification"]} for record in newest.values()]
 
 
 def _newest(records: Iterable[Record], what: str, key: Any) -> list[dict[str, Any]]:

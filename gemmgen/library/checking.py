@@ -103,9 +103,7 @@ def _compare_files(
             report.problems.append(Problem(name, "stale", _WITHOUT_FACTS))
         elif found != text:
             report.problems.append(Problem(name, "stale", _first_difference(found, text)))
-    report.problems += [
-        Problem(name, "extra", "no instance on the list needs it") for name in folder.own_files() if name not in expected
-    ]
+    report.problems += [Problem(name, "extra", "no instance on the list needs it") for name in folder.own_files() if name not in expected]
 
 
 def _compare_evidence(

@@ -119,9 +119,7 @@ def sanitize_all(listing: Listing, measurement: Measurement, *, jobs: int | None
     """Lets compute-sanitizer watch every instance. Raises ``EnvironmentMissing`` if it is not there."""
     program = find_sanitizer()
     instances = _instances(listing, measurement)
-    tasks = [
-        (program, tool, instance.path, measurement.records[instance.name]["architecture"]) for instance in instances for tool in TOOLS
-    ]
+    tasks = [(program, tool, instance.path, measurement.records[instance.name]["architecture"]) for instance in instances for tool in TOOLS]
     for done, (index, result) in enumerate(run_tasks(sanitize, tasks, min(jobs or cpus(), MOST_VERIFIERS))):
         instance, tool = instances[index // len(TOOLS)], tasks[index][1]
         if isinstance(result, Exception):
@@ -275,4 +273,3 @@ def _benchmark(specs: Sequence[tuple[Path, str]], problem: dict[str, int], round
 
     plans = [plan(path, architecture) for path, architecture in specs]
     return benchmark([Candidate(planned, compile_plan(planned)) for planned in plans], problem, rounds=rounds)
-

@@ -15,9 +15,7 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_tasks(
-    function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int
-) -> Iterator[tuple[int, Result | Exception]]:
+def run_tasks(function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[int, Result | Exception]]:
     """Calls ``function(*task)`` for every task; yields the task's index and the result, or the error, as they are done.
 
     With more than one job the calls take place in processes of their own, so that function, tasks and results must pickle. They

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ from gemmgen.families import FAMILIES, family
 from gemmgen.families.base import Family, KernelPlan
 from gemmgen.families.requests import Interpretation
 from gemmgen.kernel import Kernel, stream_handle
-from gemmgen.ops.arrays import NAMES, alignment_of, array_type, is_torch, layout_of, new_array, view_of
+from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
+from gemmgen.ops.likeness import MOST_LIKENESSES, Likeness, likeness
+from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
 
 if TYPE_CHECKING:
     from gemmgen.gpu.driver import LoadedBinary
@@ -30,7 +32,7 @@ CACHED_CALLS = 8192
 class Call:
     """What every call with the same layouts and options has in common."""
 
-    __slots__ = ("apart", "choice", "interpretation", "kernel", "orders", "quick", "spans", "templates")
+    __slots__ = ("apart", "choice", "interpretation", "kernel", "orders", "ordinal", "quick", "spans", "templates")
 
     def __init__(
         self,
@@ -46,6 +48,8 @@ class Call:
         self.spans = spans
         self.orders = orders
         """Which of the call's arrays are read in an order of the instance's, and in which."""
+        self.ordinal = 0
+        """The GPU."""
         self.templates: tuple[Any, ...] = ()
         """What the arrays' library makes each result from fastest."""
         self.apart: list[int] = []
@@ -57,15 +61,14 @@ class Call:
 class Operator:
     """One operation on arrays of any library."""
 
-    def __init__(
-        self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str], options: Sequence[str]
-    ) -> None:
+    def __init__(self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str], options: Sequence[str]) -> None:
         """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
         as ``Family.interpret`` takes them."""
         self.name = name
         self.operands, self.results, self.numbers, self.options = tuple(operands), tuple(results), tuple(numbers), tuple(options)
         self._arrays = (*self.operands, *self.results)
         self._calls: dict[Any, Call] = {}
+        self._alike: dict[Any, tuple[tuple[Likeness, Call], ...]] = {}
         self._given = len(self.operands)
 
     @property
@@ -90,35 +93,41 @@ class Operator:
     def _on_torch(
         self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
     ) -> tuple[Any, ...]:
-        parts: list[Any] = [options]
+        tensors: list[Any] = []
         pointers: list[int] = []
-        differentiable = False
+        low = form = 0
+        kept = None
         for array in arrays:
+            form += form
             if array is None:
-                parts.append(None)
                 pointers.append(0)
-                continue
-            if array.__class__ is Filter:
-                parts.append(array.key)
+            elif array.__class__ is Filter:
+                kept = array.key
                 pointers.append(0)
-                continue
+            else:
+                try:
+                    pointer = array.data_ptr()
+                except (AttributeError, RuntimeError):
+                    return self._on_others(arrays, options, numbers, stream)
+                tensors.append(array)
+                pointers.append(pointer)
+                low |= pointer
+                form += 1
+        call = None
+        if not low & 15:
             try:
-                pointer = array.data_ptr()
-                parts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer & 15, array.is_neg()))
-                differentiable |= array.requires_grad
-            except (AttributeError, RuntimeError):
-                return self._on_others(arrays, options, numbers, stream)
-            pointers.append(pointer)
-        if differentiable and torch.is_grad_enabled():
-            raise LaunchError(f"{self.name}: an array requires gradients, which no kernel records; pass its detach()")
-        key = tuple(parts)
-        call = self._known(key)
+                for is_like, known in self._alike.get((options, form, kept, torch.is_grad_enabled()), ()):
+                    if is_like(*tensors):
+                        call = known
+                        break
+            except TypeError:  # options that cannot be looked up; said below
+                pass
         if call is None:
-            call = self._prepare(arrays, options)
-            ordinal = arrays[0].get_device()
-            self._prepare_quick(call, ordinal, _kept_memory(torch, ordinal), _captured_memory(torch, ordinal))
-            call.templates = _torch_templates(torch, call, ordinal)
-            self._remember(key, call)
+            call = self._looked_up(torch, arrays, options, tensors)
+            if call is None:
+                return self._on_others(arrays, options, numbers, stream)
+            if not low & 15:
+                self._recognise(torch, (options, form, kept, torch.is_grad_enabled()), tensors, call)
         for index, order in call.orders:
             pointers[index] = arrays[index].ordered(order).data_ptr()
         given = self._given
@@ -128,9 +137,46 @@ class Operator:
             pointers[given:] = [result.data_ptr() for result in results]
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
-        handle = (_current_stream(torch)(parts[1][3]) or LEGACY_STREAM) if stream is None else stream_handle(stream)
+        handle = (current_stream(torch)(call.ordinal) or LEGACY_STREAM) if stream is None else stream_handle(stream)
         call.quick.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
+
+    def _looked_up(self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], tensors: Sequence[Any]) -> Call | None:
+        """The call for these tensors, prepared if it is the first; None if they are not all torch's."""
+        parts: list[Any] = [options]
+        try:
+            for array in arrays:
+                if array is None:
+                    parts.append(None)
+                elif array.__class__ is Filter:
+                    parts.append(array.key)
+                else:
+                    place = array.get_device(), array.data_ptr() & 15
+                    parts.append((array.shape, array.stride(), array.dtype, *place, array.is_neg()))
+            differentiable = any(tensor.requires_grad for tensor in tensors)
+        except (AttributeError, RuntimeError):
+            return None
+        if differentiable and torch.is_grad_enabled():
+            raise LaunchError(f"{self.name}: an array requires gradients, which no kernel records; pass its detach()")
+        key = tuple(parts)
+        call = self._known(key)
+        if call is None:
+            call = self._prepare(arrays, options)
+            call.ordinal = ordinal = arrays[0].get_device()
+            self._prepare_quick(call, ordinal, kept_memory(torch, ordinal), captured_memory(torch, ordinal))
+            call.templates = templates(torch, call.interpretation.results, ordinal)
+            self._remember(key, call)
+        return call
+
+    def _recognise(self, torch: Any, form: Any, tensors: Sequence[Any], call: Call) -> None:
+        """From now on, calls of this form with tensors like these are known without being looked up."""
+        found = self._alike.get(form, ())
+        if len(found) < MOST_LIKENESSES:
+            is_like = likeness(torch, tensors)
+            if is_like is not None:
+                if len(self._alike) >= CACHED_CALLS:
+                    self._alike.clear()
+                self._alike[form] = (*found, (is_like, call))
 
     def _on_cupy(
         self, cupy: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
@@ -172,12 +218,10 @@ class Operator:
         call.quick.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
-    def _on_others(
-        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
-    ) -> tuple[Any, ...]:
+    def _on_others(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
         handle = None if stream is None else stream_handle(stream)
         if handle is None and is_torch(arrays[0]) and arrays[0].is_cuda:
-            handle = _current_stream(sys.modules["torch"])(arrays[0].get_device()) or LEGACY_STREAM
+            handle = current_stream(sys.modules["torch"])(arrays[0].get_device()) or LEGACY_STREAM
         views = self._views(arrays, handle)
         key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
         call = self._known(key)
@@ -330,45 +374,3 @@ def _cupy_array() -> Any:
     """The class of CuPy's arrays; None where CuPy was not imported."""
     cupy = sys.modules.get("cupy")
     return None if cupy is None else getattr(cupy, "ndarray", None)
-
-
-def _torch_templates(torch: Any, call: Call, ordinal: int) -> tuple[Any, ...]:
-    """A tensor like each result, with its strides but without its memory: torch makes others from that in half the time."""
-    found = []
-    for result in call.interpretation.results:
-        kind = torch.bool if result.truth else getattr(torch, NAMES[result.type])
-        template = torch.empty(result.shape, dtype=kind, device=f"cuda:{ordinal}")
-        template.untyped_storage().resize_(0)
-        found.append(template)
-    return tuple(found)
-
-
-@cache
-def _current_stream(torch: Any) -> Callable[[int], int]:
-    """The handle of torch's current stream on a device."""
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw is not None:
-        return raw  # type: ignore[no-any-return]
-    return lambda device: int(torch.cuda.current_stream(device).cuda_stream)
-
-
-def _kept_memory(torch: Any, ordinal: int) -> Callable[[int, int], tuple[Any, int]]:
-    """Workspaces from torch's allocator, for use on any stream."""
-
-    def allocate(size: int, stream: int) -> tuple[Any, int]:
-        default = torch.cuda.default_stream(ordinal)
-        with torch.cuda.stream(default if stream == LEGACY_STREAM else torch.cuda.ExternalStream(stream, device=ordinal)):
-            memory = torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
-        return memory, memory.data_ptr()
-
-    return allocate
-
-
-def _captured_memory(torch: Any, ordinal: int) -> Callable[[int, int], tuple[Any, int]]:
-    """Workspaces from the pool of the graph that torch captures, as temporary results of torch's own operations are."""
-
-    def allocate(size: int, stream: int) -> tuple[Any, int]:
-        memory = torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
-        return memory, memory.data_ptr()
-
-    return allocate

@@ -186,9 +186,7 @@ class Engine:
         """Gives idle workers what is queued. Compilation does not run ahead of a GPU that has enough to do."""
         for lane in self._lanes():
             queue = self._queues[id(lane)]
-            ahead = lane is self._cpu and any(
-                len(self._queues[id(other)]) >= BACKLOG for other in self._lanes() if other is not lane
-            )
+            ahead = lane is self._cpu and any(len(self._queues[id(other)]) >= BACKLOG for other in self._lanes() if other is not lane)
             while queue and lane.idle and not ahead:
                 self._submit(lane, queue.popleft())
 

@@ -87,9 +87,7 @@ def _case(result: PointResult, names: Counter[tuple[str, str]]) -> ElementTree.E
     outcome = _OUTCOMES[result.status]
     if outcome is not None:
         first = next(iter(result.reason.strip().splitlines()), "") or result.reason_code or str(result.status)
-        told = ElementTree.SubElement(
-            case, outcome, {"type": _text(result.reason_code or str(result.status)), "message": _text(first)}
-        )
+        told = ElementTree.SubElement(case, outcome, {"type": _text(result.reason_code or str(result.status)), "message": _text(first)})
         where = ", ".join(part for part in (f"stage {result.stage}", result.instance) if part)
         told.text = _text("\n".join([result.reason, "", where, json.dumps(plain(result.spec))]))
     return case

@@ -37,9 +37,7 @@ class Proposals:
         self._distributions = self._make_distributions()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._study = self._optuna.create_study(
-                sampler=self._make_sampler(sampler, seed), directions=["minimize"] * objectives
-            )
+            self._study = self._optuna.create_study(sampler=self._make_sampler(sampler, seed), directions=["minimize"] * objectives)
 
     def reserve(self, choices: Iterable[Choice]) -> None:
         """These will be tried in any case: they are not proposed."""

@@ -150,9 +150,7 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> S
         progress=progress_chart(group, drawn),
         axes=axis_charts(group, drawn),
         columns=[(name, number) for name, number, _ in columns],
-        rows=[
-            Row(tuple(cell(one) for _, _, cell in columns), spec_yaml(one.result.spec), one.result.instance) for one in rows
-        ],
+        rows=[Row(tuple(cell(one) for _, _, cell in columns), spec_yaml(one.result.spec), one.result.instance) for one in rows],
         alike=", ".join(alike),
     )
 

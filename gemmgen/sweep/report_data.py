@@ -144,9 +144,7 @@ def grouped(results: Iterable[PointResult]) -> list[Group]:
     """The groups of ``results``, which are in the order of evaluation, as they came up; each result is in one of them."""
     members: dict[tuple[Any, ...], list[PointResult]] = {}
     evaluated = list(results)
-    timed = {
-        (result.kind, result.architecture): result.device for result in evaluated if result.device and "median_us" in result.metrics
-    }
+    timed = {(result.kind, result.architecture): result.device for result in evaluated if result.device and "median_us" in result.metrics}
     for result in evaluated:
         # What was rejected before it ran belongs to those that did run.
         device = result.device or timed.get((result.kind, result.architecture), "")

@@ -85,8 +85,7 @@ class SearchResult:
 
     def _dominates(self, one: Trial, other: Trial) -> bool:
         pairs = [
-            (goal.sign * ours, goal.sign * theirs)
-            for goal, ours, theirs in zip(self.objectives, one.values, other.values, strict=True)
+            (goal.sign * ours, goal.sign * theirs) for goal, ours, theirs in zip(self.objectives, one.values, other.values, strict=True)
         ]
         return all(ours <= theirs for ours, theirs in pairs) and any(ours < theirs for ours, theirs in pairs)
 

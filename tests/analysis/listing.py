@@ -7,7 +7,7 @@ from gemmgen.sass import Instruction, parse
 
 def assemble(text: str, function: str = "k") -> list[Instruction]:
     """The instructions of a listing: one a line, labels on lines of their own."""
-    lines = [f"\t.section\t.text.{function},\"ax\",@progbits"]
+    lines = [f'\t.section\t.text.{function},"ax",@progbits']
     address = 0
     for line in filter(None, map(str.strip, text.splitlines())):
         if line.endswith(":"):

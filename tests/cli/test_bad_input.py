@@ -85,7 +85,7 @@ def test_a_file_name_too_long(run: Run) -> None:
     run("render", "x" * 5000, code=2)
 
 
-@pytest.mark.parametrize("name", ["it's [bold] \"so\".yaml", "line\nbreak.yaml", "\udcff.yaml", "-dash.yaml"])
+@pytest.mark.parametrize("name", ['it\'s [bold] "so".yaml', "line\nbreak.yaml", "\udcff.yaml", "-dash.yaml"])
 def test_odd_file_names_work(run: Run, spec: Path, name: str) -> None:
     spec.rename(name)
     (finding,) = run("check", "--json", "--", name).json

@@ -18,8 +18,8 @@ def test_counters_as_json(run: Run, spec: Path) -> None:
     counters = report["counters"]
     assert counters["case"] == "2 x 3 tiles"
     assert counters["total"]["shared_memory"]["load"]["wavefronts"] > 0
-    assert sum(line["instructions"].get("fma float32", 0) for line in counters["lines"]) == (
-        counters["total"]["instructions"]["fma float32"]
+    assert (
+        sum(line["instructions"].get("fma float32", 0) for line in counters["lines"]) == (counters["total"]["instructions"]["fma float32"])
     )
 
 

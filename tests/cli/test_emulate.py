@@ -237,6 +237,4 @@ def test_files_that_hold_no_kernel(run: Run, content: bytes, message: str) -> No
 def test_nonsense_for_ptx_is_one_message(run: Run) -> None:
     Path("bad.ptx").write_text("this is no PTX {")
     assert "cannot parse PTX" in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", code=2).err
-    assert "--include and --define are for CUDA" in run(
-        "emulate", "bad.ptx", "--grid", "1", "--block", "1", "--define", "A", code=2
-    ).err
+    assert "--include and --define are for CUDA" in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", "--define", "A", code=2).err

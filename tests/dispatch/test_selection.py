@@ -84,9 +84,13 @@ def test_a_kernel_for_one_chip_only_is_not_taken_elsewhere():
 
 def test_a_column_major_result_is_the_transposed_product():
     plain = parse_problem("gemm:64,96,32")
-    columns = family("gemm").interpret(
-        {"a": Layout((64, 32), (32, 1), "f32"), "b": Layout((32, 96), (96, 1), "f32"), "out": Layout((64, 96), (1, 64), "f32")}, {}
-    ).request
+    columns = (
+        family("gemm")
+        .interpret(
+            {"a": Layout((64, 32), (32, 1), "f32"), "b": Layout((32, 96), (96, 1), "f32"), "out": Layout((64, 96), (1, 64), "f32")}, {}
+        )
+        .request
+    )
     assert columns.sizes == (96, 64, 32)
     assert columns.traits[0] == "tt"
     assert plain.traits[0] == ""

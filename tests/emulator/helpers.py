@@ -43,9 +43,7 @@ def run_cuda(source: str, entry: str, grid, block, args, architecture: str = "co
 
 def wrap_ptx(body: str, parameters: str = "", name: str = "kernel", declarations: str = "") -> str:
     """A module with one entry around PTX statements."""
-    return (
-        f".version 8.0\n.target sm_90\n.address_size 64\n{declarations}\n.visible .entry {name}({parameters})\n{{\n{body}\n}}\n"
-    )
+    return f".version 8.0\n.target sm_90\n.address_size 64\n{declarations}\n.visible .entry {name}({parameters})\n{{\n{body}\n}}\n"
 
 
 def run_instruction(statement: str, result: str, *operands: tuple[str, np.ndarray], predicated: bool = False) -> np.ndarray:

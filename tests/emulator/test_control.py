@@ -144,9 +144,7 @@ REDUCE = r"""extern "C" __global__ void reduce(const int* in, int* out) {
 def reduce_with(schedule=None, lanes_per_wave=2048, block=128):
     data = np.random.default_rng(2).integers(-1000, 1000, 9 * block).astype(np.int32)
     out = np.zeros(9, np.int32)
-    run_cuda(
-        REDUCE, "reduce", 9, block, [data, out], shared_bytes=4 * block, schedule=schedule, lanes_per_wave=lanes_per_wave
-    )
+    run_cuda(REDUCE, "reduce", 9, block, [data, out], shared_bytes=4 * block, schedule=schedule, lanes_per_wave=lanes_per_wave)
     np.testing.assert_array_equal(out, data.reshape(9, block).sum(axis=1))
 
 
@@ -167,9 +165,7 @@ def test_another_interleaving_shows_a_missing_barrier():
     results = set()
     for seed in range(6):
         out = np.zeros(1, np.int32)
-        emulator.launch(
-            ptx, "reduce", grid=1, block=256, shared_bytes=1024, args=[data, out], schedule=emulator.RandomWarps(seed, 0.3)
-        )
+        emulator.launch(ptx, "reduce", grid=1, block=256, shared_bytes=1024, args=[data, out], schedule=emulator.RandomWarps(seed, 0.3))
         results.add(int(out[0]))
     assert len(results) > 1
 
@@ -245,9 +241,7 @@ extern "C" __global__ void last_block(const float* in, float* partial, float* ou
 @pytest.mark.parametrize("lanes_per_wave", [128, 1024])
 def test_the_last_block_finishes(lanes_per_wave):
     data, out = np.arange(5000, dtype=np.float32), np.zeros(1, np.float32)
-    run_cuda(
-        LAST_BLOCK, "last_block", 11, 128, [data, np.zeros(11, np.float32), out, 5000], lanes_per_wave=lanes_per_wave
-    )
+    run_cuda(LAST_BLOCK, "last_block", 11, 128, [data, np.zeros(11, np.float32), out, 5000], lanes_per_wave=lanes_per_wave)
     assert out[0] == data.sum(dtype=np.float64)
 
 

@@ -94,9 +94,7 @@ def test_24_bit_products(type_name, part, shift):
     signed = type_name == "s32"
     statement = f"mad24.{part}.{type_name} %d, %a, %b, %c;"
     got = run_instruction(statement, type_name, (type_name, a), (type_name, b), (type_name, c))
-    want = [
-        wrap((low24(int(x), signed) * low24(int(y), signed) >> shift) + int(z), type_name) for x, y, z in zip(a, b, c, strict=True)
-    ]
+    want = [wrap((low24(int(x), signed) * low24(int(y), signed) >> shift) + int(z), type_name) for x, y, z in zip(a, b, c, strict=True)]
     assert got.tolist() == want
 
 
@@ -324,9 +322,7 @@ def test_pack_saturated_bytes():
     c = np.resize(values("u32"), len(a))
     got = run_instruction("cvt.pack.sat.u8.s32.b32 %d, %a, %b, %c;", "u32", ("s32", a), ("s32", b), ("u32", c))
     clamp = lambda v: max(0, min(255, int(v)))  # noqa: E731
-    assert got.tolist() == [
-        (int(z) << 16 & 0xFFFFFFFF) | clamp(x) << 8 | clamp(y) for x, y, z in zip(a, b, c, strict=True)
-    ]
+    assert got.tolist() == [(int(z) << 16 & 0xFFFFFFFF) | clamp(x) << 8 | clamp(y) for x, y, z in zip(a, b, c, strict=True)]
 
 
 def test_vectors_pack_into_registers_and_back():
@@ -357,9 +353,10 @@ def test_carries_make_longer_integers(opcode, function, type_name, bits):
         # The whole product of two words plus an addend of two words: low half, then high half with the carry.
         parts = f"mad.lo.cc.{type_name} %lo, %a, %b, %c; madc.hi.{type_name} %hi, %a, %b, %e;"
         signed = type_name[0] == "s"
-        both = [x - (1 << bits) * (signed and x >> (bits - 1)) for x in map(int, a)], [
-            x - (1 << bits) * (signed and x >> (bits - 1)) for x in map(int, b)
-        ]
+        both = (
+            [x - (1 << bits) * (signed and x >> (bits - 1)) for x in map(int, a)],
+            [x - (1 << bits) * (signed and x >> (bits - 1)) for x in map(int, b)],
+        )
         wide = [function(x, y, z + (w << bits)) for x, y, z, w in zip(*both, map(int, c), map(int, e), strict=True)]
     else:
         # a and b are the low words, c and e the high ones; a third step shows the last carry.

@@ -94,9 +94,7 @@ def operands(m, n, k, integers=False, seed=0):
     random = np.random.default_rng(seed)
     if integers:
         return tuple(random.integers(-8, 9, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-    return tuple(
-        (random.standard_normal(shape) * 2.0 ** random.integers(-20, 20, shape)).astype(np.float32) for shape in ((m, k), (k, n))
-    )
+    return tuple((random.standard_normal(shape) * 2.0 ** random.integers(-20, 20, shape)).astype(np.float32) for shape in ((m, k), (k, n)))
 
 
 def fma_in_order(a, b):

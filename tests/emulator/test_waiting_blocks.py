@@ -112,14 +112,18 @@ def test_a_late_block_finds_nothing_of_the_former_one(memory):
     else:
         box = "((volatile int*)box)[t]" if "32" in memory else "((volatile int*)box)[t & 3]"
         write, declare, read = f"{box} = 7;", memory, box
-    source = r"""extern "C" __global__ void inherits(volatile unsigned* flags, int* out) {
+    source = (
+        r"""extern "C" __global__ void inherits(volatile unsigned* flags, int* out) {
         DECLARE
         int b = blockIdx.x, t = threadIdx.x;
         if (b < LIMIT) { WRITE }
         if (b == 0) { while (flags[gridDim.x - 1] == 0) { } return; }
         out[b * 32 + t] = READ;
         flags[b] = 1;
-    }""".replace("DECLARE", declare).replace("WRITE", write).replace("READ", read)
+    }""".replace("DECLARE", declare)
+        .replace("WRITE", write)
+        .replace("READ", read)
+    )
     args = [np.zeros(6, np.uint32), np.zeros(6 * 32, np.int32)]
 
     def run(limit):

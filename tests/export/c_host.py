@@ -163,9 +163,7 @@ class CHost:
     def _wrapper(prefix: str, plan: KernelPlan) -> str:
         header = model(dummy_bundle(plan), prefix)
         names = [dimension.name for dimension in plan.sequence.dimensions]
-        pointers = [
-            f"({pointer.declaration.removesuffix(pointer.name).strip()})pointers[{i}]" for i, pointer in enumerate(header.pointers)
-        ]
+        pointers = [f"({pointer.declaration.removesuffix(pointer.name).strip()})pointers[{i}]" for i, pointer in enumerate(header.pointers)]
         types = {"f32": "float", "f64": "double", "s8": "int8_t", "u8": "uint8_t", "s32": "int32_t", "s64": "int64_t"}
         scalars = [f"({types[scalar.type]})scalars[{i}]" for i, scalar in enumerate(header.scalars)]
         workspace = ["workspace"] if header.workspace else []
@@ -288,9 +286,7 @@ def expected(
     for launch in launches:
         structs = dict(launch.structs)
         packed = b"".join(_pack(kind, structs[name] if kind == "struct" else values[name]) for name, kind in launch.parameters)
-        work.append(
-            Launched(launch.entry, launch.grid, launch.block, launch.cluster, launch.shared_bytes, launch.programmatic, packed)
-        )
+        work.append(Launched(launch.entry, launch.grid, launch.block, launch.cluster, launch.shared_bytes, launch.programmatic, packed))
     return Result(False, tuple(work), workspace_bytes, tuple(dimensions[d.name] for d in sequence.dimensions))
 
 

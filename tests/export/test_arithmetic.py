@@ -146,5 +146,3 @@ def test_one_of_several_alternatives_gives_what_they_have_in_common() -> None:
 
 def test_nothing_is_known_of_an_unknown_name() -> None:
     assert to_c(Formula("x"), Facts({})).limits == INT64
-
-

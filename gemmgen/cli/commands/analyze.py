@@ -36,7 +36,9 @@ def parse_time(text: str) -> float:
 @specs_argument
 @architecture_option("Architecture to compile for; else the device's.")
 @click.option(
-    "device_name", "--device", shell_complete=complete_device,
+    "device_name",
+    "--device",
+    shell_complete=complete_device,
     help=f"The GPU to hold it against; else {DEFAULT_DEVICE}, or one of --arch.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
@@ -45,8 +47,14 @@ def parse_time(text: str) -> float:
 @set_option
 @json_option
 def command(
-    specs: Sequence[str], architecture: str | None, device_name: str | None, size: str | None, time_text: str | None,
-    traffic: bool, overrides: Sequence[str], as_json: bool,
+    specs: Sequence[str],
+    architecture: str | None,
+    device_name: str | None,
+    size: str | None,
+    time_text: str | None,
+    traffic: bool,
+    overrides: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Analyse what each SPEC compiles to: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
 

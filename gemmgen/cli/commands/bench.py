@@ -24,23 +24,39 @@ if TYPE_CHECKING:
 @click.command("bench")
 @specs_argument
 @click.option(
-    "sizes", "--size", metavar="M,N,K", multiple=True, required=True,
+    "sizes",
+    "--size",
+    metavar="M,N,K",
+    multiple=True,
+    required=True,
     help="Sizes of a problem, in the family's order. Repeatable.",
 )
 @click.option(
-    "with_peer", "--peer/--no-peer", default=True, show_default=True,
+    "with_peer",
+    "--peer/--no-peer",
+    default=True,
+    show_default=True,
     help="Time the vendor's library in the same run, if torch is there.",
 )
 @click.option("l2_resident", "--l2-resident", is_flag=True, help="Keep the arrays in the L2 instead of rotating among more than fit.")
 @click.option(
-    "rounds", "--rounds", type=click.IntRange(1, 10_000), default=50, show_default=True,
+    "rounds",
+    "--rounds",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
     help="How often everybody is timed, in turns.",
 )
 @set_option
 @json_option
 def command(
-    specs: Sequence[str], sizes: Sequence[str], with_peer: bool, l2_resident: bool, rounds: int,
-    overrides: Sequence[str], as_json: bool,
+    specs: Sequence[str],
+    sizes: Sequence[str],
+    with_peer: bool,
+    l2_resident: bool,
+    rounds: int,
+    overrides: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Time each SPEC on the GPU: device time of launches from a CUDA graph, in turns with the vendor's library.
 

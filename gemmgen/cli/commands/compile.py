@@ -35,14 +35,24 @@ class _Compiled:
 @click.option("cubin", "--cubin", is_flag=True, help="Give the cubin.")
 @click.option("sass", "--sass", is_flag=True, help="Give the machine code, disassembled.")
 @click.option(
-    "directory", "-o", "--output", type=click.Path(path_type=Path), metavar="DIR",
+    "directory",
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Write NAME.ARCH.ptx, .cubin and .sass into DIR: those asked for, else PTX and cubin.",
 )
 @set_option
 @json_option
 def command(
-    specs: Sequence[str], architectures: Sequence[str], ptx: bool, cubin: bool, sass: bool,
-    directory: Path | None, overrides: Sequence[str], as_json: bool,
+    specs: Sequence[str],
+    architectures: Sequence[str],
+    ptx: bool,
+    cubin: bool,
+    sass: bool,
+    directory: Path | None,
+    overrides: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Compile each SPEC with NVRTC, and show the registers, spills, shared memory and occupancy of its kernels.
 

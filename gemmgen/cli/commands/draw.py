@@ -23,11 +23,19 @@ ALL = "all"
 @click.command("draw")
 @click.argument("spec", shell_complete=complete_spec)
 @click.option(
-    "output", "-o", "--output", metavar="FILE|DIR",
+    "output",
+    "-o",
+    "--output",
+    metavar="FILE|DIR",
     help="Where the pictures go: all into one SVG file, or a file for each into a directory; - is standard output.",
 )
 @click.option(
-    "names", "--picture", metavar="NAME", multiple=True, default=(ALL,), show_default=True,
+    "names",
+    "--picture",
+    metavar="NAME",
+    multiple=True,
+    default=(ALL,),
+    show_default=True,
     help="Which picture to draw: tiles, fragments, shared, ... Repeatable.",
 )
 @click.option("access", "--access", metavar="NAME", help="Of the picture shared, only this access to shared memory, such as load-a.")

@@ -52,21 +52,33 @@ class _Run:
 @click.option("--grid", required=True, metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of the launch.")
 @click.option("--block", required=True, metavar="X,Y,Z", callback=_parse_dimensions, help="Threads of a block.")
 @click.option(
-    "argument_texts", "--arg", metavar="ARG", multiple=True,
+    "argument_texts",
+    "--arg",
+    metavar="ARG",
+    multiple=True,
     help="One for each parameter, in order: f32[1024]=random, f32[4] (unwritten), i32=7, null. Repeatable.",
 )
 @click.option("--shared", "shared_bytes", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Dynamic shared memory of a block.")
 @click.option(
-    "--arch", "architecture", metavar="ARCH", shell_complete=complete_architecture,
+    "--arch",
+    "architecture",
+    metavar="ARCH",
+    shell_complete=complete_architecture,
     help="Architecture to compile CUDA for.  [default: sm_80]",
 )
 @click.option(
-    "--include", "include_directories", multiple=True, type=click.Path(exists=True, file_okay=False),
+    "--include",
+    "include_directories",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
     help="Folder of headers. Repeatable; the file's own and the CUDA toolkit's are searched anyway.",
 )
 @click.option("--define", "definitions", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
 @click.option(
-    "--schedules", type=click.IntRange(min=0), default=0, metavar="N",
+    "--schedules",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
     help="Also run N random interleavings of warps; the results must be equal.",
 )
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
@@ -75,9 +87,21 @@ class _Run:
 @json_option
 @click.pass_context
 def command(
-    context: click.Context, file: Path, entry_name: str | None, grid: Dimensions, block: Dimensions, argument_texts: Sequence[str],
-    shared_bytes: int, architecture: str | None, include_directories: Sequence[str], definitions: Sequence[str],
-    schedules: int, want_counters: bool, printed: Sequence[str], saved: Sequence[str], as_json: bool,
+    context: click.Context,
+    file: Path,
+    entry_name: str | None,
+    grid: Dimensions,
+    block: Dimensions,
+    argument_texts: Sequence[str],
+    shared_bytes: int,
+    architecture: str | None,
+    include_directories: Sequence[str],
+    definitions: Sequence[str],
+    schedules: int,
+    want_counters: bool,
+    printed: Sequence[str],
+    saved: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Run a kernel of FILE (CUDA or PTX) without a GPU, and report every access that is wrong.
 
@@ -251,9 +275,7 @@ def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
     click.echo(f"{name} ({kind}): {', '.join(str(number) for number in numbers[:limit])}{rest}")
 
 
-def _to_json(
-    kernel: KernelFile, entry: Entry, run: _Run, problem: str, shown: Sequence[tuple[int, int]]
-) -> dict[str, Any]:
+def _to_json(kernel: KernelFile, entry: Entry, run: _Run, problem: str, shown: Sequence[tuple[int, int]]) -> dict[str, Any]:
     error = run.error
     location = error.location if error is not None else None
     return {

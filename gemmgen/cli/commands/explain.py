@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("spec", required=False, shell_complete=complete_spec)
 @click.option(
-    "problem_text", "--problem", metavar="KIND:SIZES",
+    "problem_text",
+    "--problem",
+    metavar="KIND:SIZES",
     help="Instead of a SPEC: which instance gemmgen.ops takes for gemm:m,n,k (and nt, f16, unaligned, batch=8 ...), and why.",
 )
 @click.option(
-    "device_name", "--device", default="H200", show_default=True, shell_complete=complete_device,
+    "device_name",
+    "--device",
+    default="H200",
+    show_default=True,
+    shell_complete=complete_device,
     help="The GPU whose roofs to hold it against.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
@@ -35,8 +41,13 @@ if TYPE_CHECKING:
 @set_option
 @json_option
 def command(
-    spec: str | None, problem_text: str | None, device_name: str, size: str | None, architecture: str | None,
-    overrides: Sequence[str], as_json: bool,
+    spec: str | None,
+    problem_text: str | None,
+    device_name: str,
+    size: str | None,
+    architecture: str | None,
+    overrides: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds; or, with --problem, which
     instance a problem gets on a device, and why."""

@@ -45,19 +45,30 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     "else the oldest of each generation that the spec allows, which the later ones run too."
 )
 @click.option(
-    "target", "-o", "--output", type=click.Path(), metavar="FILE|DIR",
+    "target",
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="FILE|DIR",
     help="Write this file; or into this directory, if it is one, ends with a slash, or there are several files.",
 )
 @click.option("--prefix", metavar="NAME", help="What the functions of a header begin with; else the spec's label or kind, and its digest.")
 @click.option(
-    "--line-info", is_flag=True,
+    "--line-info",
+    is_flag=True,
     help="Keep in the binaries which instruction comes from which line, for profilers: some three times as large.",
 )
 @set_option
 @json_option
 def command(
-    names: Sequence[str], kind: str, architectures: Sequence[str], target: str | None, prefix: str | None,
-    line_info: bool, overrides: Sequence[str], as_json: bool,
+    names: Sequence[str],
+    kind: str,
+    architectures: Sequence[str],
+    target: str | None,
+    prefix: str | None,
+    line_info: bool,
+    overrides: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Write instances in a form that needs no gemmgen: to standard output, or into files.
 

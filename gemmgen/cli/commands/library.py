@@ -53,7 +53,11 @@ def command() -> None:
 @command.command("build")
 @_names_argument
 @click.option(
-    "output", "-o", "--output", type=click.Path(path_type=Path), metavar="DIR",
+    "output",
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Write into DIR instead of generated/; if it has no evidence, that of generated/ is taken over.",
 )
 @_list_option
@@ -86,7 +90,12 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
 @_folder_option
 @_list_option
 @click.option(
-    "sample", "--sample", type=click.IntRange(0), default=4, show_default=True, metavar="N",
+    "sample",
+    "--sample",
+    type=click.IntRange(0),
+    default=4,
+    show_default=True,
+    metavar="N",
     help="Compile and verify N instances again; which ones depends on the sources alone.",
 )
 @click.option("everything", "--all", is_flag=True, help="Compile and verify all of them again.")
@@ -171,20 +180,36 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
 @command.command("measure")
 @_names_argument
 @click.option(
-    "output", "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", required=True,
+    "output",
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
     help="Where to write the evidence; put into generated/evidence/, the next build certifies it.",
 )
 @click.option("bench", "--bench/--no-bench", default=True, show_default=True, help="Time the instances beside their peers.")
 @click.option("sanitized", "--sanitize", is_flag=True, help="Let compute-sanitizer look for bad accesses and races as well.")
 @click.option(
-    "rounds", "--rounds", type=click.IntRange(1, 10_000), default=15, show_default=True, help="How often everybody is timed, in turns.",
+    "rounds",
+    "--rounds",
+    type=click.IntRange(1, 10_000),
+    default=15,
+    show_default=True,
+    help="How often everybody is timed, in turns.",
 )
 @_list_option
 @_jobs_option
 @click.pass_context
 def measure_command(
-    context: click.Context, names: Sequence[str], output: Path, bench: bool, sanitized: bool, rounds: int,
-    list_file: Path | None, jobs: int | None,
+    context: click.Context,
+    names: Sequence[str],
+    output: Path,
+    bench: bool,
+    sanitized: bool,
+    rounds: int,
+    list_file: Path | None,
+    jobs: int | None,
 ) -> None:
     """Run the library on this machine's GPU: verify every instance, time it, and write the evidence.
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.command("render")
 @specs_argument
 @click.option(
-    "directory", "-o", "--output", type=click.Path(path_type=Path), metavar="DIR",
+    "directory",
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Write a file NAME.cu for each spec into DIR; - is standard output.",
 )
 @set_option

@@ -37,58 +37,98 @@ def _complete_sweep(context: click.Context, parameter: click.Parameter, incomple
 @click.command("sweep")
 @click.argument("sweep", metavar="SWEEP", required=False, shell_complete=_complete_sweep)
 @click.option(
-    "overrides", "--set", metavar="PATH=VALUE", multiple=True,
+    "overrides",
+    "--set",
+    metavar="PATH=VALUE",
+    multiple=True,
     help="Replace one field of the base, or all values of the axis over it: mainloop.stages=[2,3]. Repeatable.",
 )
 @click.option("where", "--where", metavar="EXPR", help="Only points for which this holds: 'mainloop.stages > 1 and plan.threads == 256'.")
 @click.option("sample", "--sample", type=click.IntRange(1), metavar="N", help="Only N points, drawn at random.")
 @click.option("seed", "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Of --sample and --search.")
 @click.option(
-    "stages", "--stages", type=click.Choice(["check", "compile", "verify", "bench"]),
+    "stages",
+    "--stages",
+    type=click.Choice(["check", "compile", "verify", "bench"]),
     help="The last stage that points go through; else as the sweep says.",
 )
 @click.option(
-    "dry_run", "--dry-run", is_flag=True,
+    "dry_run",
+    "--dry-run",
+    is_flag=True,
     help="Say how many points there are, what rejects how many, and how long it may take.",
 )
 @click.option("results_path", "--results", metavar="FILE", help="Where results are kept, and found again; else NAME.sqlite in this folder.")
 @click.option(
-    "exports", "--export", metavar="FORMAT=FILE", multiple=True,
+    "exports",
+    "--export",
+    metavar="FORMAT=FILE",
+    multiple=True,
     help="Also write the results as csv, jsonl, t4, junit or html. Repeatable. Without SWEEP: what the results file holds.",
 )
 @click.option(
-    "backend", "--backend", type=click.Choice(["auto", "emulator", "gpu"]), default="auto", show_default=True,
+    "backend",
+    "--backend",
+    type=click.Choice(["auto", "emulator", "gpu"]),
+    default="auto",
+    show_default=True,
     help="Where to verify; auto takes the GPUs if there are any.",
 )
 @click.option(
     "jobs", "--jobs", type=click.IntRange(1, 4096), metavar="N", help="Processes beside those of the GPUs; else one for each CPU."
 )
 @click.option(
-    "timeout", "--timeout", type=click.FloatRange(0, 1e6, min_open=True), metavar="S",
+    "timeout",
+    "--timeout",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    metavar="S",
     help="Seconds that a point may take in each stage, instead of the sweep's limits.",
 )
 @click.option("retry", "--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
 @click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786.")
 @click.option(
-    "search", "--search", type=click.Choice(["tpe", "nsga2", "random"]),
+    "search",
+    "--search",
+    type=click.Choice(["tpe", "nsga2", "random"]),
     help="Let Optuna choose the points instead of trying all.",
 )
 @click.option("trials", "--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many a search tries.")
 @click.option(
-    "objectives", "--objective", metavar="METRIC", multiple=True,
+    "objectives",
+    "--objective",
+    metavar="METRIC",
+    multiple=True,
     help="What a search and its winner are after: median_us (if not given), min:registers, max:operations_per_second. Repeatable.",
 )
 @click.option(
-    "winner", "--winner", metavar="FILE",
+    "winner",
+    "--winner",
+    metavar="FILE",
     help="Verify the best point once more, time it against the second best, and write it as a spec.",
 )
 @json_option
 @click.pass_context
 def command(
-    context: click.Context, sweep: str | None, overrides: Sequence[str], where: str | None, sample: int | None, seed: int,
-    stages: str | None, dry_run: bool, results_path: str | None, exports: Sequence[str], backend: str, jobs: int | None,
-    timeout: float | None, retry: bool, scheduler: str | None, search: str | None, trials: int, objectives: Sequence[str],
-    winner: str | None, as_json: bool,
+    context: click.Context,
+    sweep: str | None,
+    overrides: Sequence[str],
+    where: str | None,
+    sample: int | None,
+    seed: int,
+    stages: str | None,
+    dry_run: bool,
+    results_path: str | None,
+    exports: Sequence[str],
+    backend: str,
+    jobs: int | None,
+    timeout: float | None,
+    retry: bool,
+    scheduler: str | None,
+    search: str | None,
+    trials: int,
+    objectives: Sequence[str],
+    winner: str | None,
+    as_json: bool,
 ) -> None:
     """Take all points of SWEEP, a YAML file or one that ships with gemmgen, through check, compile, verify and bench.
 

@@ -19,28 +19,49 @@ if TYPE_CHECKING:
 @click.command("tune")
 @click.option("kinds", "--kind", metavar="KIND", multiple=True, help="Only problems of this kind. Repeatable; else all kinds.")
 @click.option(
-    "problems", "--problems", type=click.Path(path_type=Path), metavar="FILE",
+    "problems",
+    "--problems",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
     help="Time the problems that FILE lists, one a line: gemm:512,512,512,nt",
 )
 @click.option(
-    "grid_name", "--grid", type=click.Choice(["coarse", "fine"]), default="coarse", show_default=True,
+    "grid_name",
+    "--grid",
+    type=click.Choice(["coarse", "fine"]),
+    default="coarse",
+    show_default=True,
     help="Which of the families' own problems to time.",
 )
 @click.option("minutes", "--minutes", type=click.FloatRange(0, 10_000), help="Begin no further problem after so many minutes.")
 @click.option(
-    "most", "--most", type=click.IntRange(1, 1000), default=12, show_default=True,
+    "most",
+    "--most",
+    type=click.IntRange(1, 1000),
+    default=12,
+    show_default=True,
     help="Instances to time on a problem: those that the model likes most, and three others.",
 )
 @click.option("output", "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The table; else that of this device.")
 @click.option(
-    "evaluated", "--evaluate", type=click.Path(path_type=Path), metavar="TABLE",
+    "evaluated",
+    "--evaluate",
+    type=click.Path(path_type=Path),
+    metavar="TABLE",
     help="Time nothing: say how good the choices of the model and of the table are on problems that they have not seen.",
 )
 @json_option
 @click.pass_context
 def command(
-    context: click.Context, kinds: Sequence[str], problems: Path | None, grid_name: str, minutes: float | None, most: int,
-    output: Path | None, evaluated: Path | None, as_json: bool,
+    context: click.Context,
+    kinds: Sequence[str],
+    problems: Path | None,
+    grid_name: str,
+    minutes: float | None,
+    most: int,
+    output: Path | None,
+    evaluated: Path | None,
+    as_json: bool,
 ) -> None:
     """Time the instances that fit, problem by problem, on the GPU, and record the ranking in a table that ops.matmul and its
     kin choose by.
@@ -70,9 +91,7 @@ def command(
         def advance(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total)
 
-        tuner = Tuner(
-            requests, path, None if minutes is None else 60 * minutes, lambda text: click.echo(text, err=True), advance, most
-        )
+        tuner = Tuner(requests, path, None if minutes is None else 60 * minutes, lambda text: click.echo(text, err=True), advance, most)
         try:
             table, outcome = tuner.run()
         except OSError as error:

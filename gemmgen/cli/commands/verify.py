@@ -23,21 +23,35 @@ if TYPE_CHECKING:
 @click.command("verify")
 @specs_argument
 @click.option(
-    "backend_name", "--backend", type=click.Choice(["auto", "emulator", "gpu"]), default="auto", show_default=True,
+    "backend_name",
+    "--backend",
+    type=click.Choice(["auto", "emulator", "gpu"]),
+    default="auto",
+    show_default=True,
     help="Where to run; auto takes the GPU if there is one.",
 )
 @architecture_option("Architecture to compile for; else the GPU's, or the spec's own on the emulator.")
 @set_option
 @click.option(
-    "--schedules", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N",
+    "--schedules",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
     help="On the emulator: run every launch under N interleavings of warps and blocks, which must give the same bits.",
 )
 @click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
 @json_option
 @click.pass_context
 def command(
-    context: click.Context, specs: Sequence[str], backend_name: str, architecture: str | None,
-    overrides: Sequence[str], schedules: int, counters: bool, as_json: bool,
+    context: click.Context,
+    specs: Sequence[str],
+    backend_name: str,
+    architecture: str | None,
+    overrides: Sequence[str],
+    schedules: int,
+    counters: bool,
+    as_json: bool,
 ) -> None:
     """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
 

@@ -100,9 +100,7 @@ class AccessSet:
             self._log = [(g[keep], p[keep]) for g, p in self._log if (keep := (g < part.start) | (g >= part.stop)).any()]
             self._logged = sum(len(g) for g, _ in self._log)
 
-    def unordered(
-        self, granules: np.ndarray, lanes: Lanes, records: Records, order: Order
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def unordered(self, granules: np.ndarray, lanes: Lanes, records: Records, order: Order) -> tuple[np.ndarray, np.ndarray]:
         """Positions in `granules` that meet an access not ordered before `lanes`, and one such access each (packed)."""
         found, others = zip(
             *(_not_ordered(positions, packed, lanes, records, order) for positions, packed in self._entries(granules)),
@@ -134,9 +132,7 @@ class AccessSet:
         return here
 
 
-def _not_ordered(
-    positions: np.ndarray, packed: np.ndarray, lanes: Lanes, records: Records, order: Order
-) -> tuple[np.ndarray, np.ndarray]:
+def _not_ordered(positions: np.ndarray, packed: np.ndarray, lanes: Lanes, records: Records, order: Order) -> tuple[np.ndarray, np.ndarray]:
     there = packed != 0
     if not there.all():
         positions, packed = positions[there], packed[there]
@@ -251,9 +247,7 @@ class Shadow:
             self._set(READ).add(granules, threads | record << 32)
         self._pending.clear()
 
-    def _examine(
-        self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, state: np.ndarray, matters: int
-    ) -> None:
+    def _examine(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, state: np.ndarray, matters: int) -> None:
         """Looks at each granule with a bit that matters."""
         bits = np.ascontiguousarray(state).view(np.uint8)
         who = np.arange(len(index)) if lanes is None else lanes
@@ -294,9 +288,7 @@ class Shadow:
             same[position] = other is not None and other.exchanges
         return found[same], others[same]
 
-    def _not_observed(
-        self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _not_observed(self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
         """Leaves out the strong writes that a strong read, itself ordered before the present access, has seen: a write
         precedes what follows a read that observes it (PTX ISA, "Causality order")."""
         keep = []

@@ -71,9 +71,7 @@ def lop3(inst: Instruction, binder: Binder) -> Operation:
     if not isinstance(table, Integer):
         raise UnknownInstruction("lop3 needs a constant table", instruction=inst)
     target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered(
-        [target], lop3_function(table.value & 255), [binder.source(inst, o, "b32") for o in inst.operands[1:4]]
-    )
+    return binder.gathered([target], lop3_function(table.value & 255), [binder.source(inst, o, "b32") for o in inst.operands[1:4]])
 
 
 def _shift_compute(opcode: str, dtype: type[np.generic]) -> Callable[[Source, Source], Source]:
@@ -103,9 +101,7 @@ def shift(inst: Instruction, binder: Binder) -> Operation:
     if isinstance(amount, Integer) and 0 <= amount.value < bits:
         compute = np.left_shift if inst.opcode == "shl" else np.right_shift
         return binder.elementwise(target, compute, [value, dtype(amount.value)])
-    return binder.gathered(
-        [target], _shift_compute(inst.opcode, dtype), [value, binder.source(inst, amount, "u32")]
-    )
+    return binder.gathered([target], _shift_compute(inst.opcode, dtype), [value, binder.source(inst, amount, "u32")])
 
 
 @instruction("shf")

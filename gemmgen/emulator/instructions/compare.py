@@ -105,6 +105,4 @@ def set_(inst: Instruction, binder: Binder) -> Operation:
         return binder.gathered([target], lambda x, y: np.where(compare(x, y), true, false), [a, b])
     combine = _COMBINATIONS[combination]
     other, negated = _predicate(binder, inst, inst.operands[3])
-    return binder.gathered(
-        [target], lambda x, y, p: np.where(combine(compare(x, y), ~p if negated else p), true, false), [a, b, other]
-    )
+    return binder.gathered([target], lambda x, y, p: np.where(combine(compare(x, y), ~p if negated else p), true, false), [a, b, other])

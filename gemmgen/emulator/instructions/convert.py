@@ -174,9 +174,7 @@ def _as_f64(source_type: str, flush: bool) -> Callable[[Source], Source]:
     return lambda value: np.asarray(value).astype(np.float64)
 
 
-def _float_to_integer(
-    inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]
-) -> Callable[[Source], Source]:
+def _float_to_integer(inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]) -> Callable[[Source], Source]:
     """Out-of-range values clamp; NaN gives zero, or the top bit for a float64 source or a 64-bit result."""
     name = inst.first_of(tuple(_INTEGER_ROUNDINGS))
     if name is None:
@@ -201,9 +199,7 @@ def _float_to_integer(
     return compute
 
 
-def _float_to_float(
-    inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]
-) -> Callable[[Source], Source]:
+def _float_to_float(inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]) -> Callable[[Source], Source]:
     whole = inst.first_of(tuple(_INTEGER_ROUNDINGS))
     mode = inst.first_of((*ieee.ROUNDINGS, "rna")) or "rn"
     saturate, flush = inst.has("sat"), inst.has("ftz")

@@ -95,9 +95,7 @@ def fma_f32(inst: Instruction, binder: Binder) -> Operation:
     """A single fused multiply-add; runs of them are grouped before they get here."""
     target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
-    return binder.gathered(
-        [target], finish_f32(inst, lambda a, b, c: ieee.fma_f32(a, b, c, mode)), _sources(inst, binder)
-    )
+    return binder.gathered([target], finish_f32(inst, lambda a, b, c: ieee.fma_f32(a, b, c, mode)), _sources(inst, binder))
 
 
 @instruction("div", when=is_f32)
@@ -105,9 +103,7 @@ def div_f32(inst: Instruction, binder: Binder) -> Operation:
     """.rn and the directed modes are exact; .full and .approx (2 ulp on the GPU) give the correctly rounded quotient."""
     target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
-    return binder.gathered(
-        [target], finish_f32(inst, lambda a, b: ieee.div_f32(a, b, mode)), _sources(inst, binder)
-    )
+    return binder.gathered([target], finish_f32(inst, lambda a, b: ieee.div_f32(a, b, mode)), _sources(inst, binder))
 
 
 @instruction("rcp", when=is_f32)
@@ -135,12 +131,8 @@ def arithmetic_f64(inst: Instruction, binder: Binder) -> Operation:
     if mode == "rn":
         return binder.elementwise(target, ufunc, _sources(inst, binder))
     if inst.opcode == "sub":
-        return binder.gathered(
-            [target], lambda a, b: ieee.directed_f64("add", a, -np.asarray(b), mode), _sources(inst, binder)
-        )
-    return binder.gathered(
-        [target], lambda a, b: ieee.directed_f64(inst.opcode, a, b, mode), _sources(inst, binder)
-    )
+        return binder.gathered([target], lambda a, b: ieee.directed_f64("add", a, -np.asarray(b), mode), _sources(inst, binder))
+    return binder.gathered([target], lambda a, b: ieee.directed_f64(inst.opcode, a, b, mode), _sources(inst, binder))
 
 
 @instruction("fma", "mad", when=is_f64)

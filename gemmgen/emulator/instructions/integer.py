@@ -46,9 +46,7 @@ def add_sub(inst: Instruction, binder: Binder) -> Operation:
             _sources(inst, binder, type_name, type_name),
         )
     unsigned = "u" + type_name[1:]
-    return binder.elementwise(
-        binder.target(inst, inst.operands[0], unsigned), compute, _sources(inst, binder, unsigned, unsigned)
-    )
+    return binder.elementwise(binder.target(inst, inst.operands[0], unsigned), compute, _sources(inst, binder, unsigned, unsigned))
 
 
 def _wide_type(type_name: str) -> str:

@@ -110,9 +110,7 @@ def load(inst: Instruction, binder: Binder) -> Operation:
         assert isinstance(element, Register)
         targets.append(binder.registers.row(element, widened(type_name, binder.registers.width(element))))
     if len(elements) == 1:
-        return through_space(
-            inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[type_name])
-        )
+        return through_space(inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[type_name]))
     block = _adjacent_rows(binder, elements)
     return through_space(
         inst, binder, inst.operands[1],
@@ -146,9 +144,7 @@ def _adjacent_rows(binder: Binder, elements: Sequence[Operand]) -> np.ndarray | 
     return binder.registers.arrays[name][first : first + len(elements)]
 
 
-def _load_vector(
-    space: Space, access: Access, targets: list[np.ndarray | None], dtype: np.dtype, block: np.ndarray | None
-) -> Transfer:
+def _load_vector(space: Space, access: Access, targets: list[np.ndarray | None], dtype: np.dtype, block: np.ndarray | None) -> Transfer:
     units = space.units
     unit = min(access.width, UNIT_BYTES)
     pieces = access.width // unit

@@ -129,9 +129,7 @@ class _Multiply:
         return pairs.view(np.uint32)[:, :, 0]
 
 
-def _check(
-    inst: Instruction, shape: str, a_type: str, b_type: str, result_type: str, sum_type: str
-) -> tuple[int, int, int]:
+def _check(inst: Instruction, shape: str, a_type: str, b_type: str, result_type: str, sum_type: str) -> tuple[int, int, int]:
     """The shape of an mma that is implemented; raises UnknownInstruction for others."""
     aligned(inst)
     integers = a_type in ("s8", "u8")

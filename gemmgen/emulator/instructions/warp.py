@@ -70,9 +70,7 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
     if not inst.has("sync"):
         raise UnknownInstruction("shfl without .sync is no longer valid", instruction=inst)
     destination = inst.operands[0]
-    value_operand, valid_operand = (
-        (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
-    )
+    value_operand, valid_operand = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
     target = binder.target(inst, value_operand, "b32")
     valid = binder.target(inst, valid_operand, "pred")
     a, b, c = (binder.source(inst, operand, "u32") for operand in inst.operands[1:4])

@@ -338,6 +338,7 @@ class _Parser:
             self.scopes.current,
         )  # fmt: skip
 
+
 def _file_table(tokens: Tokens) -> dict[int, str]:
     """The `.file` directives; they often stand after the code that refers to them."""
     words = tokens.words

@@ -42,9 +42,7 @@ class Conv2dFamily(Family):
 
         return conv2d_cases(plan)
 
-    def fill(
-        self, plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> npt.NDArray[Any]:
+    def fill(self, plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
         from gemmgen.families.conv2d.cases import fill
 
         return fill(plan, case, name, shape, rng)

@@ -61,9 +61,7 @@ def _tiles(plan: Conv2dPlan) -> TileHierarchy:
     a, b = names if plan.channels_are_rows else names[::-1]
     extents = (plan.filter_tile.rows, plan.pixel_tile.rows)
     warp_extents = (plan.warp_channels, plan.warp_pixels)
-    (rows, columns), (warp_rows, warp_columns) = (
-        (extents, warp_extents) if plan.channels_are_rows else (extents[::-1], warp_extents[::-1])
-    )
+    (rows, columns), (warp_rows, warp_columns) = (extents, warp_extents) if plan.channels_are_rows else (extents[::-1], warp_extents[::-1])
     step = CHANNELS * plan.planes
     notes = [
         f"a step: {plan.planes} filter tap{'s' if plan.planes > 1 else ''} of {CHANNELS} input channels, {step} of k",
@@ -190,6 +188,7 @@ def _exchange_maps(plan: Conv2dPlan) -> list[BankMap]:
         ("store-exchange", "Results into the exchange", accesses[0], exchange_write_bytes(plan.channels_are_rows), costs[0]),
         ("load-exchange", "Results out of the exchange", accesses[1], VECTOR_BYTES, costs[1]),
     ):
+
         def permuted(pixel: int, channel: int) -> int:
             return exchange_offset(pixel, channel, plan.channels_are_rows, plan.lane)
 

@@ -328,9 +328,7 @@ def _fragments(warp_pixels: int, warp_channels: int) -> int:
     return (warp_pixels + warp_channels) // 8 * 2
 
 
-def _regions(
-    spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, threads: int, exchange: bool
-) -> tuple[SharedRegion, ...]:
+def _regions(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, threads: int, exchange: bool) -> tuple[SharedRegion, ...]:
     stage = pixels.bytes + filters.bytes
     meaning = "tiles of x and of the filter, [stage][plane][row][32], the halves of a row permuted"
     regions = [SharedRegion("stages", "signed char", (spec.stages, stage), 0, spec.stages * stage, meaning)]

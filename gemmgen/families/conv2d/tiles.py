@@ -176,9 +176,7 @@ def exchange_places(channels_are_rows: bool, lane: LaneOutput) -> tuple[list[lis
                 writes.append([(column, block * BLOCK + row) for row, column in held])
             else:
                 writes.append([(row, block * BLOCK + column) for row, column in held])
-    reads = [
-        [(member // 4, member % 4 * lane.lane_stride + quad * lane.quads_apart) for member in range(WARP)] for quad in (0, 1)
-    ]
+    reads = [[(member // 4, member % 4 * lane.lane_stride + quad * lane.quads_apart) for member in range(WARP)] for quad in (0, 1)]
     return writes, reads
 
 

@@ -53,14 +53,10 @@ class GemmFamily(Family):
 
         return gemm_cases(plan)
 
-    def fill(
-        self, plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> npt.NDArray[Any]:
+    def fill(self, plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
         import numpy as np
 
-        unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (
-            name == "C" and case.scalars.get("beta", 0.0) == 0
-        )
+        unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
         if unread:
             return np.full(shape, np.nan)
         if case.data == "reals":
@@ -73,9 +69,7 @@ class GemmFamily(Family):
             values = np.where(rng.random(shape) < 0.02, special, values)
         return values
 
-    def reference(
-        self, plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
-    ) -> dict[str, Expected]:
+    def reference(self, plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
         import numpy as np
 
         k = case.dimensions["k"]
@@ -128,9 +122,7 @@ class GemmFamily(Family):
 
         return gemm_pictures(plan)
 
-    def peer(
-        self, plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]
-    ) -> tuple[str, Any] | None:
+    def peer(self, plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
         """cuBLAS through torch: the product and beta * C; the epilogue follows as separate operations."""
         from gemmgen.families.gemm.peer import cublas
 
@@ -163,4 +155,3 @@ class GemmFamily(Family):
 
 
 family = GemmFamily()
-

@@ -13,7 +13,6 @@ Maxwell's register file: rows as in ``SWIRL_MAJOR``, of which the second and thi
 ``SWIRL_MINOR`` from the middle. Source: the maxas SGEMM documentation."""
 
 
-
 @dataclass(frozen=True)
 class FmaOrder:
     """The order in which the outer product of two fragments is listed."""

@@ -314,9 +314,7 @@ def shared_loader(a: Operand, b: Operand) -> Operand | None:
     if layout(a) != layout(b):
         return None
     guards_rows, guards_columns = a.guards_rows or b.guards_rows, a.guards_columns or b.guards_columns
-    return replace(
-        a, name="AB", leading_dimension="ld_ab", guards_rows=guards_rows, guards_columns=guards_columns, shares_loader=True
-    )
+    return replace(a, name="AB", leading_dimension="ld_ab", guards_rows=guards_rows, guards_columns=guards_columns, shares_loader=True)
 
 
 def _fewest_wavefronts(candidates: Iterable[Operand]) -> Operand:

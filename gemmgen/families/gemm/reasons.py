@@ -150,9 +150,7 @@ def launch_reasons(spec: GemmSpec) -> list[Reason]:
     return [Reason("early_launch", "early_launch", f"true on {spec.architecture}", need, hint)]
 
 
-def resource_reasons(
-    loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture
-) -> list[Reason]:
+def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture) -> list[Reason]:
     """More shared memory, registers or threads than the architecture has for the blocks that are to fit on an SM."""
     reasons = []
     shared = max(region.offset + region.bytes for region in regions)

@@ -90,9 +90,7 @@ class GemmRequest(Request):
 def transposed(layout: Layout) -> Layout:
     """The same memory with its last two axes exchanged."""
     shape, strides = layout.shape, layout.strides
-    return Layout(
-        (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]), layout.type, layout.alignment
-    )
+    return Layout((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]), layout.type, layout.alignment)
 
 
 def is_stored(layout: Layout, row_major: bool) -> bool:

@@ -212,9 +212,7 @@ class GemmSpec(KernelSpec):
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
     cache: CacheHints = CacheHints()
-    decomposition: Annotated[
-        DataParallel | SplitKSerial | SplitKParallel | StreamK, Field(discriminator="scheme")
-    ] = DataParallel()
+    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel | StreamK, Field(discriminator="scheme")] = DataParallel()
     """How the work is divided among blocks where m and n alone give too few of them."""
     mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
     store: Literal["direct", "through_shared"] = "direct"

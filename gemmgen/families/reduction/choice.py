@@ -168,9 +168,7 @@ def _row_blocks(spec: ReductionSpec, strategy: RowBlocks, widest: int) -> BlockC
     share = ceil_div(BLOCKS_FOR_ROWS, outer)
     blocks = strategy.blocks_per_row or power_of_two(max(1, min(share, vectors // (8 * threads * unroll), 512)) + 1) // 2
     finish = strategy.finish or ("last_block" if blocks > 1 else None)
-    return BlockChoice(
-        "row_blocks", threads, vector, unroll, strategy.early_launch, vector * unroll, finish, blocks_per_row=blocks
-    )
+    return BlockChoice("row_blocks", threads, vector, unroll, strategy.early_launch, vector * unroll, finish, blocks_per_row=blocks)
 
 
 def _lanes(spec: ReductionSpec, strategy: RowLanes, widest: int) -> LaneChoice:

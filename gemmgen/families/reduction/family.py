@@ -56,16 +56,12 @@ class ReductionFamily(Family):
 
         return reduction_cases(plan)
 
-    def fill(
-        self, plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> npt.NDArray[Any]:
+    def fill(self, plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
         from gemmgen.families.reduction.cases import fill_array
 
         return fill_array(plan, case, name, shape, rng)
 
-    def reference(
-        self, plan: ReductionPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
-    ) -> dict[str, Expected]:
+    def reference(self, plan: ReductionPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
         from gemmgen.families.reduction.reference import reduction_reference
 
         return reduction_reference(plan, case, arrays)
@@ -93,9 +89,7 @@ class ReductionFamily(Family):
 
         return reduction_pictures(plan)
 
-    def peer(
-        self, plan: ReductionPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]
-    ) -> tuple[str, Any] | None:
+    def peer(self, plan: ReductionPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
         """The same reduction in torch, where torch has it as one operation."""
         from gemmgen.families.reduction.peer import torch_reduction
 

@@ -59,9 +59,7 @@ def _tiles(plan: ReductionPlan) -> TileHierarchy:
         for lane, (rows_of, columns_of) in enumerate(places)
     ]
     gaps = max(down) >= len(down) or max(along) >= len(along)
-    warp_tile = Division(
-        "warp", len(down), len(along), "rows", "columns", "lane", tuple(lanes), ("gaps in it closed up",) if gaps else ()
-    )
+    warp_tile = Division("warp", len(down), len(along), "rows", "columns", "lane", tuple(lanes), ("gaps in it closed up",) if gaps else ())
     own_rows, own_columns = places[0]
     elements = Division("thread", len(own_rows), len(own_columns), "rows", "columns", "element", (), (_thread_note(plan),))
     return TileHierarchy("Who reads what", _overview(plan), (block, warp_tile, elements))

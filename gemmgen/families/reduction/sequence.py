@@ -151,9 +151,7 @@ def launch_sequence(
     )
 
 
-def _arguments(
-    spec: ReductionSpec, arithmetic: Arithmetic, dimensions: tuple[Dimension, ...], workspace: Workspace
-) -> list[Argument]:
+def _arguments(spec: ReductionSpec, arithmetic: Arithmetic, dimensions: tuple[Dimension, ...], workspace: Workspace) -> list[Argument]:
     """Everything that a kernel of the sequence may be passed, in the order of its parameters."""
     known: list[Argument] = [ScalarArgument(d.name, "s32", d.meaning) for d in dimensions]
     known += [_source(spec, arithmetic), *_results(spec, arithmetic)]
