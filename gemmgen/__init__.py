@@ -10,13 +10,13 @@ __all__ = ["Kernel", "compile", "load_spec", "plan", "render", "verify"]
 
 if TYPE_CHECKING:
     from gemmgen.api import compile, load_spec, plan, render, verify
-    from gemmgen.kernel import Kernel
+    from gemmgen.runtime.kernel import Kernel
 
 
 def __getattr__(name: str) -> Any:
     """Imports the public functions when they are first used, so that importing the package costs nothing."""
     if name == "Kernel":
-        from gemmgen.kernel import Kernel
+        from gemmgen.runtime.kernel import Kernel
 
         return Kernel
     if name in __all__:

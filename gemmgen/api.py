@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gemmgen.families import family_of
-from gemmgen.families.base import Case, KernelPlan, KernelSpec
-from gemmgen.rendering import Source
-from gemmgen.rendering import render as _render
-from gemmgen.specs import load_spec
-from gemmgen.target import Architecture
-from gemmgen.target import architecture as find_architecture
+from gemmgen.codegen.rendering import Source
+from gemmgen.codegen.rendering import render as _render
+from gemmgen.hardware.target import Architecture
+from gemmgen.hardware.target import architecture as find_architecture
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import Case, KernelPlan, KernelSpec
+from gemmgen.kernels.spec_files import load_spec
 
 if TYPE_CHECKING:
-    from gemmgen.backend import Backend
-    from gemmgen.compiler import Binary
-    from gemmgen.kernel import Kernel
-    from gemmgen.verification import CaseResult, VerificationReport
+    from gemmgen.runtime.backend import Backend
+    from gemmgen.runtime.kernel import Kernel
+    from gemmgen.toolchain.nvrtc import Binary
+    from gemmgen.verify.verification import CaseResult, VerificationReport
 
 __all__ = ["compile", "compile_plan", "find_backend", "load_spec", "plan", "render", "verify"]
 
@@ -52,7 +52,7 @@ def compile(spec: SpecSource, architecture: str | Architecture | None = None) ->
 
     Raises ``CompileError`` with the compiler's own words if it rejects the source.
     """
-    from gemmgen.kernel import Kernel
+    from gemmgen.runtime.kernel import Kernel
 
     planned = plan(spec, architecture)
     return Kernel(planned.sequence, compile_plan(planned))
@@ -64,8 +64,8 @@ COMPILE_OPTIONS = ("--fmad=false",)
 
 def compile_plan(planned: KernelPlan) -> Binary:
     """The binary of a plan, for the plan's architecture, through the user's compile cache."""
-    from gemmgen.cache import Cache
-    from gemmgen.compiler import compile_source
+    from gemmgen.core.cache import Cache
+    from gemmgen.toolchain.nvrtc import compile_source
 
     source = _render(planned)
     return compile_source(
@@ -91,7 +91,7 @@ def verify(
     ``progress`` is called after each case; ``counters`` adds what one case costs to the report. Raises
     ``EnvironmentMissing`` if a GPU is asked for and there is none.
     """
-    from gemmgen.verification import verify_binary
+    from gemmgen.verify.verification import verify_binary
 
     chosen = find_backend(backend)
     planned = plan(spec, architecture or chosen.architecture)
@@ -103,10 +103,10 @@ def find_backend(name: BackendName = "auto", schedules: int = 1) -> Backend:
 
     ``schedules``: the emulator runs every launch under so many interleavings of warps and blocks, which must agree.
     """
-    from gemmgen.emulation import EmulatorBackend
+    from gemmgen.runtime.emulation import EmulatorBackend
 
     if name != "emulator":
-        from gemmgen.gpu import GpuBackend, gpu_available
+        from gemmgen.runtime.cuda import GpuBackend, gpu_available
 
         if name == "gpu" or gpu_available():
             return GpuBackend()

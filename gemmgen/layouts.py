@@ -1,151 +1,27 @@
-"""Tensor layouts around NCHW32, and the order in which convolution kernels read their filters.
+"""Tensor layouts around NCHW32, and the order in which convolution kernels read their filters."""
 
-Every function takes and returns NumPy, CuPy or torch arrays, on whatever device they are, and returns a new array that is
-contiguous. No library is imported but the one that the array belongs to.
-"""
+from gemmgen.kernels.conv2d.layouts import (
+    ChannelsPadded,
+    FilterOrder,
+    channel_order,
+    nchw4_to_nchw,
+    nchw32_to_nchw,
+    nchw32_to_nhwc,
+    nchw_to_nchw32,
+    nhwc_to_nchw32,
+    reorder_filter,
+    restore_filter,
+)
 
-from __future__ import annotations
-
-import sys
-import warnings
-from collections.abc import Sequence
-from typing import Any, Literal
-
-CHANNELS = 32
-"""Channels that lie side by side in NCHW32."""
-
-FilterOrder = Literal["plain", "octets", "quads", "pairs"]
-"""How the output channels of a reordered filter follow one another within 32: as they are; or so that the lane that holds
-results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. A convolution's
-plan says which it reads."""
-
-
-class ChannelsPadded(UserWarning):
-    """A channel count that is no multiple of 32 was filled up with zeros."""
-
-
-def nchw_to_nchw32(x: Any) -> Any:
-    """(n, c, h, w) to (n, ceil(c / 32), h, w, 32).
-
-    Channels that are missing to a multiple of 32 are zeros, which a ``ChannelsPadded`` warning says.
-    """
-    n, c, h, w = _shape(x, "n c h w")
-    blocks = _padded(x, axis=1, what="channels").reshape(n, -(-c // CHANNELS), CHANNELS, h, w)
-    return _contiguous(_permuted(blocks, (0, 1, 3, 4, 2)))
-
-
-def nchw32_to_nchw(x: Any, c: int | None = None) -> Any:
-    """(n, c / 32, h, w, 32) to (n, c, h, w); ``c`` leaves out padded channels."""
-    n, blocks, h, w, _ = _shape(x, "n blocks h w 32")
-    channels = _channels(c, blocks)
-    return _contiguous(_permuted(x, (0, 1, 4, 2, 3)).reshape(n, blocks * CHANNELS, h, w)[:, :channels])
-
-
-def nhwc_to_nchw32(x: Any) -> Any:
-    """(n, h, w, c) to (n, ceil(c / 32), h, w, 32); pads and warns like ``nchw_to_nchw32``."""
-    n, h, w, c = _shape(x, "n h w c")
-    blocks = _padded(x, axis=3, what="channels").reshape(n, h, w, -(-c // CHANNELS), CHANNELS)
-    return _contiguous(_permuted(blocks, (0, 3, 1, 2, 4)))
-
-
-def nchw32_to_nhwc(x: Any, c: int | None = None) -> Any:
-    """(n, c / 32, h, w, 32) to (n, h, w, c); ``c`` leaves out padded channels."""
-    n, blocks, h, w, _ = _shape(x, "n blocks h w 32")
-    channels = _channels(c, blocks)
-    return _contiguous(_permuted(x, (0, 2, 3, 1, 4)).reshape(n, h, w, blocks * CHANNELS)[..., :channels])
-
-
-def nchw4_to_nchw(x: Any) -> Any:
-    """(n, c / 4, h, w, 4) to (n, c, h, w)."""
-    n, quads, h, w, _ = _shape(x, "n quads h w 4")
-    return _contiguous(_permuted(x, (0, 1, 4, 2, 3)).reshape(n, quads * 4, h, w))
-
-
-def reorder_filter(filter: Any, order: FilterOrder) -> Any:
-    """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to what kernels read: (c / 32, r, s, k, 32).
-
-    ``c`` counts the channels of one group. Channels on either side that are missing to a multiple of 32 are zeros, which a
-    ``ChannelsPadded`` warning says.
-    """
-    if len(filter.shape) == 4:
-        filter = nchw_to_nchw32(filter)
-    _shape(filter, "k blocks r s 32")
-    padded = _padded(filter, axis=0, what="output channels")
-    k, blocks, r, s, _ = padded.shape
-    ordered = padded.reshape(k // CHANNELS, CHANNELS, blocks, r, s, CHANNELS)[:, list(channel_order(order))]
-    return _contiguous(_permuted(ordered, (2, 3, 4, 0, 1, 5)).reshape(blocks, r, s, k, CHANNELS))
-
-
-def restore_filter(filter: Any, order: FilterOrder) -> Any:
-    """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32)."""
-    blocks, r, s, k, _ = _shape(filter, "blocks r s k 32")
-    forward = channel_order(order)
-    inverse = [forward.index(channel) for channel in range(CHANNELS)]
-    grouped = filter.reshape(blocks, r, s, k // CHANNELS, CHANNELS, CHANNELS)[:, :, :, :, inverse]
-    return _contiguous(_permuted(grouped, (3, 4, 0, 1, 2, 5)).reshape(k, blocks, r, s, CHANNELS))
-
-
-def channel_order(order: FilterOrder) -> tuple[int, ...]:
-    """Which of 32 output channels lies at each position of a reordered filter.
-
-    Lane l of a warp holds rows l / 4 and columns l % 4 * 2 + {0, 1} of each 8 x 8 block of results. ``octets``: channels are
-    columns, and the four blocks' columns of a lane are 8 consecutive channels; ``pairs``: 4 consecutive ones, and 4 that are
-    16 further. ``quads``: channels are rows, and the four blocks' rows of a lane are 4 consecutive channels.
-    """
-    if order == "plain":
-        return tuple(range(CHANNELS))
-    if order == "octets":
-        return tuple(position % 8 // 2 * 8 + position // 8 * 2 + position % 2 for position in range(CHANNELS))
-    if order == "pairs":
-        return tuple(p // 16 * 16 + p % 8 // 2 * 4 + p // 8 % 2 * 2 + p % 2 for p in range(CHANNELS))
-    return tuple(position % 8 * 4 + position // 8 for position in range(CHANNELS))
-
-
-def _shape(array: Any, names: str) -> Sequence[int]:
-    """The shape, of which an extent named by a number must be that number. ``ValueError`` if it does not fit."""
-    wanted = names.split()
-    shape = tuple(int(extent) for extent in array.shape)
-    if len(shape) != len(wanted) or any(name.isdigit() and extent != int(name) for name, extent in zip(wanted, shape, strict=False)):
-        raise ValueError(f"expected an array of shape ({', '.join(wanted)}), got {shape}")
-    return shape
-
-
-def _channels(c: int | None, blocks: int) -> int:
-    if c is not None and not 0 <= c <= blocks * CHANNELS:
-        raise ValueError(f"c is {c}, but {blocks} blocks hold {blocks * CHANNELS} channels")
-    return blocks * CHANNELS if c is None else c
-
-
-def _padded(array: Any, axis: int, what: str) -> Any:
-    extent = int(array.shape[axis])
-    missing = -extent % CHANNELS
-    if not missing:
-        return array
-    warnings.warn(f"{extent} {what} were filled up with {missing} of zeros to {extent + missing}", ChannelsPadded, stacklevel=3)
-    shape = list(array.shape)
-    shape[axis] = extent + missing
-    if _is_torch(array):
-        result = array.new_zeros(shape)
-    elif type(array).__module__.split(".")[0] == "cupy":
-        result = sys.modules["cupy"].zeros(shape, array.dtype)
-    else:
-        import numpy as np
-
-        result = np.zeros(shape, array.dtype)
-    result[(slice(None),) * axis + (slice(0, extent),)] = array
-    return result
-
-
-def _permuted(array: Any, axes: tuple[int, ...]) -> Any:
-    return array.permute(axes) if _is_torch(array) else array.transpose(axes)
-
-
-def _contiguous(array: Any) -> Any:
-    """A new contiguous array with the same elements."""
-    if _is_torch(array):
-        return array.clone(memory_format=sys.modules["torch"].contiguous_format)
-    return array.copy(order="C")
-
-
-def _is_torch(array: Any) -> bool:
-    return type(array).__module__.split(".")[0] == "torch"
+__all__ = [
+    "ChannelsPadded",
+    "FilterOrder",
+    "channel_order",
+    "nchw4_to_nchw",
+    "nchw32_to_nchw",
+    "nchw32_to_nhwc",
+    "nchw_to_nchw32",
+    "nhwc_to_nchw32",
+    "reorder_filter",
+    "restore_filter",
+]

@@ -26,16 +26,16 @@ from conv2d_cudnn import Cudnn
 from conv2d_report import markdown, summary_lines
 
 from gemmgen import api
-from gemmgen.errors import GemmgenError
-from gemmgen.families import family_of
-from gemmgen.families.base import Case
-from gemmgen.families.conv2d.cases import RESNET50, layer_problem
-from gemmgen.families.conv2d.plan import Conv2dPlan
-from gemmgen.files import write_atomically
-from gemmgen.gpu import GpuBackend
-from gemmgen.gpu.clocks import ClockReader
-from gemmgen.gpu.driver import current_device, gpu
-from gemmgen.verification import verify_case
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.files import write_atomically
+from gemmgen.kernels import family_of
+from gemmgen.kernels.conv2d.cases import RESNET50, layer_problem
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.family import Case
+from gemmgen.perf.clocks import ClockReader
+from gemmgen.runtime.cuda import GpuBackend
+from gemmgen.runtime.cuda.driver import current_device, gpu
+from gemmgen.verify.verification import verify_case
 
 SPECS = Path(__file__).resolve().parent.parent / "specs" / "conv2d"
 VERIFYING_PROCESSES = 6

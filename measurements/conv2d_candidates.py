@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmgen import api
-from gemmgen.compiler import Binary, CompileJob, compile_many
-from gemmgen.errors import PlanError
-from gemmgen.families.conv2d.plan import Conv2dPlan
-from gemmgen.rendering import render
+from gemmgen.codegen.rendering import render
+from gemmgen.core.errors import PlanError
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.toolchain.nvrtc import Binary, CompileJob, compile_many
 
 Layer = tuple[int, int, int, int, int]
 """c, h = w, k, r = s, stride; the padding is r // 2."""

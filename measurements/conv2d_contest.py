@@ -14,15 +14,15 @@ from conv2d_candidates import Candidate, Layer
 from conv2d_cudnn import DEFAULT_REORDER, NO_REORDER, Cudnn, CudnnError
 
 from gemmgen import layouts
-from gemmgen.compiler import Binary
-from gemmgen.families import family_of
-from gemmgen.families.base import Cost
-from gemmgen.families.conv2d.cases import layer_problem
-from gemmgen.families.conv2d.plan import Conv2dPlan
-from gemmgen.gpu.clocks import ClockReader
-from gemmgen.gpu.driver import LoadedBinary, call
-from gemmgen.gpu.launching import PreparedCall
-from gemmgen.gpu.timing import Replay, capture, replay_seconds
+from gemmgen.kernels import family_of
+from gemmgen.kernels.conv2d.cases import layer_problem
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.family import Cost
+from gemmgen.perf.clocks import ClockReader
+from gemmgen.perf.timing import Replay, capture, replay_seconds
+from gemmgen.runtime.cuda.driver import LoadedBinary, call
+from gemmgen.runtime.cuda.launching import PreparedCall
+from gemmgen.toolchain.nvrtc import Binary
 
 MMA_OPS = 1287e12
 """mma.sync m16n8k32 on an H200, measured."""

@@ -28,13 +28,13 @@ from typing import Any
 
 from gemmgen.api import compile_plan, plan
 from gemmgen.cli.selection import SpecFile, find_specs
-from gemmgen.compiler import nvrtc_version
-from gemmgen.counting import count_case
+from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.counters import Tally
-from gemmgen.errors import GemmgenError
-from gemmgen.gpu import gpu_available
-from gemmgen.gpu.driver import gpu
-from gemmgen.target import architecture as find_architecture
+from gemmgen.hardware.target import architecture as find_architecture
+from gemmgen.perf.counting import count_case
+from gemmgen.runtime.cuda import gpu_available
+from gemmgen.runtime.cuda.driver import gpu
+from gemmgen.toolchain.nvrtc import nvrtc_version
 from measurements.counters_report import markdown
 
 HERE = Path(__file__).resolve().parent

@@ -25,11 +25,11 @@ from reduction_cub import Cub
 from reduction_report import summary_lines, write
 
 from gemmgen import api
-from gemmgen.files import write_atomically
-from gemmgen.gpu import GpuBackend
-from gemmgen.gpu.clocks import ClockReader
-from gemmgen.gpu.driver import current_device, gpu
-from gemmgen.verification import verify_binary
+from gemmgen.core.files import write_atomically
+from gemmgen.perf.clocks import ClockReader
+from gemmgen.runtime.cuda import GpuBackend
+from gemmgen.runtime.cuda.driver import current_device, gpu
+from gemmgen.verify.verification import verify_binary
 
 VERIFYING_PROCESSES = 6
 RESIDENT = tuple(exponent for exponent in EXPONENTS if exponent <= 22)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen import api
-from gemmgen.compiler import Binary
-from gemmgen.errors import GemmgenError
-from gemmgen.families.reduction.plan import ReductionPlan
-from gemmgen.families.reduction.spec import SERIES
+from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels.reduction.plan import ReductionPlan
+from gemmgen.kernels.reduction.spec import SERIES
+from gemmgen.toolchain.nvrtc import Binary
 
 Spec = Mapping[str, Any]
 SPECS = Path(__file__).resolve().parent.parent / "specs" / "reduction"

@@ -13,11 +13,11 @@ import torch
 from reduction_candidates import Axis, Instance
 from reduction_cub import Cub
 
-from gemmgen.families.reduction.reference import path_length
-from gemmgen.gpu.clocks import ClockReader
-from gemmgen.gpu.driver import LoadedBinary, bindings, call
-from gemmgen.gpu.launching import PreparedCall
-from gemmgen.gpu.timing import Replay, capture, instantiate, replay_seconds
+from gemmgen.kernels.reduction.reference import path_length
+from gemmgen.perf.clocks import ClockReader
+from gemmgen.perf.timing import Replay, capture, instantiate, replay_seconds
+from gemmgen.runtime.cuda.driver import LoadedBinary, bindings, call
+from gemmgen.runtime.cuda.launching import PreparedCall
 
 GRAPH_SECONDS = 1.5e-3
 MOST_LAUNCHES = 1024

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmgen.files import write_atomically
+from gemmgen.core.files import write_atomically
 
 Row = Mapping[str, Any]
 PEERS = ("CUB", "torch")

@@ -14,10 +14,10 @@ from typing import Any
 
 from gemmgen.api import compile_plan, plan
 from gemmgen.cli.selection import find_specs
-from gemmgen.errors import GemmgenError
-from gemmgen.families import family_of
-from gemmgen.gpu.driver import LoadedBinary, gpu
+from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels import family_of
 from gemmgen.library.single_run import launch_case
+from gemmgen.runtime.cuda.driver import LoadedBinary, gpu
 
 
 def run(spec: Path) -> list[str]:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.api import compile_plan, plan
-from gemmgen.benchmark import Candidate, benchmark
-from gemmgen.errors import PlanError
-from gemmgen.families import family_of
-from gemmgen.families.base import KernelPlan
-from gemmgen.gpu.driver import gpu
+from gemmgen.core.errors import PlanError
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.perf.benchmark import Candidate, benchmark
+from gemmgen.runtime.cuda.driver import gpu
 
 HERE = Path(__file__).resolve().parent
 SPECS = HERE.parent / "specs" / "gemm" / "h200"

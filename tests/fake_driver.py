@@ -11,8 +11,8 @@ import types
 import pytest
 from cuda.bindings import driver as real
 
-from gemmgen.gpu import driver as checked
-from gemmgen.gpu import quick, workspaces
+from gemmgen.runtime.cuda import driver as checked
+from gemmgen.runtime.cuda import quick, workspaces
 
 OK = real.CUresult.CUDA_SUCCESS
 LAUNCH_SECONDS = 1e-5
@@ -305,8 +305,8 @@ def fake_driver(monkeypatch):
 
 
 def _modules_with_bindings():
-    from gemmgen import contest
-    from gemmgen.gpu import launching, timing, worker
+    from gemmgen.perf import contest
+    from gemmgen.runtime.cuda import launching, timing, worker
 
     return checked, launching, timing, worker, contest, quick
 

@@ -4,10 +4,10 @@ from functools import cache
 
 import pytest
 
-from gemmgen.compiler import Binary, compile_source
-from gemmgen.formula import Formula
-from gemmgen.gpu import gpu, gpu_available, why_no_gpu
-from gemmgen.launch import ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.runtime.cuda import gpu, gpu_available, why_no_gpu
+from gemmgen.toolchain.nvrtc import Binary, compile_source
 
 EMULATED_ARCHITECTURE = "sm_80"
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gemmgen.cli.output import Column, count, counted, duration, operation_unit, rate
-from gemmgen.families.base import Section
+from gemmgen.kernels.family import Section
 
 if TYPE_CHECKING:
-    from gemmgen.analysis.machine_code import KernelCode, MainLoop
-    from gemmgen.analysis.report import Analysis
-    from gemmgen.analysis.residency import MoreBlocks, Residency
+    from gemmgen.perf.analysis.machine_code import KernelCode, MainLoop
+    from gemmgen.perf.analysis.report import Analysis
+    from gemmgen.perf.analysis.residency import MoreBlocks, Residency
 
 Lines = list[tuple[str, str]]
 
@@ -155,7 +155,7 @@ def _filling(analysis: Analysis) -> Lines:
 
 
 def _problem(analysis: Analysis) -> str:
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     names = family_of(analysis.plan.spec).instance_sizes(analysis.plan)
     return " ".join(f"{name}={analysis.problem[name]}" for name in names)

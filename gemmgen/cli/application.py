@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 
 EXIT_USAGE = 2
 EXIT_BUG = 70

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.output import Column, counted, duration, operation_unit, print_json, print_table, rate
-from gemmgen.errors import SpecError
+from gemmgen.core.errors import SpecError
 
 if TYPE_CHECKING:
     from gemmgen.dispatch.selection import Choice, Option
-    from gemmgen.target import Device
+    from gemmgen.hardware.target import Device
 
 RUNNERS_UP = 5
 _SOURCES = {
@@ -39,9 +39,9 @@ def explain_choice(text: str, device: Device, as_json: bool) -> None:
 
 def choice_json(choice: Choice) -> dict[str, Any]:
     """The choice as plain data."""
-    from gemmgen.analysis.roofline import roofline
     from gemmgen.dispatch.model import binding_limit
-    from gemmgen.families import family
+    from gemmgen.kernels import family
+    from gemmgen.perf.analysis.roofline import roofline
 
     option, found = choice.chosen, family(choice.request.kind)
     roofs = roofline(found.cost(option.plan, option.dimensions), choice.device)
@@ -77,9 +77,9 @@ def _runners_up(choice: Choice) -> list[Option]:
 
 
 def _print(choice: Choice) -> None:
-    from gemmgen.analysis.roofline import roofline
     from gemmgen.dispatch.model import binding_limit, resident_blocks
-    from gemmgen.families import family
+    from gemmgen.kernels import family
+    from gemmgen.perf.analysis.roofline import roofline
 
     option, device, found = choice.chosen, choice.device, family(choice.request.kind)
     cost = found.cost(option.plan, option.dimensions)

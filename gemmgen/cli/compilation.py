@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmgen.cli.output import progress_bar
-from gemmgen.errors import CompileError
+from gemmgen.core.errors import CompileError
 
 if TYPE_CHECKING:
-    from gemmgen.compiler import Binary
-    from gemmgen.families.base import KernelPlan
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.toolchain.nvrtc import Binary
 
 JOBS_PER_WORKER = 4
 """Progress is shown after this many jobs for each CPU."""
@@ -23,9 +23,9 @@ def compile_plans(plans: Sequence[KernelPlan], *, line_info: bool = True) -> lis
     Raises ``CompileError`` with the errors of all that failed.
     """
     from gemmgen.api import COMPILE_OPTIONS
-    from gemmgen.cache import Cache
-    from gemmgen.compiler import CompileJob, compile_many
-    from gemmgen.rendering import render
+    from gemmgen.codegen.rendering import render
+    from gemmgen.core.cache import Cache
+    from gemmgen.toolchain.nvrtc import CompileJob, compile_many
 
     jobs = []
     for plan in plans:

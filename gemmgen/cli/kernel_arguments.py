@@ -54,7 +54,7 @@ class KernelArgument:
 
     def numbers(self) -> npt.NDArray[Any]:
         """An array's elements as numbers."""
-        from gemmgen.backend import to_numbers
+        from gemmgen.runtime.backend import to_numbers
 
         return to_numbers(self.type, self.value)
 
@@ -157,7 +157,7 @@ def _scalar(text: str, kind: str, value: str) -> Any:
 def _elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     import numpy as np
 
-    from gemmgen.backend import to_elements
+    from gemmgen.runtime.backend import to_elements
 
     if kind == "bf16":
         return to_elements(kind, values)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Variable
@@ -58,7 +58,7 @@ def read_kernel_file(path: Path, architecture: str | None, include_directories: 
             raise click.UsageError(f"--include and --define are for CUDA; {path} is PTX")
         target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
         return KernelFile(path, text, None, architecture or (target[1] if target else DEFAULT_ARCHITECTURE))
-    from gemmgen.compiler import compile_source
+    from gemmgen.toolchain.nvrtc import compile_source
 
     chosen = architecture or DEFAULT_ARCHITECTURE
     directories = [*include_directories, str(path.resolve().parent), *_toolkit_headers()]

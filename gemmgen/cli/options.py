@@ -25,7 +25,7 @@ def complete_spec(context: click.Context, parameter: click.Parameter, incomplete
 
 def complete_architecture(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of architectures."""
-    from gemmgen.target import ARCHITECTURES
+    from gemmgen.hardware.target import ARCHITECTURES
 
     names = [*ARCHITECTURES, ALL_ARCHITECTURES] if parameter.multiple else [*ARCHITECTURES]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -33,7 +33,7 @@ def complete_architecture(context: click.Context, parameter: click.Parameter, in
 
 def complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of devices."""
-    from gemmgen.target import DEVICES
+    from gemmgen.hardware.target import DEVICES
 
     return [CompletionItem(name) for name in DEVICES if name.lower().startswith(incomplete.lower())]
 

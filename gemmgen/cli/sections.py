@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmgen.cli.output import print_rich
-from gemmgen.families.base import Section
+from gemmgen.kernels.family import Section
 
 
 def print_sections(name: str, sections: Sequence[Section]) -> None:

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmgen.errors import GemmgenError, SpecError
-from gemmgen.resources import resource_directory
+from gemmgen.core.errors import GemmgenError, SpecError
+from gemmgen.core.resources import resource_directory
 
 if TYPE_CHECKING:
-    from gemmgen.families.base import KernelPlan
-    from gemmgen.target import Architecture
+    from gemmgen.hardware.target import Architecture
+    from gemmgen.kernels.family import KernelPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def plan_specs(
 ) -> list[PlannedSpec]:
     """The plans of all ``files``, or an error with what is wrong with every one of them."""
     from gemmgen.api import plan
-    from gemmgen.errors import PlanError
+    from gemmgen.core.errors import PlanError
 
     planned, errors = [], []
     for file in files:
@@ -111,7 +111,7 @@ def _find_shipped(argument: str) -> list[SpecFile]:
 
 def write_output(path: Path, content: str | bytes) -> bool:
     """Writes a file atomically; whether it changed. Raises ``GemmgenError`` if it cannot be written."""
-    from gemmgen.files import write_atomically
+    from gemmgen.core.files import write_atomically
 
     try:
         return write_atomically(path, content)

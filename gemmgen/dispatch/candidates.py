@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gemmgen.errors import GemmgenError, SpecError
-from gemmgen.families.base import KernelSpec
-from gemmgen.families.naming import spec_digest
-from gemmgen.resources import resource_directory
-from gemmgen.specs import load_spec
+from gemmgen.core.errors import GemmgenError, SpecError
+from gemmgen.core.resources import resource_directory
+from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.naming import spec_digest
+from gemmgen.kernels.spec_files import load_spec
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gemmgen.target import DEVICES, Device, Peaks, match_device
-from gemmgen.target import device as find_device
+from gemmgen.hardware.target import DEVICES, Device, Peaks, match_device
+from gemmgen.hardware.target import device as find_device
 
 if TYPE_CHECKING:
-    from gemmgen.gpu.driver import GpuDevice
+    from gemmgen.runtime.cuda.driver import GpuDevice
 
 DEFAULT = "H200"
 """What choices are made for where there is no GPU."""
@@ -23,14 +23,14 @@ def host_device() -> Device:
 @cache
 def gpu_device(ordinal: int) -> Device:
     """The GPU with that ordinal, as data. Raises ``EnvironmentMissing`` without one."""
-    from gemmgen.gpu.driver import gpu
+    from gemmgen.runtime.cuda.driver import gpu
 
     return as_device(gpu(ordinal))
 
 
 def as_device(gpu: GpuDevice) -> Device:
     """The entry of ``target.DEVICES`` for a GPU; for one that is not there, an entry scaled by its SMs from its nearest kin."""
-    from gemmgen.errors import EnvironmentMissing
+    from gemmgen.core.errors import EnvironmentMissing
 
     known = match_device(gpu.name, gpu.sm_count)
     if known is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.selection import base_name, choose_by
 from gemmgen.dispatch.table import Row, Table
-from gemmgen.errors import LaunchError
-from gemmgen.target import Device
+from gemmgen.hardware.target import Device
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A model of the time of an instance on a device: roofline, tiles and waves, latencies, and what division of k costs.
 
-The roofs are those of ``gemmgen.target``. Blocks are spread over the SMs in waves; a wave that does not fill the device takes
+The roofs are those of ``gemmgen.hardware.target``. Blocks are spread over the SMs in waves; a wave that does not fill the device takes
 as long as its fullest SM does (tile and wave quantisation, NVIDIA's "Matrix Multiplication Background User's Guide"). On an SM,
 a step of the resident blocks takes as long as the slowest of arithmetic, shared memory and L2, but no less than the latency
 of memory over the steps that are in flight (Little's law). Arithmetic reaches its peak only as far as there are warps to hide
@@ -13,8 +13,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmgen.families.work import Work
-from gemmgen.target import WARP_THREADS, Device, Figure, occupancy
+from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
+from gemmgen.kernels.work import Work
 
 MODEL_VERSION = 1
 """Counts changes of the formulas, in this module and in the families' ``work``."""

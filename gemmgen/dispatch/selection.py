@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from gemmgen.arrays.binding import bind_dimensions
-from gemmgen.arrays.views import ArrayView
+from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
-from gemmgen.errors import LaunchError, PlanError
-from gemmgen.families import family
-from gemmgen.families.base import KernelPlan, KernelSpec
-from gemmgen.families.requests import Fit, Layout, Request
-from gemmgen.target import ARCHITECTURES, Architecture, Device
+from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
+from gemmgen.kernels import family
+from gemmgen.kernels.family import KernelPlan, KernelSpec
+from gemmgen.kernels.requests import Fit, Layout, Request
+from gemmgen.runtime.arrays.binding import bind_dimensions
+from gemmgen.runtime.arrays.views import ArrayView
 
 CERTIFIED_PREFERENCE = 1.1
 """An instance that serves as it is gets chosen although a derived one is estimated, not measured, to be faster by less than this."""

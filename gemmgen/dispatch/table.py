@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from gemmgen.core.errors import SpecError
+from gemmgen.core.files import write_atomically
+from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.model import PARAMETERS
-from gemmgen.errors import SpecError
-from gemmgen.families import FAMILIES, family
-from gemmgen.families.requests import Request
-from gemmgen.files import write_atomically
-from gemmgen.resources import resource_directory
+from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels.requests import Request
 
 SCHEMA_VERSION = 1
 NEIGHBOURS = 4

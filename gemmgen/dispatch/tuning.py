@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.errors import GemmgenError, LaunchError, SpecError, VerificationError
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.model import PARAMETERS, model_seconds
 from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model
 from gemmgen.dispatch.table import Row, Table, parse_problem, read_table, write_table
-from gemmgen.errors import GemmgenError, LaunchError, SpecError, VerificationError
-from gemmgen.families import FAMILIES, family
-from gemmgen.families.requests import Request
-from gemmgen.target import Architecture, Device
+from gemmgen.hardware.target import Architecture, Device
+from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels.requests import Request
 
 if TYPE_CHECKING:
-    from gemmgen.benchmark import BenchmarkReport
+    from gemmgen.perf.benchmark import BenchmarkReport
 
 MODEL_CHOICES = 12
 """Instances that are timed on a problem because the model likes them most."""
@@ -116,7 +116,7 @@ class Tuner:
 
     def run(self) -> tuple[Table, Outcome]:
         """Times every problem that the table at ``path`` lacks, and writes the table after each. Raises ``GemmgenError``."""
-        from gemmgen.gpu.driver import CudaError, gpu
+        from gemmgen.runtime.cuda.driver import CudaError, gpu
 
         started = time.monotonic()
         hardware = gpu()
@@ -180,7 +180,7 @@ class Tuner:
     @staticmethod
     def _time(request: Request, options: list[Option], binaries: dict[str, Any], architecture: Architecture) -> tuple[Row, BenchmarkReport]:
         """One problem. Instances that take different arrays are timed in several runs."""
-        from gemmgen.benchmark import Candidate, benchmark
+        from gemmgen.perf.benchmark import Candidate, benchmark
 
         found = family(request.kind)
         groups: dict[Any, list[Option]] = {}
@@ -204,7 +204,7 @@ class Tuner:
 
     @staticmethod
     def _origin(latest: BenchmarkReport, binaries: dict[str, Any]) -> dict[str, Any]:
-        from gemmgen.compiler import nvrtc_version
+        from gemmgen.toolchain.nvrtc import nvrtc_version
 
         return {
             "gpu": latest.device,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product as product_of_choices
 from math import prod
 
-from gemmgen.formula import Formula, ceil_div, ceil_log2, round_up
+from gemmgen.core.formulas import Formula, ceil_div, ceil_log2, round_up
 
 Range = tuple[int, int]
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.export.images import Bundle, Image
 
 _TIMEOUT_SECONDS = 120

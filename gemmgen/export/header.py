@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmgen import __version__
+from gemmgen.core.formulas import Formula
 from gemmgen.export.arithmetic import INT32, Expression, Facts, to_c
 from gemmgen.export.images import Bundle, Image
 from gemmgen.export.text import C_TYPES, FILTERS, c_name, check_prefix, readable, template
-from gemmgen.families.base import KernelPlan
-from gemmgen.families.naming import NAME_DIGITS
-from gemmgen.formula import Formula
-from gemmgen.launch import GRID_LIMITS, ArrayArgument, Dimension, HostArgument, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, Dimension, HostArgument, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.naming import NAME_DIGITS
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,8 @@ def render_header(bundle: Bundle, prefix: str | None = None) -> str:
 
 def model(bundle: Bundle, prefix: str) -> Header:
     """All parts of the header of an instance, as C."""
-    from gemmgen.families import family_of
-    from gemmgen.rendering import spec_lines
+    from gemmgen.codegen.rendering import spec_lines
+    from gemmgen.kernels import family_of
 
     plan = bundle.plan
     sequence = plan.sequence

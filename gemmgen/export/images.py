@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gemmgen.compiler import Binary
-from gemmgen.cubin import text_sections
-from gemmgen.errors import PlanError
-from gemmgen.families.base import KernelPlan
-from gemmgen.target import ARCHITECTURES, Architecture
+from gemmgen.core.errors import PlanError
+from gemmgen.hardware.target import ARCHITECTURES, Architecture
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.toolchain.cubin import text_sections
+from gemmgen.toolchain.nvrtc import Binary
 
 
 @dataclass(frozen=True)

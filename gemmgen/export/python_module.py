@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmgen import __version__
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.formulas import Formula
 from gemmgen.export.images import Bundle, Image
 from gemmgen.export.text import parameter_list, template
-from gemmgen.formula import Formula
-from gemmgen.launch import BYTES, ArrayArgument, Constraint, Dimension, HostArgument, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import BYTES, ArrayArgument, Constraint, Dimension, HostArgument, LaunchSequence, ScalarArgument
 
 TYPESTRS: dict[str, tuple[str, ...]] = {
     "f32": ("<f4",), "f64": ("<f8",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<u2"), "s8": ("|i1", "<i1"), "u8": ("|u1", "<u1"),
@@ -181,8 +181,8 @@ def packed(image: Image) -> str:
 
 def model(bundle: Bundle, import_name: str) -> ModuleText:
     """All parts of the module of an instance, as Python."""
-    from gemmgen.families import family_of
-    from gemmgen.rendering import spec_lines
+    from gemmgen.codegen.rendering import spec_lines
+    from gemmgen.kernels import family_of
 
     plan, sequence = bundle.plan, bundle.plan.sequence
     arrays = [ArrayText(argument) for argument in sequence.arrays if argument.role != "workspace"]

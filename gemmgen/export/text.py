@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.formulas import Formula
 from gemmgen.export.arithmetic import Expression
-from gemmgen.formula import Formula
 
 WIDTH = 110
 """Columns after which lines are folded."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError, VerificationError
-from gemmgen.families.base import KernelPlan
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError, VerificationError
+from gemmgen.kernels.family import KernelPlan
 from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, options_digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
@@ -105,7 +105,7 @@ def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[
 
 def compiler_fits(listing: Listing) -> bool:
     """Whether the compiler at hand is of the release that the list names."""
-    from gemmgen.compiler import nvrtc_version
+    from gemmgen.toolchain.nvrtc import nvrtc_version
 
     try:
         return nvrtc_version() == listing.compiler

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gemmgen import __version__
-from gemmgen.families import family_of
-from gemmgen.families.base import KernelPlan
-from gemmgen.launch import LaunchSequence
+from gemmgen.codegen.rendering import parameters
+from gemmgen.hardware.target import occupancy
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.library.digests import cases_digest, compile_options, options_digest, templates_digest
 from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.facts import Facts
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.rendering import parameters
-from gemmgen.target import occupancy
 
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen certificate"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError, SpecError
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
 from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, digest

@@ -8,8 +8,8 @@ import re
 from functools import cache
 from typing import Any
 
-from gemmgen.families import family_of
-from gemmgen.families.base import KernelPlan
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import KernelPlan
 
 _PROLOGUE = re.compile(r"^\s*\.(?:version|target)\b.*\n|//.*$", re.MULTILINE)
 _LINE_INFORMATION = re.compile(r"^\s*\.(?:loc|file)\b.*\n|^\s*\.section\b[^{]*\{[^}]*\}", re.MULTILINE)
@@ -28,7 +28,7 @@ def digest(*parts: str) -> str:
 def compile_options() -> tuple[str, ...]:
     """All options that an instance is compiled with, besides the architecture."""
     from gemmgen.api import COMPILE_OPTIONS
-    from gemmgen.compiler import BASE_OPTIONS
+    from gemmgen.toolchain.nvrtc import BASE_OPTIONS
 
     return (*BASE_OPTIONS, *COMPILE_OPTIONS)
 
@@ -43,7 +43,7 @@ def templates_digest(template: str) -> str:
     """The digest of all templates that go into a source: the one called ``template`` and those that it imports."""
     from jinja2 import Environment, meta
 
-    from gemmgen.resources import resource_directory
+    from gemmgen.core.resources import resource_directory
 
     root, environment = resource_directory("templates"), Environment()
     texts: dict[str, str] = {}

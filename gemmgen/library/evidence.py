@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 from gemmgen.library.json_text import to_text
 
 SCHEMA_VERSION = 1

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.library.digests import digest, program_digests
 
 if TYPE_CHECKING:
-    from gemmgen.compiler import Binary
-    from gemmgen.families.base import KernelPlan
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.toolchain.nvrtc import Binary
 
 
 @dataclass(frozen=True)

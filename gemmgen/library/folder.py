@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError
-from gemmgen.files import write_atomically
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError
+from gemmgen.core.files import write_atomically
+from gemmgen.core.resources import resource_directory
 from gemmgen.library.certificate import FORMAT, MANIFEST, MANIFEST_FORMAT
-from gemmgen.resources import resource_directory
 
 EVIDENCE = "evidence"
 TUNED = "tuned"

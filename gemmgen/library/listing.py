@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from gemmgen.errors import LaunchError, PlanError, SpecError
-from gemmgen.families import family_of
-from gemmgen.families.base import KernelPlan, KernelSpec, SpecModel
-from gemmgen.rendering import Source, render
-from gemmgen.resources import resource_directory
-from gemmgen.specs import load_spec, read_yaml, validated
-from gemmgen.target import architecture
+from gemmgen.codegen.rendering import Source, render
+from gemmgen.core.errors import LaunchError, PlanError, SpecError
+from gemmgen.core.resources import resource_directory
+from gemmgen.hardware.target import architecture
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import KernelPlan, KernelSpec, SpecModel
+from gemmgen.kernels.spec_files import load_spec, read_yaml, validated
 
 LARGEST_WORKSPACE = 256 << 20
 """Bytes; an instance that would need more for a problem was made for another one."""

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError
-from gemmgen.families import family_of
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError
+from gemmgen.kernels import family_of
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler
 from gemmgen.library.digests import options_digest
 from gemmgen.library.evidence import evidence_text
@@ -24,9 +24,9 @@ from gemmgen.library.sanitizing import TOOLS, find_sanitizer, sanitize
 from gemmgen.library.workers import cpus, run_tasks
 
 if TYPE_CHECKING:
-    from gemmgen.benchmark import BenchmarkReport, Timing
-    from gemmgen.gpu import GpuBackend
-    from gemmgen.gpu.driver import GpuDevice
+    from gemmgen.perf.benchmark import BenchmarkReport, Timing
+    from gemmgen.runtime.cuda import GpuBackend
+    from gemmgen.runtime.cuda.driver import GpuDevice
 
 MOST_VERIFIERS = 8
 """Processes that verify at a time; each has its own CUDA context."""
@@ -53,7 +53,7 @@ class Measurement:
 
 def library_architecture(listing: Listing, device: GpuDevice) -> str:
     """The newest of the list's architectures whose binaries the device runs. Raises ``EnvironmentMissing``."""
-    from gemmgen.target import architecture
+    from gemmgen.hardware.target import architecture
 
     runs = device.architecture
     fitting = [name for name in listing.architectures if runs is not None and runs.runs_cubins_of(architecture(name))]
@@ -64,8 +64,8 @@ def library_architecture(listing: Listing, device: GpuDevice) -> str:
 
 def start(listing: Listing, *, only: Collection[str] | None, jobs: int | None, progress: Progress) -> Measurement:
     """Compiles the instances for the GPU of this machine. Raises ``EnvironmentMissing`` without one, or without the compiler."""
-    from gemmgen.gpu.clocks import ClockReader
-    from gemmgen.gpu.driver import gpu
+    from gemmgen.perf.clocks import ClockReader
+    from gemmgen.runtime.cuda.driver import gpu
 
     device = gpu()
     architecture = library_architecture(listing, device)
@@ -216,7 +216,7 @@ def _shown(problem: dict[str, int]) -> str:
 def _verify(path: Path, architecture: str) -> dict[str, Any]:
     """In a worker: the verification of an instance on the GPU."""
     from gemmgen.api import compile_plan, plan
-    from gemmgen.verification import verify_binary
+    from gemmgen.verify.verification import verify_binary
 
     planned = plan(path, architecture)
     report = verify_binary(planned, compile_plan(planned), _backend())
@@ -225,7 +225,7 @@ def _verify(path: Path, architecture: str) -> dict[str, Any]:
 
 @cache
 def _backend() -> GpuBackend:
-    from gemmgen.gpu import GpuBackend
+    from gemmgen.runtime.cuda import GpuBackend
 
     return GpuBackend()
 
@@ -269,7 +269,7 @@ class _Timer:
 def _benchmark(specs: Sequence[tuple[Path, str]], problem: dict[str, int], rounds: int) -> BenchmarkReport:
     """In a worker: one benchmark."""
     from gemmgen.api import compile_plan, plan
-    from gemmgen.benchmark import Candidate, benchmark
+    from gemmgen.perf.benchmark import Candidate, benchmark
 
     plans = [plan(path, architecture) for path, architecture in specs]
     return benchmark([Candidate(planned, compile_plan(planned)) for planned in plans], problem, rounds=rounds)

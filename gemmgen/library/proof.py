@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.errors import VerificationError
+from gemmgen.core.errors import VerificationError
 from gemmgen.library.json_text import rounded
 
 if TYPE_CHECKING:
-    from gemmgen.counting import CaseCounters
-    from gemmgen.families.base import KernelPlan
-    from gemmgen.verification import VerificationReport
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.perf.counting import CaseCounters
+    from gemmgen.verify.verification import VerificationReport
 
 
 def today() -> str:
@@ -26,12 +26,12 @@ def prove(path: Path, architecture: str) -> dict[str, Any]:
     Raises ``VerificationError`` with the cases that failed.
     """
     from gemmgen.api import compile_plan, plan
-    from gemmgen.compiler import nvrtc_version
-    from gemmgen.counting import count_case
-    from gemmgen.emulation import EmulatorBackend
+    from gemmgen.codegen.rendering import render
     from gemmgen.library.digests import cases_digest, options_digest, program_digests
-    from gemmgen.rendering import render
-    from gemmgen.verification import verify_binary
+    from gemmgen.perf.counting import count_case
+    from gemmgen.runtime.emulation import EmulatorBackend
+    from gemmgen.toolchain.nvrtc import nvrtc_version
+    from gemmgen.verify.verification import verify_binary
 
     planned = plan(path, architecture)
     binary = compile_plan(planned)

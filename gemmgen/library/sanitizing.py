@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 
 TOOLS = {"memcheck": "sampled", "racecheck": "counted"}
 """The tools, and which cases each is given: racecheck follows every access, so that one case has to do."""

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gemmgen.families import family_of
-from gemmgen.formula import round_up
+from gemmgen.core.formulas import round_up
+from gemmgen.kernels import family_of
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gemmgen.families.base import Case, KernelPlan
-    from gemmgen.gpu.driver import LoadedBinary
+    from gemmgen.kernels.family import Case, KernelPlan
+    from gemmgen.runtime.cuda.driver import LoadedBinary
 
 _LONGEST_ACCESS = 16
 SAMPLE_EVERY = 4
@@ -30,9 +30,9 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
     """Launches one case on device 0 and waits for it. Raises ``LaunchError`` if it cannot be launched or faults."""
     import numpy as np
 
-    from gemmgen.case_memory import prepare_case
-    from gemmgen.gpu.driver import call, current_device, release
-    from gemmgen.gpu.launching import PreparedCall
+    from gemmgen.runtime.cuda.driver import call, current_device, release
+    from gemmgen.runtime.cuda.launching import PreparedCall
+    from gemmgen.verify.case_memory import prepare_case
 
     sequence = planned.sequence
     prepared = PreparedCall(loaded, sequence, case.dimensions)
@@ -66,7 +66,7 @@ def chosen_cases(planned: KernelPlan, which: str) -> Sequence[Case]:
 def main(arguments: Sequence[str]) -> None:
     """Launches the cases that the command line names."""
     from gemmgen.api import compile_plan, plan
-    from gemmgen.gpu.driver import LoadedBinary
+    from gemmgen.runtime.cuda.driver import LoadedBinary
 
     path, architecture, which = arguments
     planned = plan(path, architecture)
@@ -84,7 +84,7 @@ def _upload(content: npt.NDArray[np.uint8], offset: int) -> int:
     A cp.async of 16 bytes that fills up with zeros has the number of bytes it reads in the low bits of its address (LDGSTS.ZFILL),
     which memcheck does not look at: it takes the read for one of 16 bytes. The emulator counts them one by one.
     """
-    from gemmgen.gpu.driver import call
+    from gemmgen.runtime.cuda.driver import call
 
     address = int(call("cuMemAlloc", round_up(max(content.nbytes + offset, 1), _LONGEST_ACCESS)))
     if content.nbytes:

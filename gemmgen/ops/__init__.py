@@ -18,7 +18,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from gemmgen.errors import LaunchError
+from gemmgen.core.errors import LaunchError
 from gemmgen.ops.engine import Operator
 from gemmgen.ops.filters import Filter
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gemmgen.arrays.views import ArrayView, describe
-from gemmgen.errors import LaunchError
-from gemmgen.families.requests import MOST_ALIGNMENT, Layout
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout
+from gemmgen.runtime.arrays.views import ArrayView, describe
 
 NAMES = {
     "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "s8": "int8", "u8": "uint8", "s32": "int32",

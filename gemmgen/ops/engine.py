@@ -7,23 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
+from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.dispatch.selection import Choice, choose
-from gemmgen.errors import LaunchError
-from gemmgen.families import FAMILIES, family
-from gemmgen.families.base import Family, KernelPlan
-from gemmgen.families.requests import Interpretation
-from gemmgen.kernel import Kernel, stream_handle
+from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels.family import Family, KernelPlan
+from gemmgen.kernels.requests import Interpretation
 from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.likeness import MOST_LIKENESSES, Likeness, likeness
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
+from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
+from gemmgen.runtime.kernel import Kernel, stream_handle
 
 if TYPE_CHECKING:
-    from gemmgen.gpu.driver import LoadedBinary
-    from gemmgen.gpu.quick import QuickCall
-    from gemmgen.gpu.workspaces import Allocate
+    from gemmgen.runtime.cuda.driver import LoadedBinary
+    from gemmgen.runtime.cuda.quick import QuickCall
+    from gemmgen.runtime.cuda.workspaces import Allocate
 
 CACHED_CALLS = 8192
 """Combinations of layouts and options that an operation remembers what to launch for."""
@@ -303,14 +303,14 @@ class Operator:
             handle = producers[0] if producers else LEGACY_STREAM
         waits = set(producers) - {handle}
         if waits and not quick.is_empty:
-            from gemmgen.gpu.launching import wait_for
+            from gemmgen.runtime.cuda.launching import wait_for
 
             wait_for(quick.ordinal, handle, waits)
         quick.launch(handle, *(0 if view is None else view.pointer for view in views), *numbers)
 
     def _prepare_quick(self, call: Call, ordinal: int, kept: Allocate | None = None, captured: Allocate | None = None) -> None:
         """``kept``, ``captured``: make workspaces, as for ``QuickCall``."""
-        from gemmgen.gpu.quick import QuickCall
+        from gemmgen.runtime.cuda.quick import QuickCall
 
         option = call.choice.chosen
         sequence = option.plan.sequence
@@ -355,7 +355,7 @@ def compiled(plan: KernelPlan) -> Kernel:
 
 def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
     """The kernel of a plan, loaded on a device."""
-    from gemmgen.gpu.driver import LoadedBinary
+    from gemmgen.runtime.cuda.driver import LoadedBinary
 
     key = plan.name, plan.architecture.name, ordinal
     found = _loaded.get(key)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from gemmgen.errors import LaunchError
-from gemmgen.layouts import FilterOrder, nchw_to_nchw32, reorder_filter
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw_to_nchw32, reorder_filter
 
 
 class Filter:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from gemmgen.arrays.views import LEGACY_STREAM
-from gemmgen.families.requests import Result
+from gemmgen.kernels.requests import Result
 from gemmgen.ops.arrays import NAMES
+from gemmgen.runtime.arrays.views import LEGACY_STREAM
 
 
 @cache

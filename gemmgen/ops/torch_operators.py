@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing, LaunchError
+from gemmgen.core.errors import EnvironmentMissing, LaunchError
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
@@ -102,7 +102,7 @@ def _fake(torch: Any, name: str) -> Any:
 @cache
 def _reduced_type(torch: Any, op: str, kind: Any) -> Any:
     """The type that a reduction has as its result: what a call on one element says."""
-    from gemmgen.families.requests import Layout
+    from gemmgen.kernels.requests import Layout
     from gemmgen.ops import _REDUCE
     from gemmgen.ops.arrays import NAMES
 

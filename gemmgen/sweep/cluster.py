@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.machine import Machine, code_version, describe
 from gemmgen.sweep.processes import START_SECONDS, Outcome, Task, Worker, wait_for
 from gemmgen.sweep.records import Stage, SweepError
@@ -52,7 +52,7 @@ def describe_member(request: tuple[str, Stage], enter: Callable[[Stage], None]) 
     machine = describe(request, enter)
     gpu = ""
     if machine.backend == "gpu":
-        from gemmgen.gpu import list_gpus
+        from gemmgen.runtime.cuda import list_gpus
 
         gpu = f"{socket.gethostname()} {list_gpus()[0].pci_bus_id}"
     return Member(machine, code_version(), gpu)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmgen.files import write_atomically
+from gemmgen.core.files import write_atomically
 from gemmgen.sweep.records import PointResult, SweepError
 
 Export = Callable[[Sequence[PointResult], Path], None]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from gemmgen.families.base import Identifier, PlainText, SpecModel
-from gemmgen.resources import resource_directory
-from gemmgen.specs import parse_yaml, read_yaml, validated
+from gemmgen.core.resources import resource_directory
+from gemmgen.kernels.family import Identifier, PlainText, SpecModel
+from gemmgen.kernels.spec_files import parse_yaml, read_yaml, validated
 from gemmgen.sweep.records import Stage, SweepError
 
 MAXIMUM_VALUES = 10_000
@@ -220,7 +220,7 @@ def _with_axes(sweep: SweepFile, overrides: Iterable[str]) -> tuple[dict[str, An
 
 def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     """The base as plain fields, with ``overrides`` applied."""
-    from gemmgen.specs import overridden
+    from gemmgen.kernels.spec_files import overridden
 
     fields = sweep.base if isinstance(sweep.base, dict) else read_yaml(_base_file(sweep.base, folder))
     for override in overrides:

@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.file import SweepFile
 from gemmgen.sweep.point import Conditions
 from gemmgen.sweep.records import Stage, SweepError
 from gemmgen.sweep.space import Space
 
 if TYPE_CHECKING:
-    from gemmgen.gpu import GpuDevice
+    from gemmgen.runtime.cuda import GpuDevice
 
 EMULATOR = "PTX emulator on the CPU"
 
@@ -43,7 +43,7 @@ def describe(request: tuple[str, Stage], enter: Callable[[Stage], None] = lambda
     device = _device(backend, stage)
     compiler = ""
     if stage is not Stage.CHECK:
-        from gemmgen.compiler import nvrtc_version
+        from gemmgen.toolchain.nvrtc import nvrtc_version
 
         compiler = "NVRTC {}.{}".format(*nvrtc_version())
     if stage.number < Stage.VERIFY.number:
@@ -61,7 +61,7 @@ def code_version() -> str:
     from hashlib import sha256
 
     from gemmgen import __version__
-    from gemmgen.resources import resource_directory
+    from gemmgen.core.resources import resource_directory
 
     digest = sha256()
     for folder, pattern in ((Path(__file__).parents[1], "*.py"), (resource_directory("templates"), "*.j2")):
@@ -72,7 +72,7 @@ def code_version() -> str:
 
 def conditions_of(space: Space, machine: Machine) -> Conditions:
     """Raises ``SweepError`` if the sweep's architectures do not exist or the GPU does not run them."""
-    from gemmgen.target import architecture
+    from gemmgen.hardware.target import architecture
 
     for name in space.file.architectures:
         chosen = architecture(name)
@@ -90,7 +90,7 @@ def conditions_of(space: Space, machine: Machine) -> Conditions:
 
 def gpu_environments() -> tuple[Mapping[str, str], ...]:
     """For each GPU like the first, what makes a process see it alone."""
-    from gemmgen.gpu import list_gpus
+    from gemmgen.runtime.cuda import list_gpus
 
     devices = list_gpus()
     visible = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
@@ -106,7 +106,7 @@ def _device(backend: str, stage: Stage) -> GpuDevice | None:
         raise SweepError("the emulator does not tell how fast a kernel is: take --stages verify, or another --backend")
     if backend == "emulator":
         return None
-    from gemmgen.gpu import gpu, gpu_available
+    from gemmgen.runtime.cuda import gpu, gpu_available
 
     if backend == "auto" and stage is not Stage.BENCH and not gpu_available():
         return None

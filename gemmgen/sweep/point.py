@@ -12,17 +12,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gemmgen import __version__
-from gemmgen.cache import cache_key
-from gemmgen.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
+from gemmgen.core.cache import cache_key
+from gemmgen.core.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
 from gemmgen.sweep.expression import Expression, ExpressionError, UnknownName
 from gemmgen.sweep.records import Stage, Status, SweepError
 from gemmgen.sweep.space import Point
 
 if TYPE_CHECKING:
-    from gemmgen.backend import Backend, HostBuffer
-    from gemmgen.compiler import Binary
-    from gemmgen.families.base import Case, KernelPlan
-    from gemmgen.launch import LaunchSequence
+    from gemmgen.kernels.family import Case, KernelPlan
+    from gemmgen.kernels.launch import LaunchSequence
+    from gemmgen.runtime.backend import Backend, HostBuffer
+    from gemmgen.toolchain.nvrtc import Binary
 
 MAXIMUM_REASON = 2000
 """Characters of a reason that are kept."""
@@ -113,7 +113,7 @@ class _Checked:
 
     def __init__(self, point: Point, conditions: Conditions) -> None:
         from gemmgen.api import plan
-        from gemmgen.specs import load_spec
+        from gemmgen.kernels.spec_files import load_spec
 
         self._conditions = conditions
         self._sizes = point.sizes
@@ -159,7 +159,7 @@ class _Checked:
             raise SweepError(f"{error}{f' (at {where})' if where else ''}") from None
 
     def _set_problem(self, sizes: Sequence[int]) -> None:
-        from gemmgen.families import family_of
+        from gemmgen.kernels import family_of
 
         if not sizes or self.plan is None:
             return
@@ -179,7 +179,7 @@ class _Checked:
     def digest(self, stage: Stage) -> str:
         """Of everything that decides the result."""
         from gemmgen.api import COMPILE_OPTIONS
-        from gemmgen.rendering import render
+        from gemmgen.codegen.rendering import render
 
         conditions = self._conditions
         content = json.dumps(self.spec, sort_keys=True, default=str) if self.plan is None else render(self.plan).text
@@ -239,7 +239,7 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
 
 def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
     """The cases that a point is verified on, and how many its family has: ``count`` of them, drawn by the spec's digest."""
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     cases = family_of(plan.spec).cases(plan)
     if count is None or count >= len(cases):
@@ -249,8 +249,8 @@ def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
 
 
 def _compile(planned: KernelPlan) -> Ending:
-    from gemmgen.analysis.residency import residencies
     from gemmgen.api import compile_plan
+    from gemmgen.perf.analysis.residency import residencies
 
     kernels = residencies(planned, compile_plan(planned))
     metrics = {
@@ -288,17 +288,17 @@ class _Watched:
 def _backend(name: str) -> Backend:
     """One backend for all points that this process runs. Time is limited from outside, not by the backend."""
     if name == "gpu":
-        from gemmgen.gpu import GpuBackend
+        from gemmgen.runtime.cuda import GpuBackend
 
         return GpuBackend(time_limit=1e6)
-    from gemmgen.emulation import EmulatorBackend
+    from gemmgen.runtime.emulation import EmulatorBackend
 
     return EmulatorBackend()
 
 
 def _verify(planned: KernelPlan, binary: Binary, conditions: Conditions) -> Ending:
     """Runs the cases until one fails."""
-    from gemmgen.verification import verify_case
+    from gemmgen.verify.verification import verify_case
 
     backend = _Watched(_backend(conditions.backend))
     cases, total = chosen_cases(planned, conditions.cases)
@@ -319,8 +319,8 @@ def _verify(planned: KernelPlan, binary: Binary, conditions: Conditions) -> Endi
 
 def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], conditions: Conditions) -> Ending:
     """Times the kernel on one problem, beside the peer."""
-    from gemmgen.benchmark import Candidate, benchmark
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
+    from gemmgen.perf.benchmark import Candidate, benchmark
 
     family = family_of(planned.spec)
     dimensions = family.problem(planned, tuple(problem.values()))

@@ -64,7 +64,7 @@ class Worker:
         lifeline, self._lifeline = os.pipe()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the worker
         try:
-            # As gemmgen.gpu.backend does: no multiprocessing.Process, which runs the caller's main module again.
+            # As gemmgen.runtime.cuda.backend does: no multiprocessing.Process, which runs the caller's main module again.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(lifeline), str(memory_bytes)],
                 pass_fds=[theirs.fileno(), lifeline],

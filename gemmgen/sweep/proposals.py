@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.search_space import Choice, SearchSpace
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 
 
 class SweepError(GemmgenError):

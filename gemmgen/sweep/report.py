@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen import __version__
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 from gemmgen.sweep.exports import encodable, plain
 from gemmgen.sweep.records import FAILURES, PointResult, Stage, Status
 from gemmgen.sweep.report_charts import Chart, axis_charts, progress_chart, roofline_charts
@@ -294,8 +294,8 @@ def spec_yaml(fields: dict[str, Any]) -> str:
     """A spec as a file would hold it: without defaults if it can still be read, else with all its fields."""
     import yaml
 
-    from gemmgen.rendering import spec_lines
-    from gemmgen.specs import load_spec
+    from gemmgen.codegen.rendering import spec_lines
+    from gemmgen.kernels.spec_files import load_spec
 
     try:
         return "\n".join(spec_lines(load_spec(fields)))

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gemmgen.analysis.roofline import Roofline, roofline
-from gemmgen.errors import GemmgenError
-from gemmgen.families.base import Cost
+from gemmgen.core.errors import GemmgenError
+from gemmgen.hardware.target import ARCHITECTURES, DEVICES, Device
+from gemmgen.kernels.family import Cost
+from gemmgen.perf.analysis.roofline import Roofline, roofline
 from gemmgen.sweep.exports import encodable, plain
 from gemmgen.sweep.records import PointResult, Status
-from gemmgen.target import ARCHITECTURES, DEVICES, Device
 
 MAXIMUM_DOTS = 2500
 """Points of a whole report that are drawn; of more, a sample."""
@@ -238,7 +238,7 @@ def _positive(result: PointResult, metric: str) -> bool:
 def _cost(result: PointResult, architecture: str) -> Cost | None:
     """What the problem needs at least, by the family; None if this gemmgen cannot plan the spec any more."""
     from gemmgen.api import plan
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     try:
         planned = plan(result.spec, architecture or None)

@@ -9,8 +9,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from gemmgen.errors import SpecError
-from gemmgen.specs import with_field
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.spec_files import with_field
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import SweepFile
 from gemmgen.sweep.records import Stage, SweepError

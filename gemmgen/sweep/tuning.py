@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemmgen.errors import LaunchError, VerificationError
+from gemmgen.core.errors import LaunchError, VerificationError
 from gemmgen.sweep.exports import encodable
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.search import SearchResult, Trial
 
 if TYPE_CHECKING:
-    from gemmgen.backend import Backend
-    from gemmgen.benchmark import BenchmarkReport, Timing
-    from gemmgen.families.base import KernelPlan
-    from gemmgen.verification import VerificationReport
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.perf.benchmark import BenchmarkReport, Timing
+    from gemmgen.runtime.backend import Backend
+    from gemmgen.verify.verification import VerificationReport
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def conclude(
     If times were measured and ``backend`` is a GPU, the winner and the best other instance are timed in one run for each
     problem; if the other one is faster there, by more than the spread, it is the winner. ``architecture`` is that of the
     emulator's code, the spec's own if None; on a GPU it is the device's. ``measure`` takes the place of the benchmark, which
-    is ``gemmgen.benchmark.benchmark`` with ``rounds`` and ``with_peer``.
+    is ``gemmgen.perf.benchmark.benchmark`` with ``rounds`` and ``with_peer``.
 
     Raises ``SweepError`` if no point of the search can be taken and ``VerificationError`` if the winner is wrong after all.
     """
@@ -96,7 +96,7 @@ def conclude(
 
 def winner_yaml(found: SearchResult, conclusion: Conclusion, origin: str) -> str:
     """The winner as a spec file, headed by what was measured, on what, and when. ``origin`` says in words where it was found."""
-    from gemmgen.rendering import spec_lines
+    from gemmgen.codegen.rendering import spec_lines
 
     lines = [f"{origin}, {datetime.now(UTC):%Y-%m-%d}."]
     values = [f"{goal} {_value(goal.metric, value)}" for goal, value in zip(found.objectives, conclusion.winner.values, strict=True)]
@@ -147,8 +147,8 @@ class _Benchmark:
 
     def __call__(self, plans: Sequence[KernelPlan], sizes: Sequence[int]) -> BenchmarkReport:
         from gemmgen.api import compile_plan
-        from gemmgen.benchmark import Candidate, benchmark
-        from gemmgen.families import family_of
+        from gemmgen.kernels import family_of
+        from gemmgen.perf.benchmark import Candidate, benchmark
 
         candidates = [Candidate(plan, compile_plan(plan)) for plan in plans]
         problem = family_of(plans[0].spec).problem(plans[0], sizes)
@@ -194,7 +194,7 @@ def _was_timed(trial: Trial) -> bool:
 
 def _verified(plan: KernelPlan, backend: Backend) -> VerificationReport:
     from gemmgen.api import compile_plan
-    from gemmgen.verification import verify_binary
+    from gemmgen.verify.verification import verify_binary
 
     report = verify_binary(plan, compile_plan(plan), backend)
     if not report.passed:

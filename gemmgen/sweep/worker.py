@@ -17,7 +17,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.records import Stage, SweepError
 
 

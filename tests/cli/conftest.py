@@ -64,4 +64,4 @@ def spec(tmp_path: Path, run: Run) -> Path:
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU, whatever this one has."""
-    monkeypatch.setattr("gemmgen.gpu.driver._probe", lambda: ((), "this machine has no NVIDIA driver; use the emulator"))
+    monkeypatch.setattr("gemmgen.runtime.cuda.driver._probe", lambda: ((), "this machine has no NVIDIA driver; use the emulator"))

@@ -134,7 +134,7 @@ def test_a_bug_is_not_hidden(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("gemmgen.specs.json_schema", broken)
+    monkeypatch.setattr("gemmgen.kernels.spec_files.json_schema", broken)
     failed = run("schema", code=70)
     assert "RuntimeError: unforeseen" in failed.err
     assert "this is a bug in gemmgen" in failed.err

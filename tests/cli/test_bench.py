@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cli.conftest import SPEC, Run
-from gemmgen.benchmark import BenchmarkReport, Candidate, Timing, compare
-from gemmgen.gpu.clocks import Clocks
-from gemmgen.gpu.driver import GpuDevice
+from gemmgen.perf.benchmark import BenchmarkReport, Candidate, Timing, compare
+from gemmgen.perf.clocks import Clocks
+from gemmgen.runtime.cuda.driver import GpuDevice
 
 MEDIANS_US = (4195.9, 2097.9)
 """Half of an H200's FP32 roof at 4096 cubed, and all of it."""
@@ -36,8 +36,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, int]]
         )  # fmt: skip
 
     device = GpuDevice(0, "NVIDIA H200", (9, 0), 132, 141 << 30, 60 << 20, 232448, (13, 0), "00:00.0")
-    monkeypatch.setattr("gemmgen.gpu.driver.gpu", lambda ordinal=0: device)
-    monkeypatch.setattr("gemmgen.benchmark.benchmark", benchmark)
+    monkeypatch.setattr("gemmgen.runtime.cuda.driver.gpu", lambda ordinal=0: device)
+    monkeypatch.setattr("gemmgen.perf.benchmark.benchmark", benchmark)
     return calls
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli.conftest import SPEC, Run
-from gemmgen.rendering import Source
+from gemmgen.codegen.rendering import Source
 
 
 def test_resources_are_shown_for_several_architectures(run: Run, spec: Path) -> None:
@@ -90,9 +90,9 @@ def test_evidence_as_json(run: Run, spec: Path) -> None:
 @pytest.fixture
 def planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel leaves the last column of C out."""
-    import gemmgen.rendering
+    import gemmgen.codegen.rendering
 
-    honest = gemmgen.rendering.render
+    honest = gemmgen.codegen.rendering.render
 
     def render(plan: object) -> Source:
         source = honest(plan)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         assert wrong != source.text
         return replace(source, text=wrong)
 
-    monkeypatch.setattr(gemmgen.rendering, "render", render)
+    monkeypatch.setattr(gemmgen.codegen.rendering, "render", render)
 
 
 def test_a_wrong_kernel_is_told_with_its_first_wrong_element(run: Run, spec: Path, planted_bug: None) -> None:
@@ -130,9 +130,9 @@ def test_a_gpu_that_is_asked_for_and_missing(run: Run, spec: Path, no_gpu: None)
 
 
 def test_a_source_that_does_not_compile(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gemmgen.rendering
+    import gemmgen.codegen.rendering
 
-    monkeypatch.setattr(gemmgen.rendering, "render", lambda plan: Source(plan.name, "int main( {"))
+    monkeypatch.setattr(gemmgen.codegen.rendering, "render", lambda plan: Source(plan.name, "int main( {"))
     failed = run("compile", spec, code=2)
     assert "does not compile for sm_75" in failed.err
     assert failed.out == ""

@@ -65,7 +65,7 @@ def test_the_same_spec_under_two_names_is_one_kernel(run: Run, spec: Path) -> No
 
 
 def test_different_specs_of_one_name_are_an_error(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmgen.families.gemm.plan.instance_name", lambda *_: "same")
+    monkeypatch.setattr("gemmgen.kernels.gemm.plan.instance_name", lambda *_: "same")
     Path("other.yaml").write_text(SPEC.replace("k: 8", "k: 16"))
     failed = run("render", spec, "other.yaml", "-o", "out", code=2)
     assert "small.yaml and other.yaml differ and have the same name same" in failed.err
@@ -92,7 +92,7 @@ def test_an_output_directory_that_is_a_file(run: Run, spec: Path) -> None:
 
 
 def test_check_accepts_a_spec_for_every_architecture(run: Run, spec: Path) -> None:
-    from gemmgen.target import ARCHITECTURES
+    from gemmgen.hardware.target import ARCHITECTURES
 
     findings = run("check", spec, "--arch", "all", "--json").json
     assert [finding["architecture"] for finding in findings] == list(ARCHITECTURES)

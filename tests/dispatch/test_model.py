@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from gemmgen.api import load_spec
+from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.evaluation import mean, regrets, row_regret
 from gemmgen.dispatch.model import PARAMETERS, memory_bandwidth, model_seconds, operation_rate
 from gemmgen.dispatch.selection import base_name, choose_by, fitted
 from gemmgen.dispatch.table import Row, Table, parse_problem, read_table
-from gemmgen.families import FAMILIES, family
-from gemmgen.resources import resource_directory
-from gemmgen.target import DEVICES, architecture, device
+from gemmgen.hardware.target import DEVICES, architecture, device
+from gemmgen.kernels import FAMILIES, family
 
 H200 = device("H200")
 

@@ -4,14 +4,14 @@ import pytest
 from click.testing import CliRunner
 
 from gemmgen.cli import cli
+from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE, choose, fitted
 from gemmgen.dispatch.table import load_table, parse_problem
-from gemmgen.errors import SpecError
-from gemmgen.families import FAMILIES, family
-from gemmgen.families.gemm.request import alignment_elements
-from gemmgen.families.requests import Layout, merged
-from gemmgen.target import architecture, device
+from gemmgen.hardware.target import architecture, device
+from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels.gemm.request import alignment_elements
+from gemmgen.kernels.requests import Layout, merged
 
 H200 = device("H200")
 

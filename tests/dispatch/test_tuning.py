@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from gemmgen.cli import cli
+from gemmgen.core.errors import LaunchError, SpecError, VerificationError
 from gemmgen.dispatch import tuning
 from gemmgen.dispatch.table import load_table, parse_problem, read_table
-from gemmgen.errors import LaunchError, SpecError, VerificationError
-from gemmgen.gpu import gpu_available
-from gemmgen.gpu.driver import GpuDevice
+from gemmgen.runtime.cuda import gpu_available
+from gemmgen.runtime.cuda.driver import GpuDevice
 
 GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 132, 1 << 37, 60 << 20, 227 << 10, (13, 0), "0000:00:00.0")
 PROBLEMS = ["gemm:512,512,512", "gemm:64,64,64,nt", "reduction:1,65536,1"]
@@ -29,8 +29,8 @@ def timed(monkeypatch):
         clocks = types.SimpleNamespace(sm_median=1980.0)
         return types.SimpleNamespace(timings=timings, device="GPU", driver="1", cuda=(13, 0), clocks=clocks, date="2026-01-01")
 
-    monkeypatch.setattr("gemmgen.gpu.driver.gpu", lambda ordinal=0: GPU)
-    monkeypatch.setattr("gemmgen.benchmark.benchmark", benchmark)
+    monkeypatch.setattr("gemmgen.runtime.cuda.driver.gpu", lambda ordinal=0: GPU)
+    monkeypatch.setattr("gemmgen.perf.benchmark.benchmark", benchmark)
     monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
     return found
 
@@ -96,7 +96,7 @@ def test_models_of_an_older_table_are_brought_up_to_date(tmp_path, timed):
     data["model"] = "old"
     data["problems"][0]["models"] = dict.fromkeys(right, 1.0)
     path.write_text(json.dumps(data))
-    from gemmgen.target import device
+    from gemmgen.hardware.target import device
 
     assert tuning.remodelled(read_table(path), device("H200")).rows[0].models == right
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from gemmgen.arrays.binding import bind_dimensions
-from gemmgen.arrays.views import overlaps_itself
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.formulas import FormulaError
 from gemmgen.export.header import model, render_header
 from gemmgen.export.images import Bundle, Image
-from gemmgen.families.base import KernelPlan
-from gemmgen.formula import FormulaError
-from gemmgen.launch import BYTES, ArrayArgument, HostArgument, LaunchSequence
-from gemmgen.target import ARCHITECTURES
+from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import BYTES, ArrayArgument, HostArgument, LaunchSequence
+from gemmgen.runtime.arrays.binding import bind_dimensions
+from gemmgen.runtime.arrays.views import overlaps_itself
 
 FAKE_SOURCE = Path(__file__).parent / "fake_libcuda.c"
 DEFAULT = -(2**63)

@@ -11,12 +11,12 @@ from types import ModuleType
 
 from gemmgen import api
 from gemmgen.cli.selection import shipped_specs
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 from gemmgen.export.header import resolution_order
 from gemmgen.export.images import Bundle
 from gemmgen.export.python_module import render_module
-from gemmgen.families import family_of
-from gemmgen.families.base import KernelPlan
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import KernelPlan
 
 WHOLE = "GEMMGEN_TEST_ALL_EXPORTS"
 """Set to 1, this variable has every shipped spec tried on many problems; else a sample of them is, on fewer."""

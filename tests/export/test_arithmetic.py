@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from export.c_host import build, compiler
+from gemmgen.core.formulas import Formula, FormulaError
 from gemmgen.export.arithmetic import INT64, Expression, Facts, to_c
 from gemmgen.export.text import template
-from gemmgen.formula import Formula, FormulaError
 
 NAMES = {"a": (0, 2**31 - 1), "b": (1, 2**31 - 1), "c": (-(2**62), 2**62), "d": (0, 40), "e": (0, 65535)}
 

@@ -13,8 +13,8 @@ import pytest
 
 from export.c_host import build, build_fake_driver, compiler, cuda_include, driver_library
 from gemmgen.cli import cli
-from gemmgen.gpu import gpu_available, list_gpus
 from gemmgen.layouts import channel_order
+from gemmgen.runtime.cuda import gpu_available, list_gpus
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")

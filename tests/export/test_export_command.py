@@ -17,14 +17,14 @@ from conftest import SPECS
 from export.c_host import dummy_bundle
 from gemmgen import api
 from gemmgen.cli.compilation import compile_plans
-from gemmgen.cubin import read_entries, text_sections
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.export import fatbin
 from gemmgen.export.header import render_header
 from gemmgen.export.images import allowed_architectures, portable_architectures
 from gemmgen.export.python_module import render_module
-from gemmgen.families import FAMILIES
-from gemmgen.target import ARCHITECTURES
+from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.kernels import FAMILIES
+from gemmgen.toolchain.cubin import read_entries, text_sections
 
 __all__ = ["run", "spec"]
 

@@ -13,10 +13,10 @@ from conftest import SPECS
 from export.c_host import WARNINGS, NotingHost, build, compiler, cuda_include, dummy_bundle, expected
 from export.plans import DRAWS, draw_call, sampled_plans
 from gemmgen import api
+from gemmgen.core.formulas import Formula
 from gemmgen.export.header import render_header
-from gemmgen.families.base import KernelPlan
-from gemmgen.formula import Formula
-from gemmgen.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 
 NO_BINARY_FOR_GPU = 209
 """CUDA_ERROR_NO_BINARY_FOR_GPU"""

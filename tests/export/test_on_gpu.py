@@ -14,21 +14,21 @@ from conftest import SPECS
 from export.c_host import CHost, driver_library
 from export.plans import import_module, sampled_plans
 from gemmgen import api
-from gemmgen.backend import HostBuffer
-from gemmgen.compiler import Binary
-from gemmgen.errors import LaunchError
+from gemmgen.core.errors import LaunchError
 from gemmgen.export.fatbin import make_fatbin
 from gemmgen.export.images import Bundle, bundle, plans_for
-from gemmgen.gpu import gpu_available
-from gemmgen.launch import LaunchSequence
-from gemmgen.target import ARCHITECTURES, Architecture
-from gemmgen.verification import verify_binary
+from gemmgen.hardware.target import ARCHITECTURES, Architecture
+from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.runtime.backend import HostBuffer
+from gemmgen.runtime.cuda import gpu_available
+from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verify.verification import verify_binary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_available(), reason="this machine has no GPU")]
 
 
 def device_architecture() -> Architecture:
-    from gemmgen.gpu import list_gpus
+    from gemmgen.runtime.cuda import list_gpus
 
     found = list_gpus()[0].architecture
     assert found is not None
@@ -49,7 +49,7 @@ class ExportBackend:
         self, binary: Binary, sequence: LaunchSequence, dimensions: Mapping[str, int], scalars: Mapping[str, float],
         buffers: Mapping[str, HostBuffer],
     ) -> None:  # fmt: skip
-        from gemmgen.gpu.driver import call, current_device, release
+        from gemmgen.runtime.cuda.driver import call, current_device, release
 
         pointers = []
         with ExitStack() as stack:
@@ -120,7 +120,7 @@ def test_modules_are_right(bundles: list[Bundle], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["sm_80", "sm_90"], ["sm_80"]], ids=["cubin", "PTX for an older architecture"])
 def test_a_fat_binary_loads_and_has_the_kernel(names: list[str]) -> None:
-    from gemmgen.gpu.driver import call, current_device
+    from gemmgen.runtime.cuda.driver import call, current_device
 
     plan = api.plan(SPECS / "gemm/linear_bias_relu.yaml")
     plans = plans_for(plan, [ARCHITECTURES[name] for name in names])

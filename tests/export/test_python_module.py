@@ -15,7 +15,7 @@ from fake_driver import OK, FakeDriver, real
 from export.c_host import Memset, dummy_bundle, expected
 from export.plans import DRAWS, draw_call, import_module, sampled_plans
 from gemmgen import api
-from gemmgen.families.base import KernelPlan
+from gemmgen.kernels.family import KernelPlan
 
 
 class NotingDriver(FakeDriver):

@@ -104,4 +104,4 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def other_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose compiler is of another release than the lists name."""
-    monkeypatch.setattr("gemmgen.compiler.nvrtc_version", lambda: (13, 4))
+    monkeypatch.setattr("gemmgen.toolchain.nvrtc.nvrtc_version", lambda: (13, 4))

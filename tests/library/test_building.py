@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.errors import EnvironmentMissing, GemmgenError, VerificationError
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError, VerificationError
 from gemmgen.library import building
 from gemmgen.library.building import build
 from gemmgen.library.folder import LibraryFolder, read_manifest
@@ -106,14 +106,14 @@ def test_another_compiler_keeps_what_has_not_changed_and_refuses_to_compile_the_
 
 
 def test_a_wrong_instance_is_not_certified(folder: LibraryFolder, relist: Relist, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmgen.rendering import Source, render
+    from gemmgen.codegen.rendering import Source, render
 
     def broken(plan: object) -> Source:
         source = render(plan)  # type: ignore[arg-type]
         return Source(source.name, source.text.replace("fmaf(", "-fmaf("))
 
     listing = relist("gemm/small.yaml", "k: 8 -> k: 16")
-    for module in ("gemmgen.api._render", "gemmgen.library.listing.render", "gemmgen.verification.render"):
+    for module in ("gemmgen.api._render", "gemmgen.library.listing.render", "gemmgen.verify.verification.render"):
         monkeypatch.setattr(module, broken)
     with pytest.raises(VerificationError, match=r"is wrong on the emulator: .*: C\[0, 0\] is"):
         build(listing, folder, jobs=1)

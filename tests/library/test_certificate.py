@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from gemmgen.formula import Formula
+from gemmgen.core.formulas import Formula
 from gemmgen.library.certificate import make_certificate
 from gemmgen.library.digests import program_digests, templates_digest
 from gemmgen.library.evidence import Evidence, evidence_text, read_evidence

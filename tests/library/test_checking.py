@@ -58,7 +58,7 @@ def test_a_changed_spec_makes_files_missing_and_extra(folder: LibraryFolder, rel
 def test_a_changed_template_makes_sources_and_certificates_stale(
     root: object, folder: LibraryFolder, listing: Listing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gemmgen.rendering import Source, render
+    from gemmgen.codegen.rendering import Source, render
 
     monkeypatch.setattr("gemmgen.library.listing.render", lambda plan: Source(plan.name, render(plan).text + "// more\n"))
     assert states(read_listing(listing.path), folder) == {("cu", "stale"), ("json", "stale")}

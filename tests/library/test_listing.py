@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.errors import SpecError
+from gemmgen.core.errors import SpecError
 from gemmgen.library.listing import Listing, read_listing, takes
 
 Relist = Callable[[str, str], Listing]

@@ -7,16 +7,16 @@ from typing import Literal
 
 import pytest
 
-from gemmgen.benchmark import BenchmarkReport, Timing, compare
-from gemmgen.errors import EnvironmentMissing
-from gemmgen.gpu import gpu_available
-from gemmgen.gpu.clocks import Clocks
-from gemmgen.gpu.driver import GpuDevice
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.library import measuring
 from gemmgen.library.evidence import read_evidence
 from gemmgen.library.listing import Listing
 from gemmgen.library.measuring import Measurement, benchmark_item, group_contests, library_architecture
 from gemmgen.library.sanitizing import read_verdict
+from gemmgen.perf.benchmark import BenchmarkReport, Timing, compare
+from gemmgen.perf.clocks import Clocks
+from gemmgen.runtime.cuda import gpu_available
+from gemmgen.runtime.cuda.driver import GpuDevice
 
 DEVICE = GpuDevice(0, "NVIDIA H200", (9, 0), 132, 1, 1, 1, (13, 0), "0")
 CLEAN = "========= COMPUTE-SANITIZER\n7\n========= ERROR SUMMARY: 0 errors\n"

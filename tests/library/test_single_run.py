@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from fake_driver import array_at, fake_driver
 
-from gemmgen.families import family_of
-from gemmgen.gpu.driver import LoadedBinary
+from gemmgen.kernels import family_of
 from gemmgen.library.listing import Listing
 from gemmgen.library.single_run import SAMPLE_EVERY, chosen_cases, launch_case
+from gemmgen.runtime.cuda.driver import LoadedBinary
 
 __all__ = ["fake_driver"]
 

@@ -11,11 +11,11 @@ from emulator.helpers import compile_ptx
 
 import gemmgen
 from gemmgen.api import COMPILE_OPTIONS, compile_plan
-from gemmgen.compiler import Binary
-from gemmgen.emulation import EmulatorBackend
-from gemmgen.families import family_of
-from gemmgen.families.base import Case, KernelPlan
-from gemmgen.verification import verify_case
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import Case, KernelPlan
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verify.verification import verify_case
 
 from .operators import Mutant
 

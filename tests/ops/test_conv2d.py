@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gemmgen import ops
-from gemmgen.errors import LaunchError
-from gemmgen.families.conv2d.reference import convolution
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.conv2d.reference import convolution
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
 
 RNG = np.random.default_rng(5)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmgen import ops
-from gemmgen.errors import LaunchError
+from gemmgen.core.errors import LaunchError
 
 RNG = np.random.default_rng(7)
 

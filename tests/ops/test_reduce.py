@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gemmgen import ops
-from gemmgen.errors import LaunchError
+from gemmgen.core.errors import LaunchError
 
 X = np.random.default_rng(3).integers(-9, 10, (6, 7, 8)).astype("f")
 

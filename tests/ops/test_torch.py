@@ -6,7 +6,7 @@ import pytest
 from sample_kernels import needs_gpu
 
 from gemmgen import ops
-from gemmgen.errors import LaunchError
+from gemmgen.core.errors import LaunchError
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
 
 torch = pytest.importorskip("torch")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import gemmgen.api
-from gemmgen.compiler import Binary, compile_source
-from gemmgen.families.base import KernelPlan
-from gemmgen.rendering import render
+from gemmgen.codegen.rendering import render
+from gemmgen.kernels.family import KernelPlan
 from gemmgen.sweep.point import Conditions, Ending, Enter, Prepared
 from gemmgen.sweep.point import execute as really_execute
 from gemmgen.sweep.records import Stage, Status
+from gemmgen.toolchain.nvrtc import Binary, compile_source
 
 MODULE = "sweep.faults"
 NOTES = "SWEEP_TEST_NOTES"

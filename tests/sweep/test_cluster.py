@@ -15,8 +15,8 @@ import yaml
 from click.testing import CliRunner
 
 from gemmgen.cli import cli
-from gemmgen.errors import EnvironmentMissing
-from gemmgen.gpu import gpu_available, list_gpus
+from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.runtime.cuda import gpu_available, list_gpus
 from gemmgen.sweep.cluster import Cluster, Member, common_machine, describe_member, run_task
 from gemmgen.sweep.engine import Engine
 from gemmgen.sweep.machine import Machine, code_version

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.engine import Engine
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import Limits
@@ -134,11 +134,11 @@ def test_a_worker_that_lost_its_gpu_is_replaced(notes: Path) -> None:
 
 
 def test_every_gpu_has_a_worker_that_sees_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmgen.gpu.driver import GpuDevice
+    from gemmgen.runtime.cuda.driver import GpuDevice
     from gemmgen.sweep.machine import gpu_environments
 
     devices = tuple(GpuDevice(n, "NVIDIA H200", (9, 0), 132, 1 << 37, 1 << 26, 1 << 17, (13, 0), "") for n in range(3))
-    monkeypatch.setattr("gemmgen.gpu.driver._probe", lambda: (devices, ""))
+    monkeypatch.setattr("gemmgen.runtime.cuda.driver._probe", lambda: (devices, ""))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in gpu_environments()] == ["0", "1", "2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7,6")

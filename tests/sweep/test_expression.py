@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gemmgen
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 from gemmgen.sweep.expression import Expression, ExpressionError, UnknownName
 
 from .helpers import SPEC

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.gpu import gpu_available
+from gemmgen.runtime.cuda import gpu_available
 from gemmgen.sweep.engine import Engine, Settings
 from gemmgen.sweep.file import Limits
 from gemmgen.sweep.machine import conditions_of, describe, gpu_environments

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gemmgen.specs import load_spec
+from gemmgen.kernels.spec_files import load_spec
 from gemmgen.sweep.records import PointResult, Status
 from gemmgen.sweep.report import html_report, spec_yaml
 from gemmgen.sweep.report_data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names

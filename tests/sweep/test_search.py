@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.objectives import Objective, combined, parse_objective
 from gemmgen.sweep.proposals import SAMPLERS, Proposals
 from gemmgen.sweep.records import PointResult, Status, SweepError

@@ -11,19 +11,19 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gemmgen.benchmark import BenchmarkReport, Timing, compare
 from gemmgen.cli import cli
-from gemmgen.emulation import EmulatorBackend
-from gemmgen.errors import LaunchError, VerificationError
-from gemmgen.families.base import Case, KernelPlan
-from gemmgen.gpu.clocks import Clocks
-from gemmgen.specs import load_spec
+from gemmgen.core.errors import LaunchError, VerificationError
+from gemmgen.kernels.family import Case, KernelPlan
+from gemmgen.kernels.spec_files import load_spec
+from gemmgen.perf.benchmark import BenchmarkReport, Timing, compare
+from gemmgen.perf.clocks import Clocks
+from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.sweep import tuning
 from gemmgen.sweep.objectives import Objective
 from gemmgen.sweep.records import PointResult, Status, SweepError
 from gemmgen.sweep.search import SearchResult, Trial
 from gemmgen.sweep.tuning import conclude, winner_yaml
-from gemmgen.verification import CaseResult, VerificationReport
+from gemmgen.verify.verification import CaseResult, VerificationReport
 from sweep.samples import SPEC, sample
 
 US = Objective("median_us")
@@ -81,7 +81,7 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         result = CaseResult(Case("one", {}), True, 0.25, 1234, 0.1)
         return VerificationReport(plan.name, plan.architecture.name, backend.name, backend.description, (result,))
 
-    monkeypatch.setattr("gemmgen.verification.verify_binary", verify)
+    monkeypatch.setattr("gemmgen.verify.verification.verify_binary", verify)
     monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
     return depths
 
@@ -142,7 +142,7 @@ def test_a_winner_that_is_wrong_is_an_error(monkeypatch):
     def verify(plan: KernelPlan, binary: Any, backend: Any) -> VerificationReport:
         return VerificationReport(plan.name, "", "", "", (CaseResult(Case("primes", {}), False, 9.0, 1, 0.1, "C[0] is 1, expected 2"),))
 
-    monkeypatch.setattr("gemmgen.verification.verify_binary", verify)
+    monkeypatch.setattr("gemmgen.verify.verification.verify_binary", verify)
     monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
     with pytest.raises(VerificationError, match=r"wrong after all: case primes: C\[0\] is 1, expected 2"):
         conclude(found(10.0), EmulatorBackend())
@@ -235,7 +235,7 @@ def test_options_that_make_no_sense_end_in_one_message(sweep, options, told):
 
 @pytest.mark.gpu
 def test_tuning_on_a_gpu_ends_with_the_winner_timed_beside_the_runner_up(sweep):
-    from gemmgen.gpu import gpu_available
+    from gemmgen.runtime.cuda import gpu_available
 
     if not gpu_available():
         pytest.skip("no GPU")

@@ -14,9 +14,9 @@ from gemmgen.cli.output import print_json, print_table, progress_bar
 from gemmgen.cli.selection import find_specs, plan_specs
 
 if TYPE_CHECKING:
-    from gemmgen.analysis.report import Analysis
     from gemmgen.cli.selection import PlannedSpec
-    from gemmgen.target import Architecture, Device
+    from gemmgen.hardware.target import Architecture, Device
+    from gemmgen.perf.analysis.report import Analysis
 
 DEFAULT_DEVICE = "H200"
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
@@ -60,9 +60,9 @@ def command(
 
     One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm: pip install 'gemmgen[sass]'.
     """  # fmt: skip
-    from gemmgen.analysis.report import analyse
     from gemmgen.cli.compilation import compile_plans
-    from gemmgen.target import architecture as find_architecture
+    from gemmgen.hardware.target import architecture as find_architecture
+    from gemmgen.perf.analysis.report import analyse
 
     seconds = parse_time(time_text) if time_text is not None else None
     sizes = parse_size(size) if size is not None else None
@@ -93,7 +93,7 @@ def command(
 
 def _device(name: str | None, architecture: Architecture | None) -> Device:
     """The device that is named; else the default one, or the first that runs what is compiled for ``architecture``."""
-    from gemmgen.target import DEVICES, device
+    from gemmgen.hardware.target import DEVICES, device
 
     if name is not None:
         return device(name)
@@ -104,7 +104,7 @@ def _device(name: str | None, architecture: Architecture | None) -> Device:
 
 
 def _require_sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> None:
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     names = family_of(item.plan.spec).instance_sizes(item.plan)
     if sizes is not None and len(sizes) != len(names):

@@ -11,14 +11,14 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.options import json_option, parse_size, set_option, specs_argument
 from gemmgen.cli.output import Column, operation_unit, print_json, print_table, progress_bar, rate, styled
 from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gemmgen.analysis.roofline import Roofline
-    from gemmgen.benchmark import BenchmarkReport, Comparison, Timing
-    from gemmgen.gpu.driver import GpuDevice
+    from gemmgen.perf.analysis.roofline import Roofline
+    from gemmgen.perf.benchmark import BenchmarkReport, Comparison, Timing
+    from gemmgen.runtime.cuda.driver import GpuDevice
 
 
 @click.command("bench")
@@ -65,8 +65,8 @@ def command(
     problems = list(dict.fromkeys(parse_size(size) for size in sizes))
     files = find_specs(specs)
 
-    from gemmgen.benchmark import Candidate, benchmark
-    from gemmgen.gpu.driver import gpu
+    from gemmgen.perf.benchmark import Candidate, benchmark
+    from gemmgen.runtime.cuda.driver import gpu
 
     device = gpu()
     if device.architecture is None:
@@ -95,7 +95,7 @@ _Group = tuple[dict[str, int], list[PlannedSpec]]
 
 def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group]:
     """The specs that work on the same arrays, and so can be timed together, each with its problem."""
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     groups: dict[Any, _Group] = {}
     for item in planned:
@@ -112,16 +112,16 @@ def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group
 
 
 def _problem_text(problem: dict[str, int], item: PlannedSpec) -> str:
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     return ",".join(str(problem[name]) for name in family_of(item.plan.spec).instance_sizes(item.plan))
 
 
 def _roofline(problem: dict[str, int], item: PlannedSpec, device: GpuDevice) -> Roofline | None:
     """The device's roofs; None if they are not known."""
-    from gemmgen.analysis.roofline import roofline
-    from gemmgen.families import family_of
-    from gemmgen.target import match_device
+    from gemmgen.hardware.target import match_device
+    from gemmgen.kernels import family_of
+    from gemmgen.perf.analysis.roofline import roofline
 
     known = match_device(device.name, device.sm_count)
     return roofline(family_of(item.plan.spec).cost(item.plan, problem), known) if known else None
@@ -145,7 +145,7 @@ def _to_json(problem: dict[str, int], members: Sequence[PlannedSpec], report: Be
 
 
 def _print_reports(runs: Sequence[tuple[_Group, BenchmarkReport]], device: GpuDevice) -> None:
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
 
     rows: list[list[str | Text]] = []
     notes: dict[str, None] = {}

@@ -19,7 +19,7 @@ def command() -> None:
 @json_option
 def info(as_json: bool) -> None:
     """Show where the cache is and what it holds."""
-    from gemmgen.cache import Cache
+    from gemmgen.core.cache import Cache
 
     found = Cache().info()
     if as_json:
@@ -34,6 +34,6 @@ def info(as_json: bool) -> None:
 @command.command("clear")
 def clear() -> None:
     """Remove every compiled kernel from the cache."""
-    from gemmgen.cache import Cache
+    from gemmgen.core.cache import Cache
 
     click.echo(f"{counted(Cache().clear(), 'compiled kernel')} removed")

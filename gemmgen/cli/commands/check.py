@@ -11,7 +11,7 @@ import click
 from gemmgen.cli.options import architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import SpecFile, find_specs
-from gemmgen.errors import PlanError, Reason, SpecError
+from gemmgen.core.errors import PlanError, Reason, SpecError
 
 
 @click.command("check")
@@ -22,7 +22,7 @@ from gemmgen.errors import PlanError, Reason, SpecError
 @click.pass_context
 def command(context: click.Context, specs: Sequence[str], architectures: Sequence[str], overrides: Sequence[str], as_json: bool) -> None:
     """Say of each SPEC whether it can work, and if not, all reasons. Exits with 2 if one cannot."""
-    from gemmgen.target import ARCHITECTURES, architecture
+    from gemmgen.hardware.target import ARCHITECTURES, architecture
 
     names: list[str | None] = [*(ARCHITECTURES if "all" in architectures else dict.fromkeys(architectures))] or [None]
     for name in names:
@@ -42,7 +42,7 @@ def command(context: click.Context, specs: Sequence[str], architectures: Sequenc
 
 def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Sequence[str]) -> list[dict[str, Any]]:
     from gemmgen.api import plan
-    from gemmgen.specs import load_spec
+    from gemmgen.kernels.spec_files import load_spec
 
     findings = []
     try:

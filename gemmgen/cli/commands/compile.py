@@ -14,11 +14,11 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, print_json, print_table
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
-from gemmgen.errors import PlanError, SpecError
+from gemmgen.core.errors import PlanError, SpecError
 
 if TYPE_CHECKING:
-    from gemmgen.analysis.residency import Residency
-    from gemmgen.compiler import Binary
+    from gemmgen.perf.analysis.residency import Residency
+    from gemmgen.toolchain.nvrtc import Binary
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def command(
     if to_stdout and len(planned) > 1:
         raise click.UsageError(f"{len(planned)} results do not fit into one output: name one spec and one --arch, or -o DIR")
 
-    from gemmgen.analysis.residency import residencies
+    from gemmgen.perf.analysis.residency import residencies
 
     binaries = compile_plans([item.plan for item in planned])
     if to_stdout:
@@ -95,7 +95,7 @@ def _require_plain_output(kinds: Sequence[str], as_json: bool) -> None:
 
 def _plan_everywhere(files: Sequence[SpecFile], overrides: Sequence[str], architectures: Sequence[str]) -> list[PlannedSpec]:
     """A plan for each spec and architecture; for ``all``, those architectures that the spec can work on."""
-    from gemmgen.target import ARCHITECTURES, architecture
+    from gemmgen.hardware.target import ARCHITECTURES, architecture
 
     if ALL_ARCHITECTURES not in architectures:
         names: list[str | None] = list(dict.fromkeys(architectures)) or [None]
@@ -116,7 +116,7 @@ def _plan_everywhere(files: Sequence[SpecFile], overrides: Sequence[str], archit
 
 def _content(kind: str, binary: Binary) -> str | bytes:
     if kind == "sass":
-        from gemmgen.sass import disassemble
+        from gemmgen.toolchain.sass import disassemble
 
         return disassemble(binary.cubin)
     return binary.ptx if kind == "ptx" else binary.cubin

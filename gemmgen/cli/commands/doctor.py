@@ -18,7 +18,7 @@ def command(as_json: bool) -> None:
     """Show what gemmgen finds on this machine, and what each missing piece costs you."""
     from rich.text import Text
 
-    from gemmgen.environment import examine
+    from gemmgen.cli.environment import examine
 
     findings = examine()
     if as_json:

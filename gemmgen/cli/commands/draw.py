@@ -12,10 +12,10 @@ import click
 from gemmgen.cli.options import architecture_option, complete_spec, json_option, set_option
 from gemmgen.cli.output import Column, counted, print_json, print_table
 from gemmgen.cli.selection import find_specs, plan_specs, write_output
-from gemmgen.errors import GemmgenError, SpecError
+from gemmgen.core.errors import GemmgenError, SpecError
 
 if TYPE_CHECKING:
-    from gemmgen.drawing.pictures import Picture
+    from gemmgen.present.drawing.pictures import Picture
 
 ALL = "all"
 
@@ -55,10 +55,10 @@ def command(
 
     Without -o, list the pictures that there are of this spec.
     """  # fmt: skip
-    from gemmgen.drawing import draw
-    from gemmgen.families import family_of
-    from gemmgen.families.naming import NAME_DIGITS
-    from gemmgen.target import architecture as find_architecture
+    from gemmgen.hardware.target import architecture as find_architecture
+    from gemmgen.kernels import family_of
+    from gemmgen.kernels.naming import NAME_DIGITS
+    from gemmgen.present.drawing import draw
 
     files = find_specs([spec])
     if len(files) != 1:
@@ -89,7 +89,7 @@ def command(
 
 def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:
     """The pictures of these names, in the family's order. Raises ``GemmgenError`` that says which there are."""
-    from gemmgen.drawing.pictures import BankMaps
+    from gemmgen.present.drawing.pictures import BankMaps
 
     known = [picture.name for picture in pictures]
     unknown = [name for name in names if name not in known and name != ALL]
@@ -118,8 +118,8 @@ def _is_directory(path: Path) -> bool:
 
 def _list(pictures: Sequence[Picture], as_json: bool) -> None:
     """The pictures, and for shared memory each access with its wavefronts layout by layout."""
-    from gemmgen.drawing.descriptions import cost_of, describe
-    from gemmgen.drawing.pictures import BankMaps
+    from gemmgen.present.drawing.descriptions import cost_of, describe
+    from gemmgen.present.drawing.pictures import BankMaps
 
     if as_json:
         listed: list[dict[str, Any]] = []

@@ -14,7 +14,7 @@ from gemmgen.cli.kernel_arguments import KernelArgument, check_arguments, parse_
 from gemmgen.cli.kernel_file import Entry, KernelFile, find_entry, read_kernel_file
 from gemmgen.cli.options import complete_architecture, json_option
 from gemmgen.cli.output import count, counted, print_json
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 
 if TYPE_CHECKING:
     from gemmgen.emulator import EmulatorError, LaunchResult, Schedule
@@ -157,7 +157,7 @@ def _launch(
     from gemmgen import emulator
     from gemmgen.emulator.counters import CounterObserver
     from gemmgen.emulator.launch import SHARED_LIMIT
-    from gemmgen.target import ARCHITECTURES
+    from gemmgen.hardware.target import ARCHITECTURES
 
     arguments = [argument.fresh() for argument in given]
     observer = CounterObserver() if want_counters else None

@@ -12,12 +12,12 @@ from gemmgen.cli.options import architecture_option, complete_device, complete_s
 from gemmgen.cli.output import count, duration, operation_unit, print_json, rate
 from gemmgen.cli.sections import print_sections
 from gemmgen.cli.selection import find_specs, plan_specs
-from gemmgen.errors import SpecError
-from gemmgen.families.base import Section
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.family import Section
 
 if TYPE_CHECKING:
-    from gemmgen.families.base import KernelPlan
-    from gemmgen.target import Device
+    from gemmgen.hardware.target import Device
+    from gemmgen.kernels.family import KernelPlan
 
 
 @click.command("explain")
@@ -51,9 +51,9 @@ def command(
 ) -> None:
     """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds; or, with --problem, which
     instance a problem gets on a device, and why."""
-    from gemmgen.families import family_of
-    from gemmgen.target import architecture as find_architecture
-    from gemmgen.target import device as find_device
+    from gemmgen.hardware.target import architecture as find_architecture
+    from gemmgen.hardware.target import device as find_device
+    from gemmgen.kernels import family_of
 
     device = find_device(device_name)
     if (spec is None) == (problem_text is None):
@@ -98,9 +98,9 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
 
 
 def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> Section:
-    from gemmgen.analysis.roofline import roofline
-    from gemmgen.families import family_of
-    from gemmgen.families.naming import architecture_reasons
+    from gemmgen.kernels import family_of
+    from gemmgen.kernels.naming import architecture_reasons
+    from gemmgen.perf.analysis.roofline import roofline
 
     family = family_of(plan.spec)
     roofs = roofline(family.cost(plan, problem), device)
@@ -124,8 +124,8 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
 
 
 def _to_json(plan: KernelPlan, problem: dict[str, int], device: Device, sections: Sequence[Section]) -> dict[str, Any]:
-    from gemmgen.analysis.roofline import roofline
-    from gemmgen.families import family_of
+    from gemmgen.kernels import family_of
+    from gemmgen.perf.analysis.roofline import roofline
 
     roofs = roofline(family_of(plan.spec).cost(plan, problem), device)
     return {

@@ -15,11 +15,11 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, complete_spec, json_option, set_option
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
-from gemmgen.errors import GemmgenError, PlanError, SpecError
+from gemmgen.core.errors import GemmgenError, PlanError, SpecError
 
 if TYPE_CHECKING:
     from gemmgen.export.images import Bundle
-    from gemmgen.target import Architecture
+    from gemmgen.hardware.target import Architecture
 
 FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py"}
 """The formats, and how their files end."""
@@ -179,7 +179,7 @@ def _bundle(item: PlannedSpec, targets: Sequence[Architecture], line_info: bool)
 
 def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list[Architecture]:
     from gemmgen.export.images import allowed_architectures, portable_architectures
-    from gemmgen.target import architecture
+    from gemmgen.hardware.target import architecture
 
     if ALL_ARCHITECTURES in architectures:
         return allowed_architectures(item.plan)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _complete_instance(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of instances and of their specs."""
-    from gemmgen.errors import GemmgenError
+    from gemmgen.core.errors import GemmgenError
     from gemmgen.library.folder import read_manifest, shipped_folder
 
     try:
@@ -157,7 +157,7 @@ def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
 def show_command(name: str, architecture: str | None, folder: Path | None, as_json: bool) -> None:
     """Show the certificates of one instance: its name, the beginning of it, or the name of its spec."""
     from gemmgen.cli.library_output import print_certificates
-    from gemmgen.errors import GemmgenError
+    from gemmgen.core.errors import GemmgenError
     from gemmgen.library.folder import choose, read_manifest
 
     found = _find(folder)

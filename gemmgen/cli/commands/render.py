@@ -11,10 +11,10 @@ import click
 from gemmgen.cli.options import json_option, set_option, specs_argument
 from gemmgen.cli.output import counted, print_json
 from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, write_output
-from gemmgen.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError
 
 if TYPE_CHECKING:
-    from gemmgen.rendering import Source
+    from gemmgen.codegen.rendering import Source
 
 
 @click.command("render")
@@ -63,7 +63,7 @@ def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[st
 
 def render_all(planned: Sequence[PlannedSpec]) -> list[tuple[PlannedSpec, Source]]:
     """The source of each plan. Raises ``GemmgenError`` if specs that differ share a name."""
-    from gemmgen.rendering import render
+    from gemmgen.codegen.rendering import render
 
     first: dict[str, tuple[PlannedSpec, Source]] = {}
     rendered = []

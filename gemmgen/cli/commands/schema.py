@@ -17,7 +17,7 @@ def command(file: Path | None) -> None:
 
     In an editor with the YAML language server, begin a spec with: # yaml-language-server: $schema=FILE
     """
-    from gemmgen.specs import json_schema
+    from gemmgen.kernels.spec_files import json_schema
 
     text = json.dumps(json_schema(), indent=2) + "\n"
     if file is None:

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from gemmgen.cli.options import json_option
 from gemmgen.cli.output import counted, print_json
-from gemmgen.errors import EnvironmentMissing
+from gemmgen.core.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmgen.cli.sweep_search import Search

@@ -77,11 +77,11 @@ def command(
         return
     requests = read_problems(problems, chosen) if problems is not None else grid(chosen, grid_name == "fine")
 
+    from gemmgen.core.errors import GemmgenError
     from gemmgen.dispatch.devices import as_device
     from gemmgen.dispatch.table import default_path
     from gemmgen.dispatch.tuning import Tuner
-    from gemmgen.errors import GemmgenError
-    from gemmgen.gpu.driver import gpu
+    from gemmgen.runtime.cuda.driver import gpu
 
     device = as_device(gpu())
     path = output or default_path(device.name)
@@ -115,7 +115,7 @@ def command(
 def _evaluate(path: Path, kinds: Sequence[str], as_json: bool) -> None:
     from gemmgen.dispatch.evaluation import regrets
     from gemmgen.dispatch.table import read_table
-    from gemmgen.target import device
+    from gemmgen.hardware.target import device
 
     table = read_table(path)
     found = [regret for regret in regrets(table, device(table.device)) if regret.row.kind in kinds]

@@ -16,8 +16,8 @@ from gemmgen.cli.selection import find_specs, plan_specs
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gemmgen.families.base import Case
-    from gemmgen.verification import VerificationReport
+    from gemmgen.kernels.family import Case
+    from gemmgen.verify.verification import VerificationReport
 
 
 @click.command("verify")
@@ -58,9 +58,9 @@ def command(
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
     """  # fmt: skip
     from gemmgen.api import find_backend
-    from gemmgen.families import family_of
-    from gemmgen.target import architecture as find_architecture
-    from gemmgen.verification import verify_binary
+    from gemmgen.hardware.target import architecture as find_architecture
+    from gemmgen.kernels import family_of
+    from gemmgen.verify.verification import verify_binary
 
     target = find_architecture(architecture) if architecture else None
     files = find_specs(specs)

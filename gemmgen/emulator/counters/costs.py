@@ -1,4 +1,4 @@
-"""The cost of warp-wide accesses, for many warps at once: the rule of ``gemmgen.shared_memory``, and sectors of global memory.
+"""The cost of warp-wide accesses, for many warps at once: the rule of ``gemmgen.hardware.shared_memory``, and sectors of global memory.
 
 Accesses are matrices of one row a warp and one column a lane: byte offsets or addresses, -1 where the lane is inactive.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gemmgen.emulator.geometry import WARP, Lanes
-from gemmgen.shared_memory import BANK_BYTES, BANKS
+from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS
 
 SECTOR_BYTES = 32
 _LANES = np.arange(WARP)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmgen.emulator.counters.costs import global_costs, rows_of_warps, shared_costs
-from gemmgen.shared_memory import shared_access_cost
+from gemmgen.hardware.shared_memory import shared_access_cost
 
 MEASURED = json.loads((Path(__file__).parents[2] / "data" / "shared_memory_wavefronts_h200.json").read_text())
 

@@ -1,0 +1,170 @@
+"""From a plan to source: Jinja arranges text, nothing is computed here or there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from gemmgen import __version__
+from gemmgen.core.resources import resource_directory
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import KernelPlan, KernelSpec
+from gemmgen.kernels.launch import C_TYPES, Argument, ArrayArgument, HostArgument
+
+_DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One self-contained CUDA file."""
+
+    name: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text, in hex."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}.cu"
+
+
+def render(plan: KernelPlan) -> Source:
+    """The source of the kernels in ``plan``, whose template is looked up below ``templates/``."""
+    text = (
+        _environment()
+        .get_template(plan.template)
+        .render(
+            plan=plan,
+            version=__version__,
+            summary=family_of(plan.spec).summary(plan),
+            spec_lines=spec_lines(plan.spec),
+        )
+    )
+    return Source(plan.name, _tidy(text))
+
+
+def spec_lines(spec: KernelSpec) -> list[str]:
+    """The spec as lines of YAML, without its description; defaults are left out."""
+    fields = spec.model_dump(mode="json", exclude={"description"}, exclude_defaults=True)
+    fields = {"schema_version": spec.schema_version, "kind": spec.kind, **fields}
+    return str(yaml.dump(fields, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, width=110)).splitlines()
+
+
+def parameter(argument: Argument) -> str:
+    """The declaration of a kernel parameter."""
+    if isinstance(argument, HostArgument):
+        return f"const __grid_constant__ {argument.struct} {argument.name}"
+    kind = C_TYPES[argument.type]
+    if not isinstance(argument, ArrayArgument):
+        return f"{kind} {argument.name}"
+    const = "const " if not argument.writes else ""
+    return f"{const}{kind}* __restrict__ {argument.name}"
+
+
+def parameters(arguments: Sequence[Argument]) -> str:
+    """The declarations of all parameters, in lines of a readable width."""
+    lines = [""]
+    for argument in arguments:
+        declaration = parameter(argument)
+        if len(lines[-1]) + len(declaration) > 110:
+            lines.append("")
+        lines[-1] += f"{declaration}, "
+    return "\n".join(line.rstrip() for line in lines).rstrip(", ")
+
+
+def float_literal(value: float) -> str:
+    """A float32 constant that reads back as exactly the nearest float32 of ``value``."""
+    import numpy as np
+
+    text = str(np.format_float_positional(np.float32(value), unique=True, trim="0"))
+    if len(text) > 16:
+        text = str(np.format_float_scientific(np.float32(value), unique=True, trim="0"))
+    return f"{text}f"
+
+
+@lru_cache(maxsize=1)
+def template_digest() -> str:
+    """SHA-256, in hex, over the names and texts of all templates."""
+    root = resource_directory("templates")
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.j2")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    root: Path = resource_directory("templates")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(root),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+        cache_size=-1,
+    )
+    environment.filters["parameter"] = parameter
+    environment.filters["parameters"] = parameters
+    environment.filters["float_literal"] = float_literal
+    return environment
+
+
+WIDTH = 120
+"""Columns after which a line of generated code is folded."""
+
+
+def _tidy(text: str) -> str:
+    """No trailing spaces, no runs of blank lines, none beside a brace, no overlong lines, and one line break at the end."""
+    text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    text = re.sub(r"\{\n\n", "{\n", text)
+    text = re.sub(r"\n\n( *\})", r"\n\1", text)
+    lines = [part for line in text.strip("\n").splitlines() for part in _folded(line)]
+    return "\n".join(lines) + "\n"
+
+
+def _folded(line: str) -> list[str]:
+    """``line`` as lines of at most ``WIDTH`` columns where it can be broken: comments between words, code between arguments or
+    before an operator, never within quotes; a comment behind code goes above it. The specs in headers stay as they are."""
+    if len(line) <= WIDTH or line.startswith("//   "):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    if line.lstrip().startswith("//"):
+        start = f"{indent}// "
+        return textwrap.wrap(line.lstrip()[2:].strip(), WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
+    code, mark, comment = line.partition("  // ")
+    if mark:
+        return [*_folded(f"{indent}// {comment}"), *_folded(code)]
+    # The continuation of an aligned statement keeps its place.
+    deeper = indent if len(indent) % 4 else f"{indent}    "
+    parts: list[str] = []
+    while len(line) > WIDTH and (at := _break(line)):
+        parts.append(line[:at].rstrip())
+        line = f"{deeper}{line[at:]}"
+    return [*parts, line]
+
+
+def _break(line: str) -> int:
+    """Where to break a line of code: after the last argument that fits, else before the last operator; 0 for nowhere."""
+    quoted = [match.span() for match in re.finditer(r'"(?:[^"\\]|\\.)*"', line)]
+    first = len(line) - len(line.lstrip()) + 8
+
+    def places(pattern: str, offset: int) -> list[int]:
+        found = (match.start() + offset for match in re.finditer(pattern, line))
+        return [at for at in found if first < at <= WIDTH and not any(start < at < end for start, end in quoted)]
+
+    return max(places(r", ", 2), default=0) or max(places(r" (?:&&|\|\||\?|:|\+|=) ", 1), default=0)

@@ -1,0 +1,15 @@
+"""Where templates, ready-made specs and the library lie: inside the installed package, or beside it in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def resource_directory(name: str) -> Path:
+    """The directory ``templates``, ``specs`` or ``generated``; ``FileNotFoundError`` if the installation lacks it."""
+    for parent in (_PACKAGE / "_resources", _PACKAGE.parent):
+        if (parent / name).is_dir():
+            return parent / name
+    raise FileNotFoundError(f"gemmgen's {name} are missing from its installation at {_PACKAGE}")

@@ -1,5 +1,0 @@
-"""Pictures of plans, as SVG."""
-
-from gemmgen.drawing.page import draw
-
-__all__ = ["draw"]

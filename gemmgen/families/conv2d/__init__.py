@@ -1,5 +1,0 @@
-"""Convolution of int8 tensors in NCHW32 on tensor cores."""
-
-from gemmgen.families.conv2d.family import family
-
-__all__ = ["family"]

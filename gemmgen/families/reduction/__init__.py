@@ -1,5 +1,0 @@
-"""Reductions of arrays: sums, extrema, norms, moments, over everything or along an axis."""
-
-from gemmgen.families.reduction.family import family
-
-__all__ = ["family"]

@@ -1,6 +1,0 @@
-"""Runs cubins on CUDA devices: the backend where there is a GPU."""
-
-from gemmgen.gpu.backend import GpuBackend
-from gemmgen.gpu.driver import GpuDevice, gpu, gpu_available, list_gpus, why_no_gpu
-
-__all__ = ["GpuBackend", "GpuDevice", "gpu", "gpu_available", "list_gpus", "why_no_gpu"]

@@ -1,0 +1,298 @@
+"""Architectures and devices as data: what a kernel may use, what a chip can reach, and how many blocks fit on an SM.
+
+Limits come from the table "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide, features
+from the target notes of each instruction in the PTX ISA manual. Sizes are bytes, rates are per second, K is 1024.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.errors import SpecError
+
+KIB = 1024
+WARP_THREADS = 32
+SHARED_BANKS = 32
+SHARED_BANK_BYTES = 4
+SECTOR_BYTES = 32
+
+Feature = Literal[
+    "ldmatrix", "cp_async", "bf16", "tf32_mma", "fp8_mma", "mbarrier", "stmatrix", "clusters", "tma", "wgmma",
+    "setmaxnreg", "programmatic_launch", "packed_fp32_fma",
+]  # fmt: skip
+MmaShape = tuple[int, int, int]
+
+TURING: frozenset[Feature] = frozenset({"ldmatrix"})
+AMPERE: frozenset[Feature] = TURING | {"cp_async", "bf16", "tf32_mma", "mbarrier"}
+ADA: frozenset[Feature] = AMPERE | {"fp8_mma"}
+HOPPER: frozenset[Feature] = ADA | {"stmatrix", "clusters", "tma", "programmatic_launch"}
+HOPPER_SPECIFIC: frozenset[Feature] = HOPPER | {"wgmma", "setmaxnreg"}
+BLACKWELL: frozenset[Feature] = HOPPER | {"packed_fp32_fma"}
+
+INT8_MMA_TURING: tuple[MmaShape, ...] = ((8, 8, 16),)
+INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What the compiler and one SM of this architecture allow. `features` are those usable under exactly this name."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    warps_per_sm: int
+    blocks_per_sm: int
+    shared_bytes_per_sm: int
+    l1_and_shared_bytes: int
+    fp32_lanes_per_sm: int
+    features: frozenset[Feature]
+    int8_mma_shapes: tuple[MmaShape, ...] = INT8_MMA_AMPERE
+    reserved_shared_bytes_per_block: int = KIB
+    shared_allocation_bytes: int = 128
+    threads_per_block: int = 1024
+    registers_per_sm: int = 64 * KIB
+    registers_per_thread: int = 255
+    register_allocation_unit: int = 256
+    warp_allocation_granularity: int = 4
+    static_shared_bytes_per_block: int = 48 * KIB
+    constant_bytes: int = 64 * KIB
+    parameter_bytes: int = 32764
+    portable_parameter_bytes: int = 4096
+    block_limits: tuple[int, int, int] = (1024, 1024, 64)
+    grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+    @property
+    def shared_bytes_per_block(self) -> int:
+        """The most shared memory one block can have, static and dynamic together, after opting in above 48 KB."""
+        return self.shared_bytes_per_sm - self.reserved_shared_bytes_per_block
+
+    @property
+    def threads_per_sm(self) -> int:
+        return self.warps_per_sm * WARP_THREADS
+
+    def supports(self, feature: Feature) -> bool:
+        return feature in self.features
+
+    def runs_cubins_of(self, other: Architecture) -> bool:
+        """Whether a chip of this architecture loads a cubin made for `other`.
+
+        A cubin runs on its own major version at the same or a later minor version; one for an architecture-specific
+        name (the suffix a) runs on exactly that compute capability.
+        """
+        major, minor = other.compute_capability
+        if other.name.endswith("a"):
+            return self.compute_capability == other.compute_capability
+        return self.compute_capability[0] == major and self.compute_capability[1] >= minor
+
+
+# name, compute capability, warps/SM, blocks/SM, shared/SM, L1 and shared, FP32 lanes/SM, features
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.name: architecture
+    for architecture in (
+        Architecture("sm_75", (7, 5), 32, 16, 64 * KIB, 96 * KIB, 64, TURING, INT8_MMA_TURING, 0, 256),
+        Architecture("sm_80", (8, 0), 64, 32, 164 * KIB, 192 * KIB, 64, AMPERE),
+        Architecture("sm_86", (8, 6), 48, 16, 100 * KIB, 128 * KIB, 128, AMPERE),
+        Architecture("sm_87", (8, 7), 48, 16, 164 * KIB, 192 * KIB, 128, AMPERE),
+        Architecture("sm_89", (8, 9), 48, 24, 100 * KIB, 128 * KIB, 128, ADA),
+        Architecture("sm_90", (9, 0), 64, 32, 228 * KIB, 256 * KIB, 128, HOPPER),
+        Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 256 * KIB, 128, HOPPER_SPECIFIC),
+        Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 256 * KIB, 128, BLACKWELL),
+        Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128 * KIB, 128, BLACKWELL),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Rates of one chip that share an origin, a datasheet or a measurement; None where that origin is silent."""
+
+    fp32_flops: float | None = None
+    int8_mma_ops: float | None = None
+    int8_wgmma_ops: float | None = None
+    read_bytes_per_second: float | None = None
+    copy_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One rate and where it comes from."""
+
+    value: float
+    origin: Literal["measured", "datasheet", "theory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One product. `measured` was seen on the chip with `mma.sync`, register-only FFMA and long streams; `datasheet`
+    is the vendor's, dense and at boost clock."""
+
+    name: str
+    architecture: Architecture
+    sm_count: int
+    clock_hz: float
+    l2_bytes: int
+    datasheet: Peaks
+    measured: Peaks = Peaks()
+
+    @property
+    def fp32_theoretical_flops(self) -> float:
+        """Two operations (multiply and add) per FP32 lane and boost clock cycle."""
+        return 2.0 * self.sm_count * self.architecture.fp32_lanes_per_sm * self.clock_hz
+
+    @property
+    def fp32_roof(self) -> Figure:
+        """The FFMA rate to hold a kernel against: measured where it was, else theory."""
+        if self.measured.fp32_flops is not None:
+            return Figure(self.measured.fp32_flops, "measured")
+        return Figure(self.fp32_theoretical_flops, "theory")
+
+    @property
+    def int8_roof(self) -> Figure | None:
+        """The int8 tensor core rate of `mma.sync`: measured where it was, else the datasheet's."""
+        return _first_known(self.measured.int8_mma_ops, self.datasheet.int8_mma_ops)
+
+    @property
+    def memory_roof(self) -> Figure | None:
+        """The read bandwidth of device memory: measured where it was, else the datasheet's."""
+        return _first_known(self.measured.read_bytes_per_second, self.datasheet.read_bytes_per_second)
+
+
+def _first_known(measured: float | None, datasheet: float | None) -> Figure | None:
+    if measured is not None:
+        return Figure(measured, "measured")
+    return None if datasheet is None else Figure(datasheet, "datasheet")
+
+
+def _device(
+    name: str, architecture: str, sms: int, mhz: float, l2_mib: int, tflops: float, int8_tops: float, gb_per_s: float,
+    measured: Peaks = Peaks(),
+) -> Device:  # fmt: skip
+    datasheet = Peaks(fp32_flops=tflops * 1e12, int8_mma_ops=int8_tops * 1e12, read_bytes_per_second=gb_per_s * 1e9)
+    return Device(name, ARCHITECTURES[architecture], sms, mhz * 1e6, l2_mib * KIB * KIB, datasheet, measured)
+
+
+_H200_MEASURED = Peaks(
+    fp32_flops=65.5e12,
+    int8_mma_ops=1287e12,
+    int8_wgmma_ops=1933e12,
+    read_bytes_per_second=4.55e12,
+    copy_bytes_per_second=4.30e12,
+)
+
+# name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s
+DEVICES: dict[str, Device] = {
+    device.name: device
+    for device in (
+        _device("H200", "sm_90a", 132, 1980, 60, 67.0, 1979, 4800, _H200_MEASURED),
+        _device("H100", "sm_90a", 132, 1980, 50, 67.0, 1979, 3350),
+        _device("A100", "sm_80", 108, 1410, 40, 19.5, 624, 2039),
+        _device("L40S", "sm_89", 142, 2520, 96, 91.6, 733, 864),
+        _device("L4", "sm_89", 58, 2040, 48, 30.3, 242, 300),
+        _device("RTX 5090", "sm_120", 170, 2407, 96, 104.8, 838, 1792),
+        _device("RTX 4090", "sm_89", 128, 2520, 72, 82.6, 660.6, 1008),
+        _device("RTX 3090", "sm_86", 82, 1695, 6, 35.6, 284, 936),
+        _device("T4", "sm_75", 40, 1590, 4, 8.1, 130, 320),
+    )
+}
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of that name. Raises SpecError with the known names."""
+    found = ARCHITECTURES.get(name)
+    if found is None:
+        raise SpecError(f"unknown architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
+    return found
+
+
+def device(name: str) -> Device:
+    """The device of that name, in any case. Raises SpecError with the known names."""
+    for known, entry in DEVICES.items():
+        if known.lower() == name.lower():
+            return entry
+    raise SpecError(f"unknown device {name!r}; known: {', '.join(DEVICES)}")
+
+
+def match_device(driver_name: str, sm_count: int) -> Device | None:
+    """The entry for a chip as the driver calls it, "NVIDIA A100-SXM4-80GB" say; None if it is not in the list.
+
+    The number of SMs must agree, because products with different chips share a name (H100 SXM and PCIe).
+    """
+    words = set(re.split(r"[^A-Za-z0-9]+", driver_name.upper()))
+    for entry in DEVICES.values():
+        if set(entry.name.upper().split()) <= words and entry.sm_count == sm_count:
+            return entry
+    return None
+
+
+def architecture_for(major: int, minor: int) -> Architecture | None:
+    """The richest architecture whose cubins run on a chip of that compute capability; None if there is none."""
+    candidates = [
+        entry
+        for entry in ARCHITECTURES.values()
+        if entry.compute_capability[0] == major
+        and (entry.compute_capability == (major, minor) or (entry.compute_capability[1] < minor and entry.name[-1] != "a"))
+    ]
+    return max(candidates, key=lambda entry: (entry.compute_capability, len(entry.features)), default=None)
+
+
+Limiter = Literal["threads", "warps", "blocks", "registers", "shared"]
+_UNLIMITED = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many blocks and warps of a kernel are resident on one SM, and the limits that bind (several where they tie).
+
+    Zero blocks mean that the kernel cannot be launched; `limited_by` then names every limit it exceeds.
+    """
+
+    blocks_per_sm: int
+    warps: int
+    fraction: float
+    limited_by: tuple[Limiter, ...]
+
+
+def occupancy(architecture: Architecture, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+    """Resident blocks per SM for `threads` per block, `registers` per thread, `shared_bytes` per block.
+
+    The rules of the CUDA occupancy calculator: registers are given to warps in units of 256 from four equal
+    partitions, shared memory to blocks in units of 128 bytes with the system's reserved bytes on top, and the SM is
+    set to its largest shared memory capacity. `shared_bytes` counts static and dynamic bytes, without the reserved.
+    """
+    if threads < 1 or registers < 0 or shared_bytes < 0:
+        raise ValueError(f"need threads >= 1, registers >= 0, shared_bytes >= 0; got {threads, registers, shared_bytes}")
+    warps_per_block = -(-threads // WARP_THREADS)
+    limits: dict[Limiter, int] = {
+        "threads": _UNLIMITED if threads <= architecture.threads_per_block else 0,
+        "warps": architecture.warps_per_sm // warps_per_block,
+        "blocks": architecture.blocks_per_sm,
+        "registers": _blocks_by_registers(architecture, warps_per_block, registers),
+        "shared": _blocks_by_shared(architecture, shared_bytes),
+    }
+    blocks = min(limits.values())
+    warps = blocks * warps_per_block
+    binding = tuple(name for name, limit in limits.items() if limit == blocks)
+    return Occupancy(blocks, warps, warps / architecture.warps_per_sm, binding)
+
+
+def _blocks_by_registers(architecture: Architecture, warps_per_block: int, registers: int) -> int:
+    if registers > architecture.registers_per_thread:
+        return 0
+    if registers == 0:
+        return _UNLIMITED
+    partitions = architecture.warp_allocation_granularity
+    registers_per_warp = _round_up(registers * WARP_THREADS, architecture.register_allocation_unit)
+    warps = architecture.registers_per_sm // partitions // registers_per_warp * partitions
+    return warps // warps_per_block
+
+
+def _blocks_by_shared(architecture: Architecture, shared_bytes: int) -> int:
+    if shared_bytes > architecture.shared_bytes_per_block:
+        return 0
+    allocated = _round_up(shared_bytes + architecture.reserved_shared_bytes_per_block, architecture.shared_allocation_bytes)
+    return architecture.shared_bytes_per_sm // allocated if allocated else _UNLIMITED
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,27 @@
+"""The kernel families, and the only list of them. A family is imported when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from gemmgen.kernels.family import Family, KernelSpec
+
+FAMILIES = {
+    "gemm": "gemmgen.kernels.gemm",
+    "reduction": "gemmgen.kernels.reduction",
+    "conv2d": "gemmgen.kernels.conv2d",
+}
+"""The module of each kind; it has one attribute ``family``."""
+
+
+@cache
+def family(kind: str) -> Family:
+    """The family of ``kind``; ``KeyError`` if there is none."""
+    found: Family = import_module(FAMILIES[kind]).family
+    return found
+
+
+def family_of(spec: KernelSpec) -> Family:
+    """The family that a spec belongs to."""
+    return family(spec.kind)

@@ -1,0 +1,5 @@
+"""Convolution of int8 tensors in NCHW32 on tensor cores."""
+
+from gemmgen.kernels.conv2d.family import family
+
+__all__ = ["family"]

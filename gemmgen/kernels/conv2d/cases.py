@@ -1,0 +1,182 @@
+"""The problems that a convolution instance is verified on, derived from its tile and from what its spec fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.conv2d.problem import complete, constraints, fixed_parameters
+from gemmgen.kernels.conv2d.spec import LARGEST_EXTENT
+from gemmgen.kernels.conv2d.tiles import CHANNELS
+from gemmgen.kernels.family import Case
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+TIES = "ties of rounding"
+SMALL = (-3, 4)
+
+
+def conv2d_cases(plan: Conv2dPlan) -> list[Case]:
+    """Filters, strides, paddings and dilations of all kinds, edges of the tile, saturation, ties, and nothing at all.
+
+    A problem that the spec's fixed parameters contradict takes their values instead; equal ones are left out.
+    """
+    fixed = fixed_parameters(plan.spec)
+    seen: set[tuple[Any, ...]] = set()
+    cases: list[Case] = []
+
+    def add(name: str, wanted: Mapping[str, int], data: Any = "extremes", **more: Any) -> None:
+        problem = _fitted(plan, wanted, fixed)
+        if problem is None:
+            return
+        scalars = _scalars(plan, problem, name)
+        key = (tuple(sorted(problem.items())), data, name == TIES, tuple(sorted(more.items() if "offsets" not in more else [("o", 1)])))
+        if key not in seen:
+            seen.add(key)
+            cases.append(Case(name, problem, scalars, data, seed=sum(problem.values()), **more))
+
+    for name, wanted in _shapes(plan).items():
+        add(name, wanted)
+    small = {"n": 2, "c": 64, "h": 7, "w": 5, "k": 64, "r": 3, "s": 3, "padding": 1}
+    add("small integers", small, "integers")
+    add(TIES, {"n": 1, "c": 32, "h": 6, "w": 7, "k": 64, "r": 1, "s": 1}, "integers")
+    add("least aligned pointers", small, offsets=_offsets(plan))
+    add("no images", {"n": 0, "c": 32, "h": 4, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 1})
+    add("filter larger than the padded image", {"n": 1, "c": 32, "h": 2, "w": 2, "k": 32, "r": 3, "s": 3})
+    return cases
+
+
+def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
+    """Problems by name: n, c, h, w, k, r, s; ``stride``, ``padding``, ``dilation`` for both directions, or one with _h or _w."""
+    pixels, channels = plan.pixel_tile.rows, plan.filter_tile.rows
+    c = CHANNELS * plan.planes
+    shapes = {
+        "one pixel": {"n": 1, "c": c, "h": 1, "w": 1, "k": 32, "r": 1, "s": 1},
+        "1 x 1": {"n": 1, "c": 2 * c, "h": 7, "w": 7, "k": 64, "r": 1, "s": 1},
+        "1 x 1, stride 2": {"n": 2, "c": c, "h": 9, "w": 7, "k": 64, "r": 1, "s": 1, "stride": 2},
+        "1 x 1, padding 1": {"n": 1, "c": c, "h": 4, "w": 5, "k": 32, "r": 1, "s": 1, "padding": 1},
+        "3 x 3, padding 1": {"n": 1, "c": c, "h": 7, "w": 7, "k": 64, "r": 3, "s": 3, "padding": 1},
+        "3 x 3, no padding": {"n": 2, "c": c, "h": 6, "w": 5, "k": 32, "r": 3, "s": 3},
+        "3 x 3, padding 3": {"n": 1, "c": 32, "h": 3, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 3},
+        "3 x 3, stride 2": {"n": 1, "c": 96, "h": 9, "w": 8, "k": 32, "r": 3, "s": 3, "stride": 2, "padding": 1},
+        "3 x 3, dilation 2": {"n": 1, "c": c, "h": 8, "w": 9, "k": 32, "r": 3, "s": 3, "padding": 2, "dilation": 2},
+        "3 x 3, uneven": {
+            "n": 1,
+            "c": 32,
+            "h": 11,
+            "w": 9,
+            "k": 32,
+            "r": 3,
+            "s": 3,
+            "stride_h": 2,
+            "stride_w": 3,
+            "padding_h": 0,
+            "padding_w": 2,
+            "dilation_h": 1,
+            "dilation_w": 2,
+        },
+        "5 x 5, stride 3": {"n": 1, "c": 64, "h": 13, "w": 11, "k": 32, "r": 5, "s": 5, "stride": 3, "padding": 2},
+        "7 x 7, stride 2": {"n": 1, "c": 32, "h": 11, "w": 12, "k": 32, "r": 7, "s": 7, "stride": 2, "padding": 3},
+        "1 x 7": {"n": 1, "c": 64, "h": 5, "w": 8, "k": 32, "r": 1, "s": 7, "padding_h": 0, "padding_w": 3},
+        "7 x 1": {"n": 1, "c": 64, "h": 8, "w": 5, "k": 32, "r": 7, "s": 1, "padding_h": 3, "padding_w": 0},
+        "3 x 2, even columns": {"n": 1, "c": 96, "h": 5, "w": 6, "k": 32, "r": 3, "s": 2, "padding": 1},
+        "pixels one below a tile": {"n": 1, "c": 32, "h": 1, "w": pixels - 1, "k": 32, "r": 1, "s": 1},
+        "one tile": {"n": 1, "c": c, "h": 1, "w": pixels, "k": channels, "r": 1, "s": 1},
+        "pixels one above a tile": {"n": pixels + 1, "c": 32, "h": 1, "w": 1, "k": 32, "r": 1, "s": 1},
+        "channels one block above a tile": {"n": 1, "c": 32, "h": 3, "w": 3, "k": channels + 32, "r": 3, "s": 3, "padding": 1},
+        "a prime number of pixels": {"n": 3, "c": 32, "h": 1, "w": 43, "k": 32, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1},
+        "fewer steps than stages": {"n": 1, "c": 32, "h": 4, "w": 4, "k": 32, "r": 1, "s": 1},
+        "many steps": {"n": 1, "c": c * (2 * plan.stages + 1) + 32, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
+        "images of one pixel": {"n": 40, "c": 32, "h": 1, "w": 1, "k": 96, "r": 3, "s": 3, "padding": 1},
+    }
+    if plan.persistent:
+        tiles = -(-(plan.spec.persistent_blocks + 3) // 8)
+        shapes["more tiles than blocks"] = {"n": 1, "c": c, "h": 1, "w": tiles * pixels - 5, "k": 8 * channels, "r": 1, "s": 1}
+        shapes["many more tiles than blocks"] = {"n": 3 * tiles, "c": 32, "h": 1, "w": pixels, "k": 8 * channels, "r": 1, "s": 1}
+    if plan.grouped:
+        shapes["2 groups"] = {"n": 1, "c": 64, "h": 5, "w": 5, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 2}
+        shapes["3 groups"] = {"n": 1, "c": 192, "h": 4, "w": 4, "k": 96, "r": 1, "s": 1, "groups": 3}
+    for index, (layer_c, _, layer_k, r, stride) in enumerate(RESNET50):
+        name = f"layer {index + 1} of ResNet-50, image reduced"
+        shapes[name] = {"n": 1, "c": layer_c, "h": 6, "w": 6, "k": layer_k, "r": r, "s": r, "stride": stride, "padding": r // 2}
+    return shapes
+
+
+RESNET50: tuple[tuple[int, int, int, int, int], ...] = (
+    (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1), (256, 56, 128, 1, 1),
+    (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2), (512, 28, 128, 1, 1), (128, 28, 128, 3, 1),
+    (512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 1024, 1, 1), (512, 28, 1024, 1, 2), (1024, 14, 256, 1, 1),
+    (256, 14, 256, 3, 1), (1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2),
+    (2048, 7, 512, 1, 1), (512, 7, 512, 3, 1),
+)  # fmt: skip
+"""The convolutions of ResNet-50 behind its first: c, h = w, k, r = s, stride; the padding is r // 2."""
+
+
+def layer_problem(plan: Conv2dPlan, layer: tuple[int, int, int, int, int], n: int) -> dict[str, int]:
+    """One of ``RESNET50`` with ``n`` images, for an instance that fits it."""
+    c, h, k, r, stride = layer
+    return complete(plan.spec, _expanded({"n": n, "c": c, "h": h, "w": h, "k": k, "r": r, "s": r, "stride": stride, "padding": r // 2}))
+
+
+def _expanded(wanted: Mapping[str, int]) -> dict[str, int]:
+    """``stride``, ``padding`` and ``dilation`` written for each direction."""
+    problem = dict(wanted)
+    for name in ("stride", "padding", "dilation"):
+        if name in problem:
+            value = problem.pop(name)
+            problem |= {f"{name}_h": value, f"{name}_w": value}
+    return problem
+
+
+def _fitted(plan: Conv2dPlan, wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int] | None:
+    """The problem with the spec's values for what it fixes; None if the instance cannot run it."""
+    problem = {**_expanded(wanted), **fixed}
+    groups = problem.get("groups", 1)
+    for name in ("c", "k"):
+        if name not in fixed:
+            problem[name] = -(-problem[name] // (CHANNELS * groups)) * CHANNELS * groups
+    depth_unit = problem["r"] * problem["s"] * CHANNELS
+    most = plan.spec.maximum_depth // depth_unit * CHANNELS * groups
+    if "c" not in fixed and most:
+        problem["c"] = min(problem["c"], most)
+    if plan.walk == "table" and (max(problem["r"], problem["s"]) > LARGEST_EXTENT):
+        return None
+    try:
+        complete_problem = complete(plan.spec, problem)
+    except LaunchError:
+        return None
+    met = all(c.condition.evaluate(complete_problem) for c in constraints(plan.spec, plan.walk == "table"))
+    return complete_problem if met else None
+
+
+def _scalars(plan: Conv2dPlan, problem: Mapping[str, int], name: str) -> dict[str, float]:
+    """alpha spreads the sums over the range of int8 and beyond at both ends; for ties it is one half."""
+    depth = problem["c"] // problem["groups"] * problem["r"] * problem["s"]
+    alpha = 0.5 if name == TIES else 150.0 / (depth**0.5 * 74.0**2)
+    values = {"alpha": alpha, "beta": 0.5 if name == TIES else 0.37, "gamma": 1.0 if name == TIES else 0.61}
+    return {scalar.name: values[scalar.name] for scalar in plan.sequence.scalars}
+
+
+def _offsets(plan: Conv2dPlan) -> dict[str, int]:
+    sizes = {"s8": 16, "s32": 4, "f32": 4}
+    return {array.name: sizes[array.type] for array in plan.sequence.arrays if array.role != "workspace"}
+
+
+def fill(plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Values of an input: small integers, or the whole range of int8 with its ends more often than by chance."""
+    import numpy as np
+
+    argument = next(array for array in plan.sequence.arrays if array.name == name)
+    if case.data == "integers":
+        return rng.integers(*SMALL, shape)
+    if argument.type == "s8":
+        values = rng.integers(-128, 128, shape)
+        return np.where(rng.random(shape) < 0.1, rng.choice([-128, 127], shape), values)
+    if argument.type == "s32":
+        reach = 400 if plan.output.type != "s32" else 2**31 - 1
+        return rng.integers(-reach, reach + 1, shape)
+    return rng.normal(0, 50, shape).astype(np.float32)

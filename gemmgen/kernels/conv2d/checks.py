@@ -1,0 +1,174 @@
+"""Why a convolution spec cannot work, all reasons at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.conv2d.problem import HELPER, fixed_parameters
+from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec
+from gemmgen.kernels.conv2d.tiles import CHANNELS, OperandTile
+from gemmgen.kernels.family import SharedRegion
+
+TAP_BYTES = 8
+FEWEST_OTHER_REGISTERS = 16
+EXACT_FLOAT_DEPTH = 256
+"""Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
+OTHER_PARAMETER_BYTES = 256
+"""What the parameters of a kernel take beside the table, at most."""
+
+
+def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
+    """What contradicts itself in the layer, the sums, the output and the table."""
+    reasons = _channel_reasons(spec) + _output_reasons(spec)
+    fixed = fixed_parameters(spec)
+    depth = _fewest_channels(fixed) * fixed.get("r", 1) * fixed.get("s", 1)
+    if depth > spec.maximum_depth:
+        need = f"at most {spec.maximum_depth} products in a sum"
+        hint = "more could overflow int32" if spec.maximum_depth == LARGEST_DEPTH else "raise maximum_depth"
+        reasons.append(Reason("depth", "convolution", f"at least {depth} = c / groups * r * s", need, hint))
+    if spec.float_conversion == "addition":
+        limit = depth_limit(spec)
+        if limit > EXACT_FLOAT_DEPTH:
+            hint = f"set maximum_depth: {EXACT_FLOAT_DEPTH}"
+            reasons.append(Reason("float_conversion", "float_conversion", f"up to {limit} products", f"at most {EXACT_FLOAT_DEPTH}", hint))
+        if spec.output.type == "s32" or spec.split_k > 1:
+            need = "instruction, because sums stay integers" if spec.output.type == "s32" else "instruction, with split_k"
+            reasons.append(Reason("float_conversion", "float_conversion", "addition", need))
+    if spec.increments == "precomputed":
+        for name in ("r", "s"):
+            if fixed.get(name, 1) > LARGEST_EXTENT:
+                need = f"at most {LARGEST_EXTENT} with increments: precomputed"
+                reasons.append(Reason("table", f"convolution.{name}", str(fixed[name]), need, "use increments: computed"))
+        most = architecture.portable_parameter_bytes - OTHER_PARAMETER_BYTES
+        taps = fixed["r"] * fixed["s"] if "r" in fixed and "s" in fixed else spec.maximum_taps
+        if taps * TAP_BYTES > most:
+            got = f"{taps} taps of {TAP_BYTES} bytes"
+            reasons.append(Reason("table", "maximum_taps", got, f"at most {most} bytes of kernel parameters", "use increments: computed"))
+    return reasons
+
+
+def _fewest_channels(fixed: Mapping[str, int]) -> int:
+    """The fewest input channels that a group can have; as many groups as divide the blocks on both sides, if they are open."""
+    if "c" not in fixed:
+        return CHANNELS
+    blocks = fixed["c"] // CHANNELS
+    most_groups = gcd(blocks, fixed["k"] // CHANNELS) if "k" in fixed else blocks
+    return fixed["c"] // fixed.get("groups", max(1, most_groups))
+
+
+def depth_limit(spec: Conv2dSpec) -> int:
+    """The most products that a sum can have."""
+    fixed = fixed_parameters(spec)
+    if all(name in fixed for name in ("c", "groups", "r", "s")):
+        return min(spec.maximum_depth, fixed["c"] // fixed["groups"] * fixed["r"] * fixed["s"])
+    return spec.maximum_depth
+
+
+def _channel_reasons(spec: Conv2dSpec) -> list[Reason]:
+    reasons = []
+    fixed = fixed_parameters(spec)
+    groups = fixed.get("groups", 1)
+    for name in ("c", "k"):
+        if name in fixed and fixed[name] % (CHANNELS * groups):
+            need = "a multiple of 32" + (f" in each of {groups} groups" if groups > 1 else "")
+            reasons.append(Reason("channels", f"convolution.{name}", str(fixed[name]), need, HELPER))
+    return reasons
+
+
+def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
+    reasons = []
+    if spec.output.type == "s32":
+        for name, matters in (("alpha", True), ("beta", spec.bias != "none"), ("gamma", spec.residual)):
+            if matters and getattr(spec, name) != "one":
+                reasons.append(Reason("exact_output", name, "argument", "one, because s32 results are exact integers"))
+        if spec.bias == "f32":
+            reasons.append(Reason("exact_output", "bias", "f32", "s32 or none, because s32 results are exact integers"))
+        if spec.activation.op not in ("none", "relu"):
+            need = "none or relu, because s32 results are exact integers"
+            reasons.append(Reason("exact_output", "activation", spec.activation.op, need))
+    return reasons
+
+
+def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
+    """What is wrong with the tile hierarchy and the copies, before numbers can be derived from it."""
+    reasons: list[Reason] = []
+    tile = spec.tile
+    for axis in ("m", "n"):
+        block, warp = getattr(tile.threadblock, axis), getattr(tile.warp, axis)
+        channels = (axis == "m") == (spec.gemm_m == "output_channels")
+        unit, why = (32, "the channels of a vector of y") if channels else (16, "the rows that one ldmatrix reads")
+        if warp % unit:
+            need = f"a multiple of {unit}, {why}"
+            reasons.append(Reason("warp_tile", f"tile.warp.{axis}", str(warp), need))
+        if block % warp:
+            got = f"{warp} for a threadblock tile of {block}"
+            reasons.append(Reason("warp_tile", f"tile.warp.{axis}", got, f"a divisor of {block}"))
+    if tile.threadblock.k % CHANNELS:
+        need = "a multiple of 32, the channels that lie side by side"
+        reasons.append(Reason("tile_k", "tile.threadblock.k", str(tile.threadblock.k), need))
+    shape = (8, 8, 16) if tile.instruction == "m8n8k16" else (16, 8, 32)
+    if shape not in architecture.int8_mma_shapes:
+        hint = "use m8n8k16"
+        reasons.append(Reason("instruction", "tile.instruction", tile.instruction, f"an instruction of {architecture.name}", hint))
+    reasons += _copy_reasons(spec, architecture)
+    if not reasons:
+        threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
+        if threads > architecture.threads_per_block:
+            need = f"at most {architecture.threads_per_block} threads in a block"
+            reasons.append(Reason("threads_per_block", "tile.threadblock", f"{threads} threads", need, "use larger warp tiles"))
+        for axis in ("m", "n"):
+            operand = OperandTile(getattr(tile.threadblock, axis), tile.threadblock.k // CHANNELS, threads)
+            if not operand.is_even:
+                vectors = 2 * operand.rows * operand.planes
+                got = f"{vectors} vectors of 16 bytes for {threads} threads"
+                need = "a whole number for each thread, in rows a multiple of 8 apart"
+                reasons.append(Reason("copy", f"tile.threadblock.{axis}", got, need, "use fewer warps or a deeper tile"))
+    return reasons
+
+
+def _copy_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
+    reasons = []
+    if spec.persistent_blocks is not None:
+        if spec.copy_through != "cp_async":
+            reasons.append(Reason("persistent", "persistent_blocks", "copies through registers", "copy_through: cp_async"))
+        if spec.split_k > 1:
+            reasons.append(Reason("persistent", "persistent_blocks", f"split_k: {spec.split_k}", "the sum in one part"))
+    if spec.copy_through == "cp_async":
+        if not architecture.supports("cp_async"):
+            got = f"cp_async on {architecture.name}"
+            reasons.append(Reason("copy_through", "copy_through", got, "sm_80 or newer", "use registers, or architecture: sm_80"))
+        if spec.stages < 2:
+            reasons.append(Reason("stages", "stages", str(spec.stages), "at least 2 with cp_async"))
+    elif spec.stages > 2:
+        reasons.append(Reason("stages", "stages", str(spec.stages), "1 or 2 through registers", "use cp_async for more"))
+    return reasons
+
+
+def resource_reasons(
+    spec: Conv2dSpec, regions: Sequence[SharedRegion], threads: int, registers: int, architecture: Architecture
+) -> list[Reason]:
+    """What a multiprocessor has not enough of."""
+    reasons = []
+    blocks = spec.min_blocks_per_sm
+    shared = sum(region.bytes for region in regions)
+    if shared > architecture.shared_bytes_per_block:
+        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
+        reasons.append(Reason("shared_memory", "tile.threadblock", f"{shared} bytes of shared memory", need, "reduce m, n, k or stages"))
+    reserved = architecture.reserved_shared_bytes_per_block
+    if blocks > 1 and (shared + reserved) * blocks > architecture.shared_bytes_per_sm:
+        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
+        need = f"at most {architecture.shared_bytes_per_sm} bytes on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "min_blocks_per_sm", got, need))
+    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
+        got = f"{blocks} blocks of {threads} threads"
+        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "min_blocks_per_sm", got, need))
+    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
+    if registers + FEWEST_OTHER_REGISTERS > budget:
+        got = f"{registers} registers a thread for results, fragments and copies, and {FEWEST_OTHER_REGISTERS} for all else"
+        need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
+        reasons.append(Reason("registers", "tile.warp", got, need, "use smaller warp tiles, fewer threads or fewer blocks"))
+    return reasons

@@ -1,0 +1,161 @@
+"""A convolution plan in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.tiles import OperandTile, exchange_costs, fragment_cost
+from gemmgen.kernels.family import Section
+
+_WALKS = {
+    "single": "one tap: each step goes to the next 32 channels",
+    "table": "read from a table with period r s, which the host computes and passes in the kernel's parameters",
+    "counters": "counted in the kernel: along a row of the filter, then its rows, then blocks of 32 channels",
+}
+
+
+def formula_lines(plan: Conv2dPlan) -> list[str]:
+    """What the kernel computes and how the tensors are stored."""
+    spec = plan.spec
+    rounding = {"s8": ", rounded to nearest even and saturated to int8", "s32": ", saturated to int32", "f32": " in float32"}
+    lines = [
+        f"y = {plan.formula.replace('sum', 'convolution(x, filter)')}{rounding[spec.output.type]}.",
+        "x is (n, c / 32, h, w, 32), int8.",
+        f"filter is (c / groups / 32, r, s, k, 32), int8, output channels in {_ORDERS[plan.filter_order]}.",
+        f"y is {_LAYOUTS[spec.output.layout]}.",
+    ]
+    fixed = {name: value for name, value in fixed_parameters(spec).items() if (name, value) != ("groups", 1)}
+    if fixed:
+        lines.append("Made for " + ", ".join(f"{name} = {value}" for name, value in fixed.items()) + ".")
+    return lines
+
+
+_ORDERS = {
+    "plain": "their own order",
+    "octets": 'the order "octets"',
+    "quads": 'the order "quads"',
+    "pairs": 'the order "pairs"',
+}
+_LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
+
+
+def explain_conv2d(plan: Conv2dPlan) -> list[Section]:
+    """Implicit GEMM, tile hierarchy, copies, shared memory, epilogue."""
+    return [
+        Section("What it computes", tuple(("", line) for line in formula_lines(plan))),
+        Section("As a matrix product", _implicit_gemm(plan)),
+        Section("Tile hierarchy", _hierarchy(plan)),
+        Section("Copies of one step", _copies(plan)),
+        Section("Mainloop", _mainloop(plan)),
+        Section("Shared memory", _shared(plan)),
+        Section("Epilogue", _epilogue(plan)),
+    ]
+
+
+def _implicit_gemm(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
+    channels, pixels = "k / groups output channels", "n p q pixels"
+    rows, columns = (channels, pixels) if plan.channels_are_rows else (pixels, channels)
+    if plan.walk == "table" and plan.bounded:
+        outside = "a bit for each row and column of the filter says whether it lies within"
+    else:
+        outside = "compared with the image's extents" if plan.bounded else "cannot happen: there is no padding"
+    return (
+        ("rows", rows),
+        ("columns", columns),
+        ("sum over", "c / groups / 32 blocks of channels, r rows, s columns, 32 channels, in this order"),
+        ("filter taps", _WALKS[plan.walk]),
+        ("outside of the image", outside),
+        ("overflow", f"at most {plan.spec.maximum_depth} products of at most 2^14 in a sum fit into int32"),
+    )
+
+
+def _hierarchy(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
+    warps = plan.threads // 32
+    tile = f"{plan.pixel_tile.rows} pixels x {plan.filter_tile.rows} channels of y"
+    shared = "pixels" if plan.spec.rasterization == "channels_first" else "filters"
+    return (
+        ("threadblock", f"{tile}, {32 * plan.planes} of the sum at a time, by {plan.threads} threads"),
+        ("warp", f"{plan.warp_pixels} pixels x {plan.warp_channels} channels; {warps} warps, {plan.warps_pixels} along the pixels"),
+        ("instruction", f"mma.sync {plan.instruction}, s8 x s8 + s32"),
+        ("thread", f"{plan.warp_pixels * plan.warp_channels // 32} sums; about {plan.registers} registers"),
+        ("blocks", f"consecutive ones share their {shared}"),
+        *([("tiles of a block", _persistent(plan))] if plan.persistent else []),
+        *([("sum in parts", f"{plan.split_k}, added up by {plan.finish_entry}")] if plan.split_k > 1 else []),
+    )
+
+
+def _copies(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
+    way = "cp.async, in the background" if plan.asynchronous else "registers"
+    return (
+        ("through", way),
+        ("x", _copy(plan.pixel_tile, "pixels, consecutive ones of a row of y next to each other in memory at stride 1")),
+        ("filter", _copy(plan.filter_tile, "output channels, consecutive in memory")),
+    )
+
+
+def _copy(tile: OperandTile, what: str) -> str:
+    planes = "every plane" if tile.planes_apart == 1 else f"every {tile.planes_apart}th plane"
+    vectors = "1 vector" if tile.passes == 1 else f"{tile.passes} vectors"
+    return f"each thread {vectors} of 16 bytes in {planes}; two to a row: {what}"
+
+
+def _mainloop(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
+    if plan.stages == 1:
+        stages = "1: load, barrier, store, barrier, multiply"
+    elif plan.asynchronous:
+        stages = f"{plan.stages}: {plan.stages - 1} tiles are on their way; one barrier a step"
+    else:
+        stages = "2: the next tile passes through registers while this one is multiplied; one barrier a step"
+    per_plane = (plan.warp_pixels + plan.warp_channels) // 16
+    fragments = "two sets: one is read while the other is multiplied" if plan.double_buffered else "one set"
+    instructions = plan.warp_pixels * plan.warp_channels // (128 if plan.instruction == "m16n8k32" else 32)
+    return (
+        ("stages", stages),
+        ("fragments", f"{fragments}; {per_plane} ldmatrix.x4 for {instructions} mma in each plane of a warp"),
+        (
+            "global traffic",
+            f"{1 / plan.pixel_tile.rows + 1 / plan.filter_tile.rows:.5f} bytes for a multiply-add: "
+            f"1/{plan.pixel_tile.rows} + 1/{plan.filter_tile.rows}",
+        ),
+    )
+
+
+def _shared(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
+    lines = []
+    for region in plan.shared_memory:
+        extents = "".join(f"[{extent}]" for extent in region.shape)
+        last = region.offset + region.bytes - 1
+        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    store, fragment = plan.pixel_tile.store_cost(), fragment_cost(blocks_first=plan.instruction == "m16n8k32")
+    lines.append(("copies", f"16 bytes a lane: {store.wavefronts} wavefronts, {store.conflicts} conflicts"))
+    lines.append(("ldmatrix.x4", f"{fragment.wavefronts} wavefronts, {fragment.conflicts} conflicts"))
+    if plan.exchange:
+        writes, reads = exchange_costs(plan.channels_are_rows, plan.lane)
+        text = f"{writes.wavefronts} + {reads.wavefronts} wavefronts, {writes.conflicts + reads.conflicts} conflicts"
+        lines.append(("exchange", f"{text} for 8 pixels x 32 channels"))
+    return tuple(lines)
+
+
+def _epilogue(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
+    direct = "straight from the accumulators; the filter's order makes a lane's channels consecutive"
+    way = "through shared memory" if plan.exchange else direct
+    conversion = "a subtraction, since the sums are small and begin at a large float" if plan.biased else "a conversion"
+    steps = [("results", way), ("a lane stores", _lane(plan))]
+    if plan.output.type != "s32":
+        steps.append(("to float", conversion))
+    if plan.output.type == "s8":
+        how = "the bounds of saturation" if plan.saturation is not None else "its own operations"
+        how = "saturating multiply-adds to [0, 1], on a scale of 1/128" if plan.unit else how
+        steps.append(("activation", f"{plan.spec.activation.describe() or 'none'}, by {how}"))
+    return tuple(steps)
+
+
+def _lane(plan: Conv2dPlan) -> str:
+    lane = plan.output_lane
+    if lane.quads_apart == 4:
+        return f"{lane.channels} consecutive channels of a pixel"
+    return f"4 consecutive channels of a pixel, and 4 that are {lane.quads_apart} further"
+
+
+def _persistent(plan: Conv2dPlan) -> str:
+    return f"every {plan.spec.persistent_blocks}th; copies for the next begin while one is finished"

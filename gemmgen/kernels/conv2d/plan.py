@@ -1,0 +1,365 @@
+"""From a convolution spec to every number that its kernel contains, or to all the reasons why there can be none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.errors import PlanError
+from gemmgen.core.formulas import round_up
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.conv2d.activation import INT8_HIGH
+from gemmgen.kernels.conv2d.checks import resource_reasons, shape_reasons, tile_reasons
+from gemmgen.kernels.conv2d.layouts import FilterOrder
+from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.sequence import TapTable, build_sequence
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
+from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
+from gemmgen.kernels.family import KernelPlan, SharedRegion
+from gemmgen.kernels.launch import Argument
+from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+
+OTHER_REGISTERS = 28
+"""Registers for addresses, counters and predicates that an instance takes beside that if it may; an estimate."""
+FINISH_THREADS = 256
+"""Threads of a block that adds up the parts of a split sum."""
+
+Walk = Literal["single", "table", "counters"]
+
+_CONSTANTS = {
+    "c_blocks": "kInputBlocks",
+    "k": "kOutputChannels",
+    "r": "kFilterRows",
+    "s": "kFilterColumns",
+    "stride_h": "kStrideH",
+    "stride_w": "kStrideW",
+    "padding_h": "kPaddingH",
+    "padding_w": "kPaddingW",
+    "dilation_h": "kDilationH",
+    "dilation_w": "kDilationW",
+    "groups": "kGroups",
+}
+
+
+_FILTER_ORDERS: dict[LaneOutput, FilterOrder] = {OCTETS: "octets", PAIRS: "pairs", QUADS: "quads"}
+
+
+@dataclass(frozen=True)
+class LayerConstant:
+    """A parameter that the kernel is specialised for, as it is written in the source."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Conv2dPlan(KernelPlan):
+    """A convolution instance."""
+
+    threads: int
+    pixel_tile: OperandTile
+    filter_tile: OperandTile
+    warp_pixels: int
+    warp_channels: int
+    warps_pixels: int
+    """Warps side by side along the pixels; warps are counted along them first."""
+    planes: int
+    """Planes in a step: 32 input channels of one filter tap each."""
+    stages: int
+    channels_are_rows: bool
+    """Whether output channels are the rows of the GEMM, and pixels its columns."""
+    walk: Walk
+    """How a thread gets from one filter tap to the next: there is only one; by the host's table; by counting."""
+    bounded: bool
+    """Whether a tap of a pixel can lie outside of its image."""
+    pointwise: bool
+    """Whether each output pixel depends on the input pixel of the same position, so that neither needs coordinates."""
+    grouped: bool
+    tail: bool
+    """Whether the last step can have fewer planes."""
+    whole_channels: bool
+    """Whether every tile has all its output channels."""
+    biased: bool
+    """Whether sums begin at the bits of a large float, so that they need no conversion."""
+    saturation: tuple[float, float] | None
+    """Bounds of an int8 result that take care of the activation too; None if it has to be computed."""
+    unit: bool
+    """Whether results are scaled so that saturation to [0, 1] bounds them: the factor 1/128 is exact."""
+    exchange: bool
+    lane: LaneOutput
+    """What a lane takes of the accumulators."""
+    output_lane: LaneOutput
+    """What a lane finishes; something else where another kernel does that."""
+    filter_order: FilterOrder
+    v: Mapping[str, str]
+    """How the source writes each parameter: a constant's name, a kernel argument's, or a number."""
+    constants: tuple[LayerConstant, ...]
+    table_entries: int
+    """Elements of the table; 0 if there is none."""
+    divisors: tuple[str, ...]
+    """What the kernel divides by with numbers that the host prepares."""
+    kernel_arguments: tuple[Argument, ...]
+    finish_entry: str
+    finish_arguments: tuple[Argument, ...]
+    registers: int
+    """For a thread, an estimate."""
+
+    @property
+    def operands(self) -> dict[str, OperandTile]:
+        """The tiles by the names that the source has for them."""
+        return {"Pixel": self.pixel_tile, "Filter": self.filter_tile}
+
+    @property
+    def instruction(self) -> str:
+        return str(self.spec.tile.instruction)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether copies bypass the registers."""
+        return bool(self.spec.copy_through == "cp_async")
+
+    @property
+    def double_buffered(self) -> bool:
+        """Whether there are two sets of fragments; which one is in use must be known at each point of the unrolled loop."""
+        return self.stages > 1 and self.planes % 2 == 0 and not self.persistent
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a block takes several tiles."""
+        return self.spec.persistent_blocks is not None
+
+    @property
+    def walk_arguments(self) -> str:
+        """What copying x takes beside the iterator."""
+        return {"counters": "window", "table": "taps, period", "single": "next_block"}[self.walk]
+
+    @property
+    def output(self) -> Output:
+        output: Output = self.spec.output
+        return output
+
+    @property
+    def shifted(self) -> bool:
+        """Whether there is a bias."""
+        return bool(self.spec.bias != "none")
+
+    @property
+    def split_k(self) -> int:
+        return int(self.spec.split_k)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The scalars that finishing a result takes, beside beta."""
+        return tuple(scalar.name for scalar in self.sequence.scalars if scalar.name in ("alpha", "gamma"))
+
+    @property
+    def finish_threads(self) -> int:
+        return FINISH_THREADS
+
+    @property
+    def finish_pixels(self) -> int:
+        """Pixels of a block that adds up parts."""
+        return FINISH_THREADS // self.output_lane.lanes_per_pixel
+
+    @property
+    def exchange_swizzle(self) -> str:
+        """How the exchange permutes groups of channels, as a C expression over ``pixel``."""
+        return exchange_swizzle(self.channels_are_rows, self.lane)
+
+    @property
+    def formula(self) -> str:
+        """What becomes of a sum, in words."""
+        spec: Conv2dSpec = self.spec
+        terms = ["alpha * sum" if spec.alpha == "argument" else "sum"]
+        if spec.bias != "none":
+            terms.append("beta * bias" if spec.beta == "argument" else "bias")
+        if spec.residual:
+            terms.append("gamma * z" if spec.gamma == "argument" else "z")
+        activation = spec.activation.describe()
+        return " + ".join(terms) + (f", then {activation}" if activation else "")
+
+
+def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    reasons = architecture_reasons(spec, architecture)
+    reasons += shape_reasons(spec, architecture)
+    wrong_tiles = tile_reasons(spec, architecture)
+    reasons += wrong_tiles
+    message = f"no kernel for this spec on {architecture.name}:"
+    if wrong_tiles:
+        raise PlanError(message, reasons)
+
+    tile = spec.tile
+    channels_are_rows = spec.gemm_m == "output_channels"
+    planes = tile.threadblock.k // CHANNELS
+    threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
+    rows = OperandTile(tile.threadblock.m, planes, threads)
+    columns = OperandTile(tile.threadblock.n, planes, threads)
+    pixel_tile, filter_tile = (columns, rows) if channels_are_rows else (rows, columns)
+    warp_pixels, warp_channels = (tile.warp.n, tile.warp.m) if channels_are_rows else (tile.warp.m, tile.warp.n)
+    exchange = spec.store == "shared"
+    output_lane = QUADS if channels_are_rows and not exchange else OCTETS if spec.output.type == "s8" else PAIRS
+    lane = PAIRS if spec.split_k > 1 and output_lane is OCTETS else output_lane
+    filter_order = _FILTER_ORDERS[lane] if not exchange else "plain"
+
+    fixed = fixed_parameters(spec)
+    walk = _walk(spec, fixed)
+    bounded = fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0
+    pointwise = walk == "single" and not bounded and fixed.get("stride_h") == fixed.get("stride_w") == 1
+    grouped = fixed.get("groups") != 1
+    needed = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels)
+    regions = _regions(spec, pixel_tile, filter_tile, threads, exchange)
+    reasons += resource_reasons(spec, regions, threads, needed, architecture)
+    if reasons:
+        raise PlanError(message, reasons)
+
+    anywhere = spec.split_k > 1 or pixel_tile.planes_apart > 1
+    used = ["c_blocks", "k"]
+    used += ["r", "s"] if walk != "single" else []
+    used += [] if pointwise else ["stride_h", "stride_w", "padding_h", "padding_w"]
+    used += ["dilation_h", "dilation_w"] if walk == "counters" or (walk == "table" and (bounded or anywhere)) else []
+    used += ["groups"] if grouped else []
+    known = {**fixed, **({"c_blocks": fixed["c"] // CHANNELS} if "c" in fixed else {})}
+    constants = tuple(
+        LayerConstant(_CONSTANTS[name], known[name])
+        for name in used
+        if name in known and not (name.startswith("padding") and known[name] == 0)
+    )
+    written = {name: _CONSTANTS[name] if name in known else name for name in used}
+    written |= {name: "0" for name in used if name.startswith("padding") and known.get(name) == 0}
+
+    divisors = {"image_pixels": "(p * q)"} | ({} if pointwise else {"q": "q"})
+    if spec.rasterization == "pixels_first":
+        divisors["tiles"] = f"ceil_div(n * p * q, {pixel_tile.rows})"
+    elif not ("k" in fixed and "groups" in fixed):
+        divisors["tiles"] = f"ceil_div(k // groups, {filter_tile.rows})"
+    table = _table(spec, fixed, pixel_tile.planes_apart, bounded) if walk == "table" else None
+    name = _name(spec)
+    sequence = build_sequence(
+        spec, name, table, filter_order, [n for n in used if n not in known], divisors,
+        threads=threads,
+        tile=(pixel_tile.rows, filter_tile.rows),
+        shared_bytes=_dynamic_bytes(regions, architecture),
+        finish_pixels=FINISH_THREADS // output_lane.lanes_per_pixel,
+        finish_threads=FINISH_THREADS,
+    )  # fmt: skip
+    launches = [tuple(sequence.argument(argument) for argument in launch.arguments) for launch in sequence.launches]
+    return Conv2dPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=sequence,
+        template="conv2d/implicit_gemm.cu.j2",
+        shared_memory=regions,
+        dynamic_shared_bytes=_dynamic_bytes(regions, architecture),
+        spec=spec,
+        threads=threads,
+        pixel_tile=pixel_tile,
+        filter_tile=filter_tile,
+        warp_pixels=warp_pixels,
+        warp_channels=warp_channels,
+        warps_pixels=pixel_tile.rows // warp_pixels,
+        planes=planes,
+        stages=spec.stages,
+        channels_are_rows=channels_are_rows,
+        walk=walk,
+        bounded=bounded,
+        pointwise=pointwise,
+        grouped=grouped,
+        tail=_has_tail(fixed, planes),
+        whole_channels=_whole_channels(fixed, filter_tile.rows),
+        biased=spec.float_conversion == "addition",
+        saturation=spec.activation.saturation() if spec.output.type == "s8" else None,
+        unit=spec.output.type == "s8" and spec.activation.saturation() == (0.0, INT8_HIGH),
+        exchange=exchange,
+        lane=lane,
+        output_lane=output_lane,
+        filter_order=filter_order,
+        v=written,
+        constants=constants,
+        table_entries=table.entries if table else 0,
+        divisors=tuple(divisors),
+        kernel_arguments=launches[0],
+        finish_entry=sequence.launches[-1].entry,
+        finish_arguments=launches[-1],
+        registers=needed + _fragments(warp_pixels, warp_channels) + OTHER_REGISTERS,
+    )
+
+
+def _walk(spec: Conv2dSpec, fixed: Mapping[str, int]) -> Walk:
+    if fixed.get("r") == fixed.get("s") == 1:
+        return "single"
+    return "table" if spec.increments == "precomputed" else "counters"
+
+
+def _table(spec: Conv2dSpec, fixed: Mapping[str, int], advance: int, bounded: bool) -> TapTable:
+    """The table covers at least one whole period, and at least as far as a thread advances."""
+    taps = fixed["r"] * fixed["s"] if "r" in fixed and "s" in fixed else None
+    entries = round_up(advance, taps) if taps else max(spec.maximum_taps, 2 * advance)
+    return TapTable(entries, advance, bounded)
+
+
+def _whole_channels(fixed: Mapping[str, int], tile: int) -> bool:
+    return "k" in fixed and "groups" in fixed and fixed["k"] // fixed["groups"] % tile == 0
+
+
+def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
+    """Whether the number of 32-channel filter taps is not known to be a multiple of a step's planes."""
+    known = 1
+    if "r" in fixed and "s" in fixed:
+        known *= fixed["r"] * fixed["s"]
+    if "c" in fixed and "groups" in fixed:
+        known *= fixed["c"] // (CHANNELS * fixed["groups"])
+    return known % planes != 0
+
+
+def _registers(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int) -> int:
+    """What a thread holds at the same time at least: results, a set of fragments, tiles on their way, pixels."""
+    results = warp_pixels * warp_channels // WARP_THREADS
+    staged = 0
+    if spec.copy_through == "registers":
+        staged = 4 * (pixels.passes * pixels.thread_planes + filters.passes * filters.thread_planes)
+    return results + _fragments(warp_pixels, warp_channels) + staged + 3 * pixels.passes
+
+
+def _fragments(warp_pixels: int, warp_channels: int) -> int:
+    """Registers of one set of fragments."""
+    return (warp_pixels + warp_channels) // 8 * 2
+
+
+def _regions(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, threads: int, exchange: bool) -> tuple[SharedRegion, ...]:
+    stage = pixels.bytes + filters.bytes
+    meaning = "tiles of x and of the filter, [stage][plane][row][32], the halves of a row permuted"
+    regions = [SharedRegion("stages", "signed char", (spec.stages, stage), 0, spec.stages * stage, meaning)]
+    if exchange:
+        warps = threads // WARP_THREADS
+        meaning = "where each warp exchanges 8 pixels x 32 channels of its results, permuted"
+        shape = (warps, EXCHANGE_BYTES // 4)
+        regions.append(SharedRegion("exchange", "int", shape, spec.stages * stage, warps * EXCHANGE_BYTES, meaning))
+    return tuple(regions)
+
+
+def _dynamic_bytes(regions: tuple[SharedRegion, ...], architecture: Architecture) -> int:
+    total = sum(region.bytes for region in regions)
+    return total if total > architecture.static_shared_bytes_per_block else 0
+
+
+def _name(spec: Conv2dSpec) -> str:
+    block, warp = spec.tile.threadblock, spec.tile.warp
+    fixed = fixed_parameters(spec)
+    parts = [
+        f"{block.m}x{block.n}x{block.k}",
+        f"w{warp.m}x{warp.n}",
+        spec.tile.instruction,
+        f"s{spec.stages}",
+        "mk" if spec.gemm_m == "output_channels" else "mpq",
+    ]
+    if "r" in fixed and "s" in fixed:
+        parts.append(f"f{fixed['r']}x{fixed['s']}")
+    if spec.split_k > 1:
+        parts.append(f"split{spec.split_k}")
+    if spec.persistent_blocks is not None:
+        parts.append(f"p{spec.persistent_blocks}")
+    parts.append(f"{spec.output.type}_{spec.output.layout}")
+    return instance_name("conv2d", parts, spec)

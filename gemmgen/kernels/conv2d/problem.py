@@ -1,0 +1,141 @@
+"""The integers of a convolution: dimensions, what follows from them, and what an instance expects of them.
+
+Every parameter is a dimension of the launch sequence, also one that the spec fixes, which is then expected to have its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec
+from gemmgen.kernels.conv2d.tiles import CHANNELS
+from gemmgen.kernels.launch import Constraint, Dimension
+
+MAXIMUM_EXTENT = 2**31 - 1 - 1024
+"""Largest number of pixels: indices of a tile that reaches past the last still fit into an int."""
+
+HELPER = "gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up with zeros"
+PARAMETERS = (
+    "c", "k", "r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w", "groups",
+)  # fmt: skip
+"""The fields of ``Convolution``, each a dimension."""
+
+_MEANINGS = {
+    "n": "images",
+    "c": "input channels",
+    "c_blocks": "blocks of 32 input channels",
+    "h": "rows of an image",
+    "w": "columns of an image",
+    "k": "output channels",
+    "r": "rows of the filter",
+    "s": "columns of the filter",
+    "p": "rows of an output image",
+    "q": "columns of an output image",
+    "stride_h": "rows between outputs",
+    "stride_w": "columns between outputs",
+    "padding_h": "rows of zeros above and below",
+    "padding_w": "columns of zeros left and right",
+    "dilation_h": "rows between filter taps",
+    "dilation_w": "columns between filter taps",
+    "groups": "groups of channels that are convolved separately",
+}
+
+
+def fixed_parameters(spec: Conv2dSpec) -> dict[str, int]:
+    """The parameters that the spec gives a number."""
+    fields = spec.convolution.model_dump()
+    return {name: value for name, value in fields.items() if value != "argument"}
+
+
+def output_extent(size: str, padding: str, filter_size: str, stride: str, dilation: str) -> str:
+    """Rows or columns of an output image, as a formula."""
+    reach = f"({size} + 2 * {padding} - {dilation} * ({filter_size} - 1))"
+    return f"select({reach} >= 1, ({reach} - 1) // {stride} + 1, 0)"
+
+
+EXTENT_P = output_extent("h", "padding_h", "r", "stride_h", "dilation_h")
+EXTENT_Q = output_extent("w", "padding_w", "s", "stride_w", "dilation_w")
+
+
+def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
+    """All integers of a problem."""
+    fixed = fixed_parameters(spec)
+    defaults = {
+        "c": "32 * c_blocks", "c_blocks": "c // 32", "p": EXTENT_P, "q": EXTENT_Q, "stride_h": "1", "stride_w": "1",
+        "padding_h": "0", "padding_w": "0", "dilation_h": "1", "dilation_w": "1", "groups": "1",
+    }  # fmt: skip
+    defaults |= {name: str(value) for name, value in fixed.items() if name not in ("c", "k", "r", "s")}
+    zero = {"n", "p", "q", "padding_h", "padding_w"}
+    return tuple(
+        Dimension(
+            name,
+            meaning,
+            minimum=0 if name in zero else 1,
+            maximum=MAXIMUM_EXTENT,
+            default=Formula(defaults[name]) if name in defaults else None,
+        )
+        for name, meaning in _MEANINGS.items()
+    )
+
+
+def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
+    """What the instance expects; ``table``: whether it reads precomputed steps."""
+    fixed = fixed_parameters(spec)
+    found = [
+        ("c == 32 * c_blocks", f"c is a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),
+        ("c % (32 * groups) == 0", f"each group has a multiple of 32 input channels ({HELPER})"),
+        ("k % (32 * groups) == 0", f"each group has a multiple of 32 output channels ({HELPER})"),
+        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
+        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
+        (
+            f"c // groups * r * s <= {spec.maximum_depth}",
+            f"sums have at most {spec.maximum_depth} products each, "
+            + ("so that they fit into int32" if spec.maximum_depth == LARGEST_DEPTH else "the spec's maximum_depth"),
+        ),
+        (f"n * p * q <= {MAXIMUM_EXTENT}", "pixels can be counted with an int"),
+        (
+            f"c * (h + 2 * padding_h + dilation_h * r) * (w + 2 * padding_w + dilation_w * s) <= {2**31 - 1}",
+            "offsets of filter taps, also of those outside of the image, fit into an int",
+        ),
+    ]
+    found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items()]
+    if table and not ("r" in fixed and "s" in fixed):
+        found.append((f"r * s <= {spec.maximum_taps}", f"the table has room for {spec.maximum_taps} taps"))
+        found += [(f"{name} <= {LARGEST_EXTENT}", f"{name} is at most {LARGEST_EXTENT}") for name in ("r", "s")]
+    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
+
+
+SIZE_NAMES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "padding_h")
+
+
+def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
+    """All dimensions of a problem, of which ``given`` has at least n, c, h, w, k, r and s.
+
+    What the spec fixes has its value; columns are treated like rows, other parameters take their defaults. Raises
+    ``LaunchError`` if ``given`` contradicts the spec or a channel count is no multiple of 32.
+    """
+    problem = dict(given)
+    for name, value in fixed_parameters(spec).items():
+        if problem.setdefault(name, value) != value:
+            raise LaunchError(f"{name} is {problem[name]}, but the instance was made for {name} = {value}")
+    for name in ("stride", "padding", "dilation"):
+        default = 0 if name == "padding" else 1
+        problem.setdefault(f"{name}_h", default)
+        problem.setdefault(f"{name}_w", problem[f"{name}_h"])
+    problem.setdefault("groups", 1)
+    for name in ("c", "k"):
+        unit = CHANNELS * problem["groups"]
+        if problem[name] % unit:
+            need = f"32 x {problem['groups']} groups" if problem["groups"] > 1 else "32"
+            raise LaunchError(f"{name} is {problem[name]}, need a multiple of {need}: {HELPER}")
+    problem["c_blocks"] = problem["c"] // CHANNELS
+    problem["p"] = Formula(EXTENT_P).evaluate(problem)
+    problem["q"] = Formula(EXTENT_Q).evaluate(problem)
+    return problem
+
+
+def sizes(spec: Conv2dSpec, values: Sequence[int]) -> dict[str, int]:
+    """The problem of ``values``, in the order of ``SIZE_NAMES``."""
+    return complete(spec, dict(zip(SIZE_NAMES, values, strict=True)))

@@ -1,0 +1,199 @@
+"""A convolution's launch sequence: arguments, the table of filter taps, and one or two launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.conv2d.layouts import FilterOrder
+from gemmgen.kernels.conv2d.problem import constraints, dimensions
+from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.launch import (
+    Argument,
+    ArrayArgument,
+    DataType,
+    Dimension,
+    HostArgument,
+    HostField,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+)
+
+VECTOR_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class TapTable:
+    """The table of steps between filter taps."""
+
+    entries: int
+    advance: int
+    """Entries that a thread moves on by at a time."""
+    bounded: bool
+    """Whether it also says which rows and columns must lie within the image."""
+
+
+def build_sequence(
+    spec: Conv2dSpec,
+    name: str,
+    table: TapTable | None,
+    filter_order: FilterOrder,
+    passed: Sequence[str],
+    divisors: Mapping[str, str],
+    *,
+    threads: int,
+    tile: tuple[int, int],
+    shared_bytes: int,
+    finish_pixels: int,
+    finish_threads: int,
+) -> LaunchSequence:
+    """The sequence.
+
+    ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the kernel
+    divides by, by name; ``tile``: pixels and channels of a block.
+    """
+    known = {dimension.name: dimension for dimension in dimensions(spec)}
+    factors = _factors(spec)
+    bias, residual = _bias(spec), _residual(spec)
+    inputs: list[Argument] = [_input(), _filter(filter_order)]
+    extra: list[Argument] = [*bias, *residual, _output_array(spec, "y", "output", "the result")]
+    partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
+    integers = [_integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [_integer(known[dim]) for dim in passed]
+    host: list[Argument] = [_divisors(divisors)] if divisors else []
+    host += [_taps(table)] if table else []
+    parts = spec.split_k
+    tiles = f"ceil_div(n * p * q, {tile[0]}) * ceil_div(k // groups, {tile[1]})"
+    main = [*inputs, *(partial or extra), *integers, *([] if partial else factors), *host]
+    launches = [
+        KernelLaunch(
+            entry=name,
+            grid=(
+                Formula(tiles if spec.persistent_blocks is None else f"min({tiles}, {spec.persistent_blocks})"),
+                Formula("groups"),
+                Formula(str(parts)),
+            ),
+            block=(threads, 1, 1),
+            arguments=tuple(argument.name for argument in main),
+            dynamic_shared_bytes=Formula(str(shared_bytes)),
+        )
+    ]
+    if partial:
+        shape = [_integer(known[dim]) for dim in ("n", "p", "q")] + [_integer(known[dim]) for dim in passed if dim == "k"]
+        launches.append(
+            KernelLaunch(
+                entry=f"{name}_finish",
+                grid=(Formula(f"ceil_div(n * p * q, {finish_pixels})"), Formula("k // 32"), Formula("1")),
+                block=(finish_threads, 1, 1),
+                arguments=tuple(argument.name for argument in [*partial, *extra, *shape, *factors, *host[: len(divisors) and 1]]),
+            )
+        )
+    return LaunchSequence(
+        name,
+        tuple(known.values()),
+        tuple([*inputs, *extra, *partial, *integers, *factors, *host]),
+        tuple(launches),
+        constraints(spec, table is not None),
+        workspace_bytes=Formula(f"{4 * parts} * k * n * p * q" if partial else "0"),
+    )
+
+
+def _packed(name: str, kind: DataType, role: str, extents: Sequence[str], meaning: str) -> ArrayArgument:
+    strides = ["1"]
+    for extent in reversed(extents[1:]):
+        strides.append(extent if strides[-1] == "1" else f"({extent}) * {strides[-1]}")
+    return ArrayArgument(
+        name=name,
+        type=kind,
+        role=role,  # type: ignore[arg-type]
+        shape=tuple(Formula(extent) for extent in extents),
+        strides=tuple(Formula(stride) for stride in reversed(strides)),
+        alignment=VECTOR_ALIGNMENT,
+        meaning=meaning,
+    )
+
+
+def _input() -> ArrayArgument:
+    return _packed("x", "s8", "input", ("n", "c_blocks", "h", "w", "32"), "the images in NCHW32")
+
+
+def _filter(order: FilterOrder) -> ArrayArgument:
+    meaning = f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")'
+    return _packed("filter", "s8", "input", ("c_blocks // groups", "r", "s", "k", "32"), meaning)
+
+
+def _output_array(spec: Conv2dSpec, name: str, role: str, meaning: str) -> ArrayArgument:
+    extents = {
+        "nchw32": ("n", "k // 32", "p", "q", "32"),
+        "nchw4": ("n", "k // 4", "p", "q", "4"),
+        "nhwc": ("n", "p", "q", "k"),
+    }[spec.output.layout]
+    return _packed(name, spec.output.type, role, extents, f"{meaning} in {spec.output.layout.upper()}")
+
+
+def _bias(spec: Conv2dSpec) -> list[Argument]:
+    if spec.bias == "none":
+        return []
+    return [_packed("bias", spec.bias, "input", ("k",), "one value for each output channel")]
+
+
+def _residual(spec: Conv2dSpec) -> list[Argument]:
+    return [_output_array(spec, "z", "input", "added to the result")] if spec.residual else []
+
+
+def _partial(spec: Conv2dSpec) -> ArrayArgument:
+    return _packed("partial", "s32", "workspace", (str(spec.split_k), "k // 32", "n * p * q", "32"), "the sums of each part")
+
+
+def _factors(spec: Conv2dSpec) -> list[Argument]:
+    if spec.output.type == "s32":
+        return []
+    found: list[Argument] = []
+    if spec.alpha == "argument":
+        found.append(ScalarArgument("alpha", "f32", "factor of the convolution", default=1.0))
+    if spec.bias != "none" and spec.beta == "argument":
+        found.append(ScalarArgument("beta", "f32", "factor of the bias", default=1.0))
+    if spec.residual and spec.gamma == "argument":
+        found.append(ScalarArgument("gamma", "f32", "factor of z", default=1.0))
+    return found
+
+
+def _integer(dimension: Dimension) -> ScalarArgument:
+    return ScalarArgument(dimension.name, "s32", dimension.meaning)
+
+
+def _taps(table: TapTable) -> HostArgument:
+    def offset(entry: str) -> str:
+        block = f"{entry} // (r * s) * h * w"
+        row = f"{entry} % (r * s) // s * dilation_h * w"
+        return f"({block} + {row} + {entry} % s * dilation_w) * 32"
+
+    count = Formula(f"round_up({table.advance}, r * s)")  # a period that is no shorter than what a thread moves on by
+    increment = HostField(
+        "increment", "s32", table.entries, count,
+        Formula(f"{offset(f'(i + {table.advance})')} - {offset('i')}"),
+        "bytes from tap i to the next that a thread copies",
+    )  # fmt: skip
+    bounds = HostField(
+        "bounds", "u32", table.entries, count,
+        Formula("(1 << (i % (r * s) // s)) + (1 << (16 + i % s))"),
+        "bits of the filter row and the filter column of tap i",
+    )  # fmt: skip
+    fields = (increment, bounds) if table.bounded else (increment,)
+    return HostArgument("taps", "Taps", fields, "the steps from each filter tap to the next")
+
+
+def _divisors(divisors: Mapping[str, str]) -> HostArgument:
+    """What a division by each number is replaced with: (high half of n * multiplier + n) >> shift, for 0 <= n < 2^31.
+
+    T. Granlund and P. L. Montgomery, "Division by invariant integers using multiplication", PLDI 1994, figure 4.1; the sum
+    does not overflow because n has 31 bits.
+    """
+    one = Formula("1")
+    fields: list[HostField] = []
+    for name, divisor in divisors.items():
+        multiplier = Formula(f"(1 << 32) * ((1 << ceil_log2({divisor})) - {divisor}) // ({divisor}) + 1")
+        fields.append(HostField(f"{name}.multiplier", "u32", 1, one, multiplier, f"divides by {divisor}"))
+        fields.append(HostField(f"{name}.shift", "u32", 1, one, Formula(f"ceil_log2({divisor})"), f"divides by {divisor}"))
+    return HostArgument("divisors", "Divisors", tuple(fields), "the numbers that the kernel divides by, prepared")

@@ -1,0 +1,128 @@
+"""What a user can ask of a convolution kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gemmgen.kernels.conv2d.activation import AnyActivation, NoActivation
+from gemmgen.kernels.family import KernelSpec, SpecModel
+
+Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
+"""A tile's extent in elements."""
+Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=2**20, strict=True)]
+Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=2**20, strict=True)]
+Factor = Literal["argument", "one"]
+
+LARGEST_DEPTH = 131071
+"""Products of two int8 numbers reach 2^14 in magnitude, so that sums of up to 2^17 - 1 of them fit into int32."""
+
+
+LARGEST_EXTENT = 16
+"""Rows and columns of a filter whose steps are precomputed: for each, 16 bits say which lie within the image."""
+
+
+class Extents2(SpecModel):
+    """Rows and columns of a tile of the implicit GEMM."""
+
+    m: Extent
+    n: Extent
+
+
+class Extents3(Extents2):
+    """A tile of the result, and the depth of a step along the implicit GEMM's k."""
+
+    k: Extent
+
+
+class Tile(SpecModel):
+    """The tile hierarchy: a threadblock's tile is divided among warps, a warp's among tensor-core instructions."""
+
+    threadblock: Extents3
+    """Tile that one block computes, and the depth (a multiple of 32: one or more filter taps or blocks of 32 channels) that it
+    keeps in shared memory for one step."""
+    warp: Extents2
+    """Tile that one warp computes; it divides the threadblock tile."""
+    instruction: Literal["m8n8k16", "m16n8k32"]
+    """Shape of the ``mma`` instruction; ``m16n8k32`` needs sm_80."""
+
+
+class Convolution(SpecModel):
+    """The layer's parameters: numbers that the kernel is specialised for, or ``argument`` for those passed at each launch."""
+
+    c: Positive = "argument"
+    """Input channels, a multiple of 32 times the groups."""
+    k: Positive = "argument"
+    """Output channels, a multiple of 32 times the groups."""
+    r: Positive = "argument"
+    """Filter rows."""
+    s: Positive = "argument"
+    """Filter columns."""
+    stride_h: Positive = "argument"
+    stride_w: Positive = "argument"
+    padding_h: Padding = "argument"
+    """Rows of zeros above and below the image."""
+    padding_w: Padding = "argument"
+    """Columns of zeros left and right of the image."""
+    dilation_h: Positive = "argument"
+    dilation_w: Positive = "argument"
+    groups: Positive = 1
+    """Groups of channels that are convolved separately."""
+
+
+class Output(SpecModel):
+    """The type and the layout of y, and of the residual z."""
+
+    type: Literal["s8", "s32", "f32"] = "s8"
+    """``s8``: rounded to nearest, ties to even, and saturated; ``s32``: the exact integer sum, saturated; ``f32``: not rounded
+    again."""
+    layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32"
+
+
+class Conv2dSpec(KernelSpec):
+    """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z) of int8 tensors on tensor cores."""
+
+    kind: Literal["conv2d"]
+    gemm_m: Literal["output_channels", "pixels"] = "output_channels"
+    """What the rows of the implicit GEMM are; the columns are the other."""
+    tile: Tile
+    copy_through: Literal["cp_async", "registers"] = "cp_async"
+    """How tiles get from global to shared memory; ``cp_async`` needs sm_80."""
+    input_cache: Literal["l1", "l2"] = "l2"
+    """Which cache cp_async reads x through. ``l1``: filter taps find pixels that they share with the ones before in the
+    multiprocessor, which spares the L2; copies through registers always do."""
+    stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
+    """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
+    increments: Literal["precomputed", "computed"] = "precomputed"
+    """Where the address steps from one filter tap to the next come from: a table with period r x s that the host computes and
+    passes in the kernel's parameters, or counters in the kernel, for filters that the table has no room for."""
+    maximum_taps: Annotated[int, Field(ge=1, le=LARGEST_EXTENT**2, strict=True)] = 64
+    """Largest r x s that the table has room for, where r or s is an argument."""
+    convolution: Convolution = Convolution()
+    maximum_depth: Annotated[int, Field(ge=1, le=LARGEST_DEPTH, strict=True)] = LARGEST_DEPTH
+    """Largest c / groups * r * s."""
+    float_conversion: Literal["instruction", "addition"] = "instruction"
+    """How sums become float32: by a conversion, or, if they have at most 256 products, by starting at a large float and
+    subtracting it."""
+    bias: Literal["none", "s32", "f32"] = "s32"
+    """Type of the bias, one value for each output channel."""
+    residual: bool = False
+    """Adds gamma * z, of y's type and shape."""
+    alpha: Factor = "argument"
+    beta: Factor = "one"
+    gamma: Factor = "argument"
+    activation: AnyActivation = NoActivation(op="none")
+    output: Output = Output()
+    store: Literal["shared", "direct"] = "shared"
+    """How results leave: exchanged through shared memory so that each lane holds 8 consecutive channels, or directly from the
+    accumulators, for which the filters' output channels are permuted when they are reordered."""
+    split_k: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    """Parts that the sum is divided into, each computed by blocks of its own; a second kernel adds them up."""
+    rasterization: Literal["channels_first", "pixels_first"] = "channels_first"
+    """Which tiles consecutive blocks take: those of all output channels for the same pixels, or the other way round."""
+    persistent_blocks: Annotated[int, Field(ge=1, le=65535, strict=True)] | None = None
+    """Blocks that take tile after tile and copy for the next while they finish one, with cp_async: a multiple of the
+    multiprocessors. Without it, there is a block for each tile."""
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""

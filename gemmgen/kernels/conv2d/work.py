@@ -1,0 +1,57 @@
+"""The work of a convolution's launches, for the model of their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.launch import BYTES
+from gemmgen.kernels.work import Work
+
+
+def conv2d_work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+    """The launches of one problem. A step is one slice of the implicit GEMM's k."""
+    n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
+    tile = plan.spec.tile.threadblock
+    pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
+    tiles = ceil_div(n * p * q, pixels) * ceil_div(k // groups, channels) * groups
+    depth = c // groups * r * s
+    steps = ceil_div(ceil_div(depth, tile.k), plan.split_k)
+    size = BYTES[plan.output.type]
+    outputs = n * p * q * k
+    reads = 1 + plan.spec.residual
+    blocks, per_block = tiles * plan.split_k, 1.0
+    if plan.spec.persistent_blocks is not None and blocks > plan.spec.persistent_blocks:
+        per_block, blocks = blocks / plan.spec.persistent_blocks, plan.spec.persistent_blocks
+    compulsory = float(min(n * c * h * w, n * c * p * q * r * s) + k * depth)
+    partial = plan.split_k > 1
+    warp = plan.spec.tile.warp
+    # Fragments of 8 x 16 or 16 x 32 bytes are read by ldmatrix, 128 bytes a wavefront.
+    warps = plan.threads // 32
+    wavefronts = warps * (warp.m + warp.n) * tile.k / 128
+    main = Work(
+        blocks=blocks,
+        threads=plan.threads,
+        registers=min(255, plan.registers),
+        shared_bytes=plan.shared_bytes,
+        steps=steps * per_block,
+        operations=2.0 * tile.m * tile.n * tile.k,
+        unit="int8",
+        issue=1.0 + 8.0 * (warp.m + warp.n) / (warp.m * warp.n),
+        shared_clocks=wavefronts,
+        loaded_bytes=float((tile.m + tile.n) * tile.k),
+        in_flight=float(max(1, plan.stages - 1)),
+        stored_bytes=float(pixels * channels * (4 if partial else size * reads)) * per_block,
+        memory_bytes=compulsory + (0.0 if partial else float(outputs * size * reads)),
+    )
+    if not partial:
+        return (main,)
+    finish = plan.sequence.launches[1]
+    x, y, z = finish.grid_of(problem)
+    count = max(1, x * y * z)
+    second = Work(
+        count, finish.threads, 40, 0, float(plan.split_k), 0.0, "fp32", 1.0, 0.0, outputs * 4.0 / count, 4.0,
+        outputs * size * reads / count, float(outputs * size * reads), follows=True,
+    )  # fmt: skip
+    return main, second

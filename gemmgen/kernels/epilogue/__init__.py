@@ -1,0 +1,1 @@
+"""Operations on single elements, each with its reference and error bound."""

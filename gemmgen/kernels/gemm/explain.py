@@ -1,0 +1,238 @@
+"""A GEMM plan in words."""
+
+from __future__ import annotations
+
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.explain_shared import shared_memory_section
+from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
+from gemmgen.kernels.gemm.operand import Operand
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.spec import SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.matrix import Matrix
+
+STORAGE = {"f32": "", "f16": " in float16", "bf16": " in bfloat16"}
+"""How a matrix of each type is described."""
+
+Lines = tuple[tuple[str, str], ...]
+
+
+def formula_lines(plan: GemmPlan) -> list[str]:
+    """What the kernel computes and how the matrices are stored."""
+    spec = plan.spec
+    product = "alpha A B" if spec.alpha == "argument" else "A B"
+    if spec.beta == "argument":
+        product += " + beta C"
+    operations = ", then ".join(stage.operation.describe() for stage in plan.epilogue)
+    lines = [f"C = {product} in float32" + (f", then {operations}." if operations else ".")]
+    for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
+        lines.append(f"{matrix.name} is {_layout(matrix)}.")
+    return lines
+
+
+def _layout(matrix: Matrix) -> str:
+    order = "row" if matrix.row_major else "column"
+    text = f"{matrix.rows} x {matrix.columns}{STORAGE[matrix.type]}, {order}-major with leading dimension {matrix.leading_dimension}"
+    if matrix.alignment > 1:
+        text += f"; pointer and {matrix.leading_dimension} are multiples of {matrix.alignment} elements"
+    if matrix.batch_stride is not None:
+        text += f"; {matrix.batch_stride} elements from one to the next of the batch"
+    return text
+
+
+def explain_gemm(plan: GemmPlan) -> list[Section]:
+    """What is computed, the tile hierarchy, who has which tile, copies, mainloop, shared memory, and stores."""
+    loop = plan.loop
+    computes = Section("What it computes", tuple(("", line) for line in formula_lines(plan)))
+    if isinstance(loop, NaiveLoop):
+        hierarchy: Lines = (
+            ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C by {plan.threads} threads"),
+            ("thread", "1 x 1 of C; reads 2 k elements from global memory for k multiply-adds"),
+        )
+        return [computes, Section("Tile hierarchy", hierarchy), Section("Blocks", _blocks(plan))]
+    return [
+        computes,
+        Section("Tile hierarchy", _hierarchy(plan, loop)),
+        Section("Blocks", _blocks(plan) + _division_of_k(plan)),
+        Section("Copies of one tile along k", _copies(plan, loop)),
+        Section("Mainloop", _mainloop(plan, loop)),
+        shared_memory_section(plan, loop),
+        Section("Results", _results(plan, loop)),
+    ]
+
+
+def _hierarchy(plan: GemmPlan, loop: TiledLoop) -> Lines:
+    a, b = loop.a.fragment, loop.b.fragment
+    warps = plan.group_threads // WARP_THREADS
+    several = f"{warps} warps, {a.warps} x {b.warps}" if warps > 1 else "1 warp"
+    if loop.k_groups > 1:
+        several += f" in each of {loop.k_groups} groups, which share out k and add up their sums at the end"
+    return (
+        ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C, {loop.tile_k} of k at a time, by {plan.group_threads} threads"),
+        ("warp", f"{plan.tile_m // a.warps} x {plan.tile_n // b.warps} of C; {several}"),
+        ("thread", f"{a.extent} x {b.extent} of C; {a.lanes} x {b.lanes} lanes in a warp, {_lanes(loop)}"),
+        ("rows of a thread", _fragment(loop.a)),
+        ("columns of a thread", _fragment(loop.b)),
+    )
+
+
+def _lanes(loop: TiledLoop) -> str:
+    if loop.z_order:
+        return "counted in a zig-zag (z-order), so that pairs of lanes read the same of A and pairs the same of B"
+    return f"counted along {loop.minor.axis} first"
+
+
+def _fragment(operand: Operand) -> str:
+    fragment = operand.fragment
+    if fragment.pieces == 1 or fragment.piece_stride == fragment.vector:
+        return f"{fragment.extent} side by side"
+    if fragment.vector == 1:
+        return f"{fragment.pieces}, every {fragment.piece_stride}th; those between belong to other lanes"
+    return f"{fragment.pieces} groups of {fragment.vector}, {fragment.piece_stride} apart; the next lane's groups lie beside them"
+
+
+def _blocks(plan: GemmPlan) -> Lines:
+    raster = plan.spec.rasterization
+    along, across = (plan.minor, plan.major) if raster.along == "minor" else (plan.major, plan.minor)
+    order = f"consecutive blocks take tiles along {along}"
+    if raster.group > 1:
+        order = f"bands of {raster.group} tiles along {across}, walked along {along}: what runs together shares rows and columns in the L2"
+    lines = [("order of tiles", order)]
+    if plan.spec.early_launch:
+        text = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
+        lines.append(("launch", text))
+    if plan.spec.batch == "strided":
+        lines.append(("batch", "y of the grid counts the products of the batch"))
+    if isinstance(plan.loop, TiledLoop):
+        lines.append(("edges", _edges(plan)))
+    return tuple(lines)
+
+
+def _edges(plan: GemmPlan) -> str:
+    """Which promises make checks superfluous, and which checks remain."""
+    tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": plan.spec.mainloop.tile.threadblock.k}
+    promised = {axis: getattr(plan.spec.multiple_of, axis) for axis in tiles}
+    whole = [f"{axis} is a multiple of {promised[axis]}" for axis in tiles if promised[axis] % tiles[axis] == 0]
+    checked = [axis for axis in tiles if promised[axis] % tiles[axis]]
+    parts = [f"{' and '.join(whole)}: nothing is checked there"] if whole else []
+    parts += [f"{', '.join(checked)} may end within a tile: what lies beyond is read as 0 and not stored"] if checked else []
+    return "; ".join(parts)
+
+
+def _division_of_k(plan: GemmPlan) -> Lines:
+    division = plan.spec.decomposition
+    workspace = f"{plan.sequence.workspace_bytes} bytes"
+    zeroed = f"{workspace}, of which the first {plan.sequence.workspace_zero_bytes} are 0 at first and left so"
+    if isinstance(division, SplitKSerial):
+        return (
+            ("division of k", f"{division.slices} slices, a block for each slice of a tile (z of the grid); those of a tile take turns"),
+            ("sum", "each adds its part to the tile's sum in the workspace, in the order of k: always the same bits; the last one stores"),
+            ("workspace", f"{zeroed}: for each tile whose turn it is, then its sum"),
+        )
+    if isinstance(division, SplitKParallel):
+        groups = f", shared among {plan.reduction_groups} groups of its threads" if plan.reduction_groups > 1 else ""
+        return (
+            ("division of k", f"{division.slices} slices, a block for each slice of a tile (z of the grid); none waits for another"),
+            ("sum", f"a second kernel adds the slices up in a fixed order{groups}, and writes C"),
+            ("workspace", f"{workspace}: the partial products of all slices"),
+        )
+    if isinstance(division, StreamK):
+        return (
+            ("division of k", f"{division.blocks} blocks share the steps along k of all tiles evenly, wherever that cuts a tile"),
+            ("sum", "what a block has of a tile that it does not finish goes to the workspace; the block with the last step adds it up"),
+            ("workspace", f"{zeroed}: for each block whether its sum is there, then the sums"),
+        )
+    return (("division of k", "none: one block for each tile, over all of k"),)
+
+
+def _copies(plan: GemmPlan, loop: TiledLoop) -> Lines:
+    lines: list[tuple[str, str]] = [(operand.name, _copy(operand)) for operand in (loop.a, loop.b)]
+    if len(loop.copied) == 1:
+        lines.append(("loaders", "half of the threads copy A, the others B, so that each tracks one pointer"))
+    else:
+        lines.append(("loaders", "every thread copies a part of both"))
+    if loop.copies == "cp_async":
+        lines.append(("path", "straight into shared memory (cp.async), without registers"))
+    else:
+        lines.append(("path", f"through registers{', stored when the tile before has been used' if loop.stages > 1 else ''}"))
+    return tuple(lines)
+
+
+def _copy(operand: Operand) -> str:
+    copy = operand.copy
+    along = "k" if operand.contiguous_along_k else operand.axis
+    into = f"[k][{operand.axis}]" if operand.mn_major else f"[{operand.axis}][k]"
+    read, written = operand.element_bytes * copy.vector, operand.shared_bytes * operand.store_width
+    prefetch = f"; the L2 fetches {operand.l2_prefetch} bytes around each" if operand.l2_prefetch else ""
+    prefetch += "; the L1 keeps them" if operand.keeps_in_l1 else ""
+    converted = ", converted to float32" if operand.is_half and not operand.is_async else ""
+    return (
+        f"a thread reads {copy.passes} x {read} bytes along {along} and writes {written} bytes at a time"
+        f" into {into}{', transposed' if operand.transposes else ''}{converted}{prefetch}"
+    )
+
+
+def _mainloop(plan: GemmPlan, loop: TiledLoop) -> Lines:
+    a, b = loop.a.fragment.extent, loop.b.fragment.extent
+    reads = sum(o.fragment.extent * loop.k_group // (o.load_width if o.mn_major else o.k_vector) for o in (loop.a, loop.b))
+    label, product = ("for one k", f"{a} x {b}")
+    if loop.k_group > 1:
+        label, product = f"for {loop.k_group} of k", f"{product} x {loop.k_group}"
+    lines = [
+        ("stages", _stages(loop)),
+        (label, f"{product} = {a * b * loop.k_group} multiply-adds from {reads} reads of shared memory a thread"),
+        ("order of products", _order(loop)),
+        ("fragments", _fragment_buffers(loop)),
+        ("unrolling", f"the loop over the k of a tile, {'fully' if not loop.unroll else loop.unroll.strip() + ' at a time'}"),
+        ("registers", f"about {loop.estimated_registers} a thread: {a * b} accumulators, fragments, staged tiles, addresses"),
+    ]
+    if loop.min_blocks_per_sm > 1:
+        budget = plan.architecture.registers_per_sm // (loop.min_blocks_per_sm * plan.threads)
+        budget = min(plan.architecture.registers_per_thread, budget // 8 * 8)
+        lines.append(("occupancy", f"at least {loop.min_blocks_per_sm} blocks on an SM: at most {budget} registers a thread"))
+    lines.append(
+        ("global traffic", f"{1 / plan.tile_m + 1 / plan.tile_n:.5f} elements for a multiply-add: 1/{plan.tile_m} + 1/{plan.tile_n}")
+    )
+    return tuple(lines)
+
+
+def _stages(loop: TiledLoop) -> str:
+    if loop.stages == 1:
+        return "1: load, barrier, multiply, barrier"
+    ahead = loop.stages - 1
+    coming = f"the next {ahead} tiles are on their way" if ahead > 1 else "the next tile is on its way"
+    return f"{loop.stages}: {coming} while one is multiplied; one barrier a step"
+
+
+def _order(loop: TiledLoop) -> str:
+    if loop.order.table:
+        return "maxas's swirl, which reuses most operands where registers have reuse caches"
+    first = "row" if loop.order.major_first == loop.row_major else "column"
+    text = f"{first} by {first} of the thread's tile"
+    if loop.order.serpentine:
+        return f"{text}, every other one backwards, so that each product shares an operand with the one before"
+    return text
+
+
+def _fragment_buffers(loop: TiledLoop) -> str:
+    if loop.fragment_buffers == 2:
+        return "two buffers: the next k is read from shared memory while this one is multiplied, from tile to tile too"
+    return "one buffer in the source; the compiler moves reads ahead as it sees fit"
+
+
+def _results(plan: GemmPlan, loop: TiledLoop) -> Lines:
+    spec = plan.spec
+    element = plan.matrix_c.element_bytes
+    if plan.store == "partial":
+        return (("stored", f"partial products, {4 * plan.partial_vector} bytes at a time, into the workspace; the second kernel writes C"),)
+    way = "straight from registers"
+    if plan.exchange is not None:
+        way = "through shared memory, one row of every thread tile at a time, so that a warp's vectors lie side by side"
+    lines = [("stored", f"{plan.vector_c * element} bytes at a time, {way}")]
+    read = ["C"] if spec.beta == "argument" else []
+    read += [matrix.name for matrix in plan.residuals]
+    if read:
+        lines.append(("read before", f"{' and '.join(read)} in the same vectors{'; C only if beta is not 0' if 'C' in read else ''}"))
+    if spec.cache.streaming_stores:
+        lines.append(("cache", "stores are marked as not read again soon, so that they leave A and B in the L2"))
+    return tuple(lines)

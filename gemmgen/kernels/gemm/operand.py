@@ -1,0 +1,332 @@
+"""How one operand, A or B, travels: from global memory through registers into shared memory and on into fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import itemgetter
+from typing import Literal
+
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP
+from gemmgen.kernels.gemm.accesses import estimated_wavefronts, shared_accesses
+from gemmgen.kernels.gemm.spec import SharedOperand, Tile, TiledMainloop
+from gemmgen.kernels.launch import BYTES, C_TYPES, DataType
+from gemmgen.kernels.tiles.indexing import (
+    FragmentMap,
+    TileCopy,
+    XorSwizzle,
+    contiguous_fragment,
+    interleaved_fragment,
+    lane_position,
+    split_fragment,
+    tile_copy,
+    xor_swizzles,
+)
+
+QUAD = 4
+DEPTHS = (4, 8, 16, 32, 64)
+"""Depths of a tile along k to suggest where the one that was asked for does not work."""
+WIDEST_COPY_BYTES = 16
+"""Of an asynchronous copy; only these can pass by the L1."""
+CHUNK_BYTES = 16
+"""What a swizzle moves as a whole: the widest vector of one access."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The numbers of A or B in a tiled mainloop."""
+
+    name: Literal["A", "B", "AB"]
+    """``AB`` for what copies either of them."""
+    axis: Literal["m", "n"]
+    leading_dimension: str
+    type: DataType
+    """Of its elements in global memory."""
+    contiguous_along_k: bool
+    """Whether neighbours in global memory differ in k."""
+    extent: int
+    """Extent of the threadblock tile along ``axis``."""
+    tile_k: int
+    copy: TileCopy
+    """Global memory to registers; rows and columns as the matrix is stored."""
+    mn_major: bool
+    """Whether consecutive elements in shared memory run along ``axis``."""
+    padding: int
+    fragment: FragmentMap
+    lane_positions: tuple[int, ...]
+    """Position along ``axis``, in lanes, of each lane of a warp."""
+    k_vector: int
+    """Values of k that one read of a fragment takes."""
+    is_async: bool
+    """Whether the tile is copied straight into shared memory, without registers."""
+    l2_prefetch: int
+    """Bytes that the L2 fetches along with an asynchronous copy; 0: as many as it likes."""
+    keeps_in_l1: bool
+    """Whether asynchronous copies of 16 bytes leave what they read in the L1."""
+    guards_rows: bool
+    """Whether rows of the stored matrix may end within a tile."""
+    guards_columns: bool
+    """Whether columns of the stored matrix may end within a tile."""
+    swizzle: XorSwizzle | None = None
+    """Where in its row of the shared tile an element lies, if not where its column says."""
+    shares_loader: bool = False
+    """Whether one half of the threads copies A and the other B, into tiles that are laid out alike."""
+
+    @property
+    def suffix(self) -> str:
+        return self.name.lower()
+
+    @property
+    def is_half(self) -> bool:
+        return self.type != "f32"
+
+    @property
+    def c_type(self) -> str:
+        """The type of an element in CUDA."""
+        return C_TYPES[self.type]
+
+    @property
+    def element_bytes(self) -> int:
+        return BYTES[self.type]
+
+    @property
+    def converts_fragments(self) -> bool:
+        """Whether halves lie in shared memory as such: an asynchronous copy does not convert, so fragments are converted."""
+        return self.is_async and self.is_half
+
+    @property
+    def shared_type(self) -> DataType:
+        """Type of an element in shared memory."""
+        return self.type if self.is_async else "f32"
+
+    @property
+    def shared_c_type(self) -> str:
+        return C_TYPES[self.shared_type]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of an element in shared memory."""
+        return BYTES[self.shared_type]
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of the shared tile to the next."""
+        return (self.extent if self.mn_major else self.tile_k) + self.padding
+
+    @property
+    def pitch_constant(self) -> str:
+        """What a kernel calls the pitch."""
+        return f"kPitch{'AB' if self.shares_loader else self.name}"
+
+    @property
+    def shared_shape(self) -> tuple[int, int]:
+        """Rows and pitch of the shared tile."""
+        return (self.tile_k if self.mn_major else self.extent), self.pitch
+
+    @property
+    def transposes(self) -> bool:
+        """Whether the tile is transposed on its way into shared memory, element by element."""
+        return self.mn_major == self.contiguous_along_k
+
+    @property
+    def store_width(self) -> int:
+        """Elements that one store into shared memory writes."""
+        width = self.copy.vector if self.is_async else min(QUAD, self.copy.vector)
+        return 1 if self.transposes or self.pitch % width else width
+
+    @property
+    def swizzles_each_vector(self) -> bool:
+        """Whether the swizzle moves a fragment's vectors differently, so that each has its own place and not all follow the first."""
+        if self.swizzle is None:
+            return False
+        period = self.swizzle.span if self.mn_major else self.swizzle.row_period
+        vectors = range(0, self.fragment.extent, self.load_width if self.mn_major else 1)
+        return any(self.fragment.position(0, 0, element) % period for element in vectors)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether copies have to look where the matrix ends."""
+        return self.guards_rows or self.guards_columns
+
+    @property
+    def load_width(self) -> int:
+        """Elements that one load of a fragment reads."""
+        if self.k_vector > 1:
+            return self.k_vector
+        return self.fragment.vector if self.mn_major and self.pitch % self.fragment.vector == 0 else 1
+
+
+@dataclass(frozen=True)
+class OperandRequest:
+    """What the plan of an operand starts from."""
+
+    name: Literal["A", "B"]
+    axis: Literal["m", "n"]
+    contiguous_along_k: bool
+    leading_dimension: str
+    type: DataType
+    widest: int
+    """Elements of one global access."""
+    threads: int
+    lane_grid: tuple[int, int]
+    """Lanes of a warp along the major and the minor direction of C."""
+    is_minor: bool
+    """Whether ``axis`` is the minor direction."""
+    whole_extent: bool
+    """Whether the matrix's extent along ``axis`` is a multiple of the tile."""
+    whole_k: bool
+    """Whether k is a multiple of the tile's depth."""
+    l2_prefetch: int
+    keeps_in_l1: bool
+
+
+def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list[Reason]) -> Operand | None:
+    """The operand's numbers, or None with what is wrong added to ``reasons``."""
+    shared = mainloop.shared_a if request.name == "A" else mainloop.shared_b
+    field = f"mainloop.shared_{request.name.lower()}"
+    tile = mainloop.tile
+    block, tile_k = getattr(tile.threadblock, request.axis), tile.threadblock.k
+    along_k = request.contiguous_along_k
+    rows, columns = (block, tile_k) if along_k else (tile_k, block)
+    mn_major = shared.order == "mn_major"
+    is_async = mainloop.copies == "cp_async"
+    # An asynchronous copy cannot transpose a vector: element by element it can.
+    widest = 1 if is_async and mn_major == along_k else request.widest
+    copy = tile_copy(rows, columns, request.threads, widest)
+    if copy is None:
+        need = f"a tile of {request.name} that {request.threads} threads can share evenly"
+        hint = "a row's vectors and the threads must divide one another"
+        shapes = {k: (block, k) if along_k else (k, block) for k in DEPTHS}
+        depths = [str(k) for k, shape in shapes.items() if tile_copy(shape[0], shape[1], request.threads, widest) is not None]
+        hint += f"; {', '.join(depths)} along k would do" if depths else ""
+        got = f"{rows} x {columns} elements for {request.threads} threads"
+        reasons.append(Reason("tile_copy", f"mainloop.tile.threadblock.{request.axis}", got, need, hint))
+        return None
+    if is_async and request.type != "f32" and copy.vector == 1:
+        need = "vectors of at least two halves for cp.async, which copies 4, 8 or 16 bytes and cannot transpose"
+        suffix = request.name.lower()
+        hint = f"alignment.{suffix} of 2 or more and shared_{suffix}.order as it is stored, or copies: registers"
+        got = "halves one by one"
+        reasons.append(Reason("cp_async_width", f"storage.{suffix}", got, need, hint))
+        return None
+    if shared.k_vector > 1 and (mn_major or tile_k % shared.k_vector):
+        need = "order: k_major and a depth of the tile along k that it divides"
+        reasons.append(Reason("k_vector", f"{field}.k_vector", str(shared.k_vector), need))
+        return None
+    owned = _fragment(request, shared.fragment or mainloop.fragment, tile)
+    whole = (request.whole_extent, request.whole_k)
+    operand = Operand(
+        name=request.name,
+        axis=request.axis,
+        leading_dimension=request.leading_dimension,
+        type=request.type,
+        contiguous_along_k=along_k,
+        extent=block,
+        tile_k=tile_k,
+        copy=copy,
+        mn_major=mn_major,
+        padding=0,
+        fragment=owned,
+        lane_positions=tuple(
+            lane_position(lane, *request.lane_grid, mainloop.lanes == "z_order")[request.is_minor] for lane in range(WARP)
+        ),
+        k_vector=shared.k_vector,
+        is_async=is_async,
+        l2_prefetch=request.l2_prefetch,
+        keeps_in_l1=request.keeps_in_l1 and copy.vector * BYTES[request.type] == WIDEST_COPY_BYTES,
+        guards_rows=not whole[0 if along_k else 1],
+        guards_columns=not whole[1 if along_k else 0],
+    )
+    if shared.swizzle == "xor":
+        return _swizzled(operand, shared, field, reasons)
+    return _padded(operand, shared, field, reasons)
+
+
+def _padded(operand: Operand, shared: SharedOperand, field: str, reasons: list[Reason]) -> Operand | None:
+    aligned = _aligned_elements(operand)
+    if shared.padding == "auto":
+        return _best_padded(operand, aligned)
+    operand = replace(operand, padding=shared.padding)
+    if operand.pitch % aligned:
+        got = f"{shared.padding}, which makes rows of {operand.pitch} elements"
+        need = f"rows of a multiple of {aligned} elements, so that vectors stay aligned"
+        reasons.append(Reason("padding", f"{field}.padding", got, need))
+        return None
+    return operand
+
+
+@lru_cache(maxsize=1024)
+def _best_padded(operand: Operand, aligned: int) -> Operand:
+    """With the smallest padding of those with the fewest wavefronts; beyond one turn of the banks they repeat."""
+    paddings = range(-operand.pitch % aligned, BANKS * BANK_BYTES // operand.shared_bytes, aligned)
+    return _fewest_wavefronts(replace(operand, padding=padding) for padding in paddings)
+
+
+def _swizzled(operand: Operand, shared: SharedOperand, field: str, reasons: list[Reason]) -> Operand | None:
+    if shared.padding not in ("auto", 0):
+        need = "auto or 0 beside a swizzle: rows of padded length would not keep their chunks"
+        reasons.append(Reason("padding", f"{field}.padding", str(shared.padding), need))
+        return None
+    swizzled = _best_swizzled(operand)
+    if swizzled is None:
+        rows, columns = operand.shared_shape
+        got = f"a tile of {rows} rows of {columns * operand.shared_bytes} bytes"
+        need = f"two rows or more, of an even number of {CHUNK_BYTES}-byte chunks that can trade places"
+        reasons.append(Reason("swizzle", f"{field}.swizzle", got, need, "a tile deeper along k, or padding"))
+    return swizzled
+
+
+@lru_cache(maxsize=1024)
+def _best_swizzled(operand: Operand) -> Operand | None:
+    """With the simplest swizzle of those with the fewest wavefronts, or None if no swizzle keeps the chunks of a row in it."""
+    swizzles = xor_swizzles(*operand.shared_shape, CHUNK_BYTES // operand.shared_bytes)
+    if not swizzles:
+        return None
+    return _fewest_wavefronts(replace(operand, swizzle=swizzle) for swizzle in swizzles)
+
+
+def _fragment(request: OperandRequest, kind: str, tile: Tile) -> FragmentMap:
+    block, warp, thread = (getattr(part, request.axis) for part in (tile.threadblock, tile.warp, tile.thread))
+    if kind == "contiguous" or (kind == "interleaved" and warp == thread):  # with a single lane nothing lies between
+        return contiguous_fragment(block, warp, thread)
+    if kind == "interleaved":
+        return interleaved_fragment(block, warp, thread)
+    return split_fragment(block, warp, thread, warp if kind == "quads_in_warp" else block, QUAD)
+
+
+def _aligned_elements(operand: Operand) -> int:
+    """What the pitch must be a multiple of: the widest vector that is read or, asynchronously, written."""
+    width = operand.fragment.vector if operand.mn_major else operand.k_vector
+    if operand.is_async and not operand.transposes:
+        width = max(width, operand.copy.vector)
+    return width
+
+
+def shared_loader(a: Operand, b: Operand) -> Operand | None:
+    """What copies A in one half of the threads and B in the other, or None if they are not stored or their tiles not laid out alike."""
+
+    def layout(operand: Operand) -> tuple[object, ...]:
+        from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch, operand.keeps_in_l1
+        return (*from_memory, operand.mn_major, operand.pitch, operand.swizzle)
+
+    if layout(a) != layout(b):
+        return None
+    guards_rows, guards_columns = a.guards_rows or b.guards_rows, a.guards_columns or b.guards_columns
+    return replace(a, name="AB", leading_dimension="ld_ab", guards_rows=guards_rows, guards_columns=guards_columns, shares_loader=True)
+
+
+def _fewest_wavefronts(candidates: Iterable[Operand]) -> Operand:
+    """The first of the candidates whose stores and loads take the fewest wavefronts."""
+    estimated = []
+    for candidate in candidates:
+        estimated.append((estimated_wavefronts(candidate), candidate))
+    best, fewest = estimated[0][1], 0
+    for estimate, candidate in sorted(estimated, key=itemgetter(0)):
+        if fewest and fewest <= estimate:
+            break
+        wavefronts = sum(access.wavefronts for access in shared_accesses(candidate))
+        if not fewest or wavefronts < fewest:
+            best, fewest = candidate, wavefronts
+    return best

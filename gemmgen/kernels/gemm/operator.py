@@ -1,0 +1,187 @@
+"""The arguments of ``ops.matmul``: NumPy's rules for shapes, and every stride that a matrix can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from math import prod
+from typing import Any
+
+import pydantic
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation, Bias, EpilogueOperation, Residual
+from gemmgen.kernels.gemm.request import TYPES, GemmRequest, is_stored
+from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
+
+_WORDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_WITHOUT_ARGUMENTS = {
+    "relu": {"op": "relu"}, "leaky_relu": {"op": "leaky_relu"}, "gelu": {"op": "gelu"}, "gelu_tanh": {"op": "gelu", "form": "tanh"},
+    "silu": {"op": "silu"}, "sigmoid": {"op": "sigmoid"}, "tanh": {"op": "tanh"},
+}  # fmt: skip
+"""Activations by name."""
+
+
+def interpret_matmul(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    """The request of a call. ``options``: ``scaled`` and ``accumulates`` as in ``GemmRequest``, ``bias_number`` (the bias is a
+    number), ``activation`` (as ``ops.matmul`` takes it). Raises ``LaunchError``."""
+    a, b = operands["a"], operands["b"]
+    for name in ("a", "b"):
+        _check_type(name, operands[name], TYPES)
+    if not a.shape or not b.shape:
+        raise LaunchError("matmul: a and b need at least one axis each; multiply numbers with alpha")
+    if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
+        raise LaunchError(f"matmul: a of shape {a.shape} and b of shape {b.shape} cannot be multiplied: {_inner(a, b)}")
+    vector_a, vector_b = len(a.shape) == 1, len(b.shape) == 1
+    a = Layout((1, *a.shape), (0, *a.strides), a.type, a.alignment) if vector_a else a
+    b = Layout((*b.shape, 1), (*b.strides, 0), b.type, b.alignment) if vector_b else b
+    batch = _broadcast(a.shape[:-2], b.shape[:-2])
+    full = (*batch, a.shape[-2], b.shape[-1])
+    shape = full[: len(full) - 2] + (() if vector_a else (full[-2],)) + (() if vector_b else (full[-1],))
+    out = operands.get("out")
+    kind = out.type if out is not None else a.type if a.type == b.type else "f32"
+    if out is None:
+        if options.get("accumulates"):
+            raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
+        out = Layout.packed(shape, kind)
+    else:
+        _check_type("out", out, TYPES)
+        if out.shape != shape:
+            raise LaunchError(f"matmul: out has shape {out.shape}, need {shape}")
+    c = _full(out, full, vector_a, vector_b)
+    residual = operands.get("residual")
+    z = None
+    if residual is not None:
+        _check_type("residual", residual, (kind,), "the result's")
+        if residual.shape != shape:
+            raise LaunchError(f"matmul: residual has shape {residual.shape}, need the result's, {shape}")
+        z = _full(residual, full, vector_a, vector_b)
+    per = "all" if options.get("bias_number") else _bias_per(operands.get("bias"), full, vector_b, kind)
+    epilogue: list[EpilogueOperation] = [] if per is None else [Bias(op="bias", per=per)]  # type: ignore[arg-type]
+    epilogue += [] if z is None else [Residual(op="residual")]
+    epilogue += _activations(options.get("activation"))
+    layouts = _without_batch(a, b, c, z, per)
+    if layouts is not None:
+        a, b, c, z = layouts
+    else:
+        a, b, c = (_batch_axis(name, layout, batch) for name, layout in (("a", a), ("b", b), ("out", c)))
+        z = None if z is None else _batch_axis("residual", z, batch)
+    for name, layout in (("a", a), ("b", b), ("out", c), ("residual", z)):
+        if layout is not None and not (is_stored(layout, True) or is_stored(layout, False)):
+            raise LaunchError(
+                f"matmul: {name} has strides {operands[name].strides} (elements) for shape {operands[name].shape}; rows or columns "
+                "must be contiguous and must not overlap: pass a contiguous copy"
+            )
+    request = GemmRequest(a, b, c, bool(options.get("scaled")), bool(options.get("accumulates")), tuple(epilogue), z)
+    if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
+        raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")
+    wants_columns = not is_stored(c, True) or (z is not None and not is_stored(z, True))
+    return Interpretation(request.transposed if wants_columns else request, (Result("out", shape, kind),))
+
+
+def _inner(a: Layout, b: Layout) -> str:
+    return f"a has {a.shape[-1]} columns, b has {b.shape[-2 if len(b.shape) > 1 else 0]} rows"
+
+
+def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = "") -> None:
+    if layout.type not in types:
+        need = " or ".join(_WORDS[kind] for kind in types) + (f", {whose}" if whose else "")
+        raise LaunchError(f"matmul: {name} has elements {_WORDS.get(layout.type, layout.type)}, need {need}")
+    if layout.alignment < layout.element_bytes:
+        raise LaunchError(f"matmul: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    rank = max(len(one), len(other))
+    one, other = ((1,) * (rank - len(shape)) + shape for shape in (one, other))
+    if any(first != second and 1 not in (first, second) for first, second in zip(one, other, strict=True)):
+        raise LaunchError(f"matmul: batches of shape {one} and {other} do not broadcast")
+    return tuple(second if first == 1 else first for first, second in zip(one, other, strict=True))
+
+
+def _full(layout: Layout, full: tuple[int, ...], vector_a: bool, vector_b: bool) -> Layout:
+    """A result with the axes of extent 1 that a vector among the factors leaves out."""
+    strides = list(layout.strides)
+    if vector_b:
+        strides.append(0)
+    if vector_a:
+        strides.insert(len(strides) - 1, 0)
+    return Layout(full, tuple(strides), layout.type, layout.alignment)
+
+
+def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: str) -> str | None:
+    if bias is None:
+        return None
+    _check_type("bias", bias, (kind,), "the result's")
+    m, n = full[-2:]
+    axes = [(extent, stride) for extent, stride in zip(bias.shape, bias.strides, strict=True) if extent != 1]
+    if len(axes) > 1 or any(stride != 1 for _, stride in axes):
+        raise LaunchError(f"matmul: bias has shape {bias.shape} and strides {bias.strides}, need one contiguous axis")
+    rank = len(bias.shape)
+    if (rank >= 2 and bias.shape[-2:] == (m, 1) and m != 1) or (rank == 1 and vector_b and bias.shape == (m,)):
+        return "row"
+    if rank >= 1 and bias.shape[-1] == n:
+        return "column"
+    raise LaunchError(f"matmul: bias has shape {bias.shape}, need ({n},) for one value a column, ({m}, 1) for one a row, or a number")
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(AnyEpilogueOperation)
+
+
+def _activations(wanted: Any) -> list[EpilogueOperation]:
+    if wanted is None:
+        return []
+    if isinstance(wanted, list | tuple) and not (wanted and isinstance(wanted[0], tuple)):
+        return [operation for part in wanted for operation in _activations(part)]
+    fields: Mapping[str, Any] | None = None
+    if isinstance(wanted, str):
+        fields = _WITHOUT_ARGUMENTS.get(wanted)
+    elif isinstance(wanted, Mapping | tuple):
+        fields = dict(wanted)
+    names = ", ".join(_WITHOUT_ARGUMENTS)
+    if fields is None or fields.get("op") in ("bias", "residual"):
+        raise LaunchError(f"matmul: activation is {wanted!r}, need one of {names}, or a mapping such as {{'op': 'clamp', 'high': 6}}")
+    try:
+        return [_adapter().validate_python(fields)]
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise LaunchError(f"matmul: activation {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _without_batch(
+    a: Layout, b: Layout, c: Layout, z: Layout | None, per: str | None
+) -> tuple[Layout, Layout, Layout, Layout | None] | None:
+    """The product without a batch: there is none, or all of it shares b and its rows lie as those of one tall matrix do."""
+    if len(c.shape) == 2:
+        return a, b, c, z
+    if per == "row" or prod(b.shape[:-2]) != 1:
+        return None
+
+    def tall(layout: Layout) -> Layout | None:
+        rows = merged(layout.shape[:-1], layout.strides[:-1])
+        if rows is None or prod(layout.shape[:-1]) != prod(c.shape[:-1]):
+            return None
+        return Layout((prod(c.shape[:-1]), layout.shape[-1]), (rows[1], layout.strides[-1]), layout.type, layout.alignment)
+
+    tall_a, tall_c, tall_z = tall(a), tall(c), z and tall(z)
+    if tall_a is None or tall_c is None or (z is not None and tall_z is None):
+        return None
+    if not is_stored(tall_a, True) or not is_stored(tall_c, True):
+        return None
+    return tall_a, Layout(b.shape[-2:], b.strides[-2:], b.type, b.alignment), tall_c, tall_z
+
+
+def _batch_axis(name: str, layout: Layout, batch: tuple[int, ...]) -> Layout:
+    """All batch axes as one; an operand that lacks some has a stride of 0 along them."""
+    own, count = layout.shape[:-2], prod(batch)
+    if prod(own) == 1:
+        return Layout((count, *layout.shape[-2:]), (0, *layout.strides[-2:]), layout.type, layout.alignment)
+    one = merged(own, layout.strides[:-2]) if prod(own) == count else None
+    if one is None or one[1] < 0:
+        raise LaunchError(
+            f"matmul: the batch axes of {name}, {own} with strides {layout.strides[:-2]}, are no single axis of {count}: "
+            "pass a contiguous copy, or broadcast by leaving all of them out"
+        )
+    return Layout((count, *layout.shape[-2:]), (one[1], *layout.strides[-2:]), layout.type, layout.alignment)

@@ -1,0 +1,265 @@
+"""From a GEMM spec to every number that its kernel contains, or to all the reasons why there can be none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Literal
+
+from gemmgen.core.errors import PlanError
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.epilogue.stages import EpilogueStage, epilogue_stages
+from gemmgen.kernels.family import KernelPlan, SharedRegion
+from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
+from gemmgen.kernels.gemm.helpers import Helper, conversion_helpers, copy_helpers
+from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, shared_regions, tiled_loop
+from gemmgen.kernels.gemm.matrices import matrix_layouts
+from gemmgen.kernels.gemm.reasons import (
+    alignment_reasons,
+    combination_reasons,
+    launch_reasons,
+    resource_reasons,
+    thread_reasons,
+    tile_reasons,
+)
+from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK
+from gemmgen.kernels.launch import Argument, ScalarArgument
+from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+
+REDUCTION_THREADS = 256
+REDUCTION_VECTOR = 4
+"""Elements of C that a thread of the kernel that sums up slices works on."""
+MAXIMUM_REDUCTION_GROUPS = 16
+
+
+STORES = {"data_parallel": "finished", "split_k_parallel": "partial", "split_k_serial": "in_turn", "stream_k": "streamed"}
+
+
+@dataclass(frozen=True)
+class GemmPlan(KernelPlan):
+    """A GEMM instance. *Major* names what runs along the slow dimension of stored C, *minor* along its contiguous one."""
+
+    matrix_a: Matrix
+    matrix_b: Matrix
+    matrix_c: Matrix
+    threads: int
+    tile_m: int
+    tile_n: int
+    vector_c: int
+    """Elements of C that one access reads or writes."""
+    whole_major: bool
+    """Whether the extent along the slow dimension of C is a multiple of the tile."""
+    whole_minor: bool
+    """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
+    epilogue: tuple[EpilogueStage, ...]
+    loop: TiledLoop | NaiveLoop
+    exchange: Exchange | None
+    """How results pass through shared memory on their way to C, if they do."""
+    reduction_groups: int
+    """Groups of threads among which a block that sums up slices of k shares them."""
+
+    @property
+    def epilogue_coordinates(self) -> tuple[str, ...]:
+        """Which coordinates of an element the epilogue looks at."""
+        used = {coordinate for stage in self.epilogue for coordinate in stage.operation.coordinates}
+        return tuple(coordinate for coordinate in ("row", "column") if coordinate in used)
+
+    @property
+    def epilogue_parameters(self) -> tuple[Argument, ...]:
+        """What the device function for the epilogue is given: the value, coordinates, arguments and elements of matrices."""
+        parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
+        parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
+        for stage in self.epilogue:
+            parameters += stage.arguments
+            parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in stage.matrices]
+        return tuple(parameters)
+
+    @property
+    def looks_up_along_minor(self) -> bool:
+        """Whether the epilogue looks something up along the contiguous dimension, for elements that must then exist."""
+        return ("column" if self.minor == "n" else "row") in self.epilogue_coordinates
+
+    @property
+    def residuals(self) -> tuple[Matrix, ...]:
+        """Matrices of C's shape that the epilogue reads."""
+        return tuple(matrix for stage in self.epilogue for matrix in stage.matrices)
+
+    @property
+    def batched(self) -> tuple[Matrix, ...]:
+        """Matrices of which each product of a batch has its own."""
+        matrices = (self.matrix_a, self.matrix_b, self.matrix_c, *self.residuals)
+        return matrices if self.spec.batch == "strided" else ()
+
+    def batched_in(self, launch: int) -> tuple[Matrix, ...]:
+        """Those of the batched matrices that the kernel of a launch is given."""
+        given = self.sequence.launches[launch].arguments
+        return tuple(matrix for matrix in self.batched if matrix.name in given)
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the epilogue calls functions whose last bits differ between backends."""
+        return any(stage.operation.approximate for stage in self.epilogue)
+
+    @property
+    def mainloop(self) -> str:
+        """Which of the mainloops in ``templates/gemm/mainloop.cu.j2`` the kernel has."""
+        assert isinstance(self.loop, TiledLoop)
+        if self.loop.fragment_buffers == 2:
+            return f"{self.loop.copies}_read_ahead"
+        if self.loop.stages == 1:
+            return f"{self.loop.copies}_one_stage"
+        return "cp_async_stages" if self.loop.copies == "cp_async" else "registers_two_stages"
+
+    @property
+    def partial_vector(self) -> int:
+        """Elements of a partial product that one store to the workspace writes."""
+        assert isinstance(self.loop, TiledLoop)
+        return self.exchange.copy.vector if self.exchange else gcd(REDUCTION_VECTOR, self.loop.minor.fragment.vector)
+
+    @property
+    def workspace_alignment(self) -> int:
+        """Bytes that the parts of the workspace are multiples of."""
+        return WORKSPACE_ALIGNMENT
+
+    @property
+    def group_threads(self) -> int:
+        """Threads of a block that work on the same tiles."""
+        return self.threads // getattr(self.loop, "k_groups", 1)
+
+    @property
+    def slices(self) -> int:
+        """Parts that k is divided into."""
+        return int(getattr(self.spec.decomposition, "slices", 1))
+
+    @property
+    def store(self) -> str:
+        """What becomes of a block's tile: ``finished``, or, with k divided among blocks, ``partial``, ``in_turn`` or ``streamed``."""
+        return STORES[self.spec.decomposition.scheme]
+
+    @property
+    def divides_k(self) -> bool:
+        """Whether a thread may have only a part of k."""
+        return self.store != "finished" or self.group_threads < self.threads
+
+    @property
+    def helpers(self) -> tuple[Helper, ...]:
+        """The small device functions that the kernel needs."""
+        conversions = conversion_helpers(self)
+        return conversions if isinstance(self.loop, NaiveLoop) else conversions + copy_helpers(self, self.loop)
+
+    @property
+    def major(self) -> Literal["m", "n"]:
+        """The dimension of C that is slow in memory."""
+        return "m" if self.matrix_c.row_major else "n"
+
+    @property
+    def minor(self) -> Literal["m", "n"]:
+        """The dimension of C that is contiguous in memory."""
+        return "n" if self.matrix_c.row_major else "m"
+
+
+def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    reasons = architecture_reasons(spec, architecture)
+    matrices = matrix_layouts(spec)
+    reasons += alignment_reasons(matrices) + combination_reasons(spec) + launch_reasons(spec)
+    mainloop = spec.mainloop
+    loop: TiledLoop | NaiveLoop | None
+    regions: tuple[SharedRegion, ...] = ()
+    exchange: Exchange | None = None
+    if isinstance(mainloop, NaiveMainloop):
+        tile_m, tile_n = mainloop.threadblock.m, mainloop.threadblock.n
+        threads = tile_m * tile_n
+        reasons += thread_reasons(threads, architecture, "mainloop.threadblock")
+        row_major = spec.order == "row_major"
+        loop = NaiveLoop(*((tile_m, tile_n) if row_major else (tile_n, tile_m)))
+        vector_c = 1
+        prefix, parts = "sgemm_naive", [f"{tile_m}x{tile_n}"]
+        template = "gemm/naive.cu.j2"
+    else:
+        tile = mainloop.tile
+        tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
+        unfit = tile_reasons(mainloop, architecture)
+        reasons += unfit
+        loop, threads, vector_c = None, 0, 1
+        if not unfit:
+            threads = WARP_THREADS * (tile_m // tile.warp.m) * (tile_n // tile.warp.n)
+            loop = tiled_loop(spec, mainloop, matrices, threads, architecture, reasons)
+        if loop is not None:
+            vector_c = gcd(spec.alignment.c, loop.minor.fragment.vector)
+            regions = shared_regions(loop, threads)
+            if spec.store == "through_shared":
+                partial = isinstance(spec.decomposition, SplitKParallel)
+                vector = REDUCTION_VECTOR if partial else spec.alignment.c
+                exchange = plan_exchange(loop.major, loop.minor, threads // WARP_THREADS, vector, reasons)
+            if exchange is not None:
+                vector_c = exchange.copy.vector
+                regions += (exchange.region(),)
+            threads *= loop.k_groups
+            reasons += resource_reasons(loop, threads, regions, architecture)
+        prefix = "sgemm"
+        parts = [
+            f"{tile_m}x{tile_n}x{tile.threadblock.k}",
+            f"w{tile.warp.m}x{tile.warp.n}",
+            f"t{tile.thread.m}x{tile.thread.n}",
+            f"s{mainloop.stages}",
+        ]
+        parts += [f"g{mainloop.k_groups}"] if mainloop.k_groups > 1 else []
+        if not isinstance(spec.decomposition, DataParallel):
+            count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
+            parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
+        template = "gemm/tiled.cu.j2"
+    if reasons:
+        raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
+    assert loop is not None
+    whole = {"m": spec.multiple_of.m % tile_m == 0, "n": spec.multiple_of.n % tile_n == 0}
+    major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
+    parts += ["batched"] if spec.batch == "strided" else []
+    types = [matrix.type for matrix in matrices]
+    parts += ["_".join(types)] if set(types) != {"f32"} else []
+    parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
+    name = instance_name(prefix, parts, spec)
+    epilogue = epilogue_stages(spec.epilogue, matrices[2])
+    shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
+    static = shared_bytes <= architecture.static_shared_bytes_per_block
+    geometry = Geometry(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=loop.tile_k if isinstance(loop, TiledLoop) else 1,
+        threads=threads,
+        regions=regions,
+        static_shared=static,
+        reduction_threads=REDUCTION_THREADS,
+        reduction_elements=REDUCTION_THREADS // _reduction_groups(spec) * REDUCTION_VECTOR,
+    )
+    return GemmPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=gemm_sequence(name, spec, matrices, geometry, epilogue),
+        template=template,
+        shared_memory=regions,
+        dynamic_shared_bytes=0 if static else shared_bytes,
+        spec=spec,
+        matrix_a=matrices[0],
+        matrix_b=matrices[1],
+        matrix_c=matrices[2],
+        threads=threads,
+        tile_m=tile_m,
+        tile_n=tile_n,
+        vector_c=vector_c,
+        whole_major=whole[major],
+        whole_minor=whole[minor],
+        epilogue=epilogue,
+        loop=loop,
+        exchange=exchange,
+        reduction_groups=_reduction_groups(spec),
+    )
+
+
+def _reduction_groups(spec: GemmSpec) -> int:
+    """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups."""
+    slices = getattr(spec.decomposition, "slices", 1)
+    return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))

@@ -1,0 +1,177 @@
+"""Why a GEMM spec cannot become a kernel: everything that can be said before the tiles are laid out, and what they then cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.hardware.target import architecture as find_architecture
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, TiledMainloop
+from gemmgen.kernels.matrix import Matrix
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.loop import TiledLoop
+    from gemmgen.kernels.gemm.operand import Operand
+
+WIDEST_ACCESS_BYTES = 16
+
+
+def combination_reasons(spec: GemmSpec) -> list[Reason]:
+    """Axes that exclude one another, whatever the tile."""
+    reasons: list[Reason] = []
+    mainloop, decomposition = spec.mainloop, spec.decomposition
+    if isinstance(mainloop, NaiveMainloop) and not isinstance(decomposition, DataParallel):
+        need, hint = "data_parallel for the naive strategy", "it has no tiles along k to share out; the tiled strategy has"
+        reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
+    if spec.store == "through_shared" and isinstance(mainloop, NaiveMainloop):
+        need, hint = "direct for the naive strategy", "its threads store one element each, side by side already"
+        reasons.append(Reason("store", "store", spec.store, need, hint))
+    return reasons
+
+
+def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
+    """Accesses that would be wider than the hardware has."""
+    reasons = []
+    for matrix in matrices:
+        if matrix.alignment * matrix.element_bytes > WIDEST_ACCESS_BYTES:
+            got = f"{matrix.alignment} elements of {matrix.element_bytes} bytes"
+            need = f"at most {WIDEST_ACCESS_BYTES // matrix.element_bytes}: no access is wider than {WIDEST_ACCESS_BYTES} bytes"
+            reasons.append(Reason("alignment", f"alignment.{matrix.name.lower()}", got, need))
+    return reasons
+
+
+def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:
+    """Too many threads in a block; ``field`` is what decides their number."""
+    if threads <= architecture.threads_per_block:
+        return []
+    need = f"at most {architecture.threads_per_block} threads in a block"
+    hint = "use a smaller threadblock tile or larger thread tiles"
+    return [Reason("threads_per_block", field, f"{threads} threads", need, hint)]
+
+
+def tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
+    """A tile hierarchy that does not divide evenly."""
+    reasons: list[Reason] = []
+    tile = mainloop.tile
+    lanes = {}
+    for axis in ("m", "n"):
+        block, warp, thread = (getattr(part, axis) for part in (tile.threadblock, tile.warp, tile.thread))
+        if block % warp:
+            got = f"{warp} for a threadblock tile of {block}"
+            reasons.append(Reason("warp_tile", f"mainloop.tile.warp.{axis}", got, f"a divisor of {block}"))
+        if warp % thread:
+            got = f"{thread} for a warp tile of {warp}"
+            reasons.append(Reason("thread_tile", f"mainloop.tile.thread.{axis}", got, f"a divisor of {warp}"))
+        else:
+            lanes[axis] = warp // thread
+        shared = mainloop.shared_a if axis == "m" else mainloop.shared_b
+        if (shared.fragment or mainloop.fragment).startswith("quads") and thread % 4:
+            need, hint = "a multiple of 4 for fragments in quads", "or fragment: contiguous"
+            reasons.append(Reason("quads", f"mainloop.tile.thread.{axis}", str(thread), need, hint))
+    if len(lanes) == 2 and lanes["m"] * lanes["n"] != WARP_THREADS:
+        got = f"{lanes['m']} x {lanes['n']} = {lanes['m'] * lanes['n']} thread tiles in a warp tile"
+        hint = f"a warp tile has 32 times the {tile.thread.m}x{tile.thread.n} elements of a thread tile"
+        reasons.append(Reason("lanes", "mainloop.tile.warp", got, f"{WARP_THREADS}, one for each lane", hint))
+    if not reasons:
+        threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
+        field = "mainloop.tile.threadblock" if mainloop.k_groups == 1 else "mainloop.k_groups"
+        reasons += thread_reasons(threads * mainloop.k_groups, architecture, field)
+    return reasons
+
+
+def loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
+    """Parts of the mainloop that exclude one another, or the architecture."""
+    reasons = []
+    tile = mainloop.tile
+    if mainloop.copies == "cp_async" and not architecture.supports("cp_async"):
+        need, hint = "sm_80 or newer", "architecture: sm_80"
+        reasons.append(Reason("cp_async", "mainloop.copies", f"cp_async on {architecture.name}", need, hint))
+    if mainloop.copies == "registers" and mainloop.stages > 2:
+        need, hint = "1 or 2 stages for copies through registers", "they keep one tile in flight; cp_async keeps more"
+        reasons.append(Reason("stages", "mainloop.stages", str(mainloop.stages), need, hint))
+    k_vectors = (mainloop.shared_a.k_vector, mainloop.shared_b.k_vector)
+    k_group = max(k_vectors)
+    if k_group > min(k_vectors) > 1:
+        got, need = f"{k_vectors[0]} for A and {k_vectors[1]} for B", "the same for both, or 1 for one of them"
+        reasons.append(Reason("k_vector", "mainloop.shared_b.k_vector", got, need, "the fragments of A and B are for the same k"))
+    if mainloop.fragment_buffers == 2 and (mainloop.stages == 1 or tile.threadblock.k % (2 * k_group)):
+        need = f"2 stages or more and a tile of a multiple of {2 * k_group} along k to read fragments ahead"
+        got = f"{mainloop.stages} stage{'s' if mainloop.stages > 1 else ''}, {tile.threadblock.k} along k"
+        reasons.append(Reason("fragment_buffers", "mainloop.fragment_buffers", got, need))
+    if mainloop.order == "swirl" and (tile.thread.m, tile.thread.n) != (8, 8):
+        got = f"{tile.thread.m} x {tile.thread.n}"
+        reasons.append(Reason("order", "mainloop.order", got, "a thread tile of 8 x 8 for the swirl"))
+    if mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
+        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
+        reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
+    return reasons
+
+
+def loader_reason(a: Operand, b: Operand) -> Reason:
+    """A and B that one piece of code with one pointer cannot copy."""
+
+    def said(operand: Operand) -> str:
+        along = "k" if operand.contiguous_along_k else operand.axis
+        prefetch = f", L2 prefetch of {operand.l2_prefetch} bytes" if operand.l2_prefetch else ""
+        prefetch += ", kept in the L1" if operand.keeps_in_l1 else ""
+        order = "mn_major" if operand.mn_major else "k_major"
+        swizzle = ", swizzled" if operand.swizzle else ""
+        return (
+            f"{operand.name}: {operand.extent} x {operand.tile_k} of {operand.type} contiguous along {along}, copied in vectors of "
+            f"{operand.copy.vector}{prefetch} into {order} rows of {operand.pitch}{swizzle}"
+        )
+
+    need = "what one code with one pointer can copy: the same for both, with k or neither as the contiguous direction"
+    hint = "equal alignment, storage, tile, shared_a and shared_b (with a padding of your own), or loaders: all"
+    return Reason("loaders", "mainloop.loaders", f"{said(a)}; {said(b)}", need, hint)
+
+
+def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
+    """Hints that nothing in the kernel could follow."""
+    reasons = []
+    for name in ("a", "b"):
+        prefetch = getattr(spec.cache, f"l2_prefetch_{name}")
+        if prefetch and mainloop.copies != "cp_async":
+            need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
+            reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
+        if getattr(spec.cache, f"l1_{name}") == "keep" and mainloop.copies != "cp_async":
+            need, hint = "copies: cp_async for a choice", "loads into registers leave what they read in the L1 anyway"
+            reasons.append(Reason("l1", f"cache.l1_{name}", "keep", need, hint))
+    return reasons
+
+
+def launch_reasons(spec: GemmSpec) -> list[Reason]:
+    """A way of launching that the spec's architecture does not have."""
+    if not spec.early_launch or find_architecture(spec.architecture).supports("programmatic_launch"):
+        return []
+    need, hint = "an architecture with programmatic launches", "architecture: sm_90"
+    return [Reason("early_launch", "early_launch", f"true on {spec.architecture}", need, hint)]
+
+
+def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture) -> list[Reason]:
+    """More shared memory, registers or threads than the architecture has for the blocks that are to fit on an SM."""
+    reasons = []
+    shared = max(region.offset + region.bytes for region in regions)
+    if shared > architecture.shared_bytes_per_block:
+        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
+        got, hint = f"{shared} bytes of shared memory", "reduce k, m, n or stages"
+        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", got, need, hint))
+    blocks = loop.min_blocks_per_sm
+    per_sm = architecture.shared_bytes_per_sm
+    reserved = architecture.reserved_shared_bytes_per_block
+    if blocks > 1 and (shared + reserved) * blocks > per_sm:
+        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
+        need = f"at most {per_sm} bytes on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
+    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
+        got = f"{blocks} blocks of {threads} threads"
+        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
+    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
+    if loop.estimated_registers > budget:
+        got = f"about {loop.estimated_registers} registers a thread"
+        need = f"at most {budget} for {blocks} block{'s' if blocks > 1 else ''} of {threads} threads on an SM"
+        reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
+    return reasons

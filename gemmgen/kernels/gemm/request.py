@@ -1,0 +1,203 @@
+"""Products of matrices as requests: layouts and operations, and how an instance does them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.epilogue.operations import EpilogueOperation
+from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
+
+TYPES = ("f32", "f16", "bf16")
+BiasPer = Literal["row", "column", "all"]
+_OTHER = {"row": "column", "column": "row", "all": "all"}
+ALIGNED_ELEMENTS = 4
+"""Elements of an access from which on a request counts as aligned."""
+
+
+@dataclass(frozen=True)
+class GemmRequest(Request):
+    """C = epilogue(alpha A B + beta C). Layouts have two axes, or three, of which the first counts the batch."""
+
+    kind: ClassVar[str] = "gemm"
+    a: Layout
+    b: Layout
+    c: Layout
+    scaled: bool = False
+    """Whether alpha may be other than 1."""
+    accumulates: bool = False
+    """Whether beta may be other than 0."""
+    epilogue: tuple[EpilogueOperation, ...] = ()
+    residual: Layout | None = None
+    operands: tuple[str, str] = ("a", "b")
+    """What the operation calls A and B."""
+
+    @property
+    def m(self) -> int:
+        return self.c.shape[-2]
+
+    @property
+    def n(self) -> int:
+        return self.c.shape[-1]
+
+    @property
+    def k(self) -> int:
+        return self.a.shape[-1]
+
+    @property
+    def batched(self) -> bool:
+        return len(self.c.shape) == 3
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.m, self.n, self.k
+
+    @property
+    def is_empty(self) -> bool:
+        return self.c.is_empty
+
+    @cached_property
+    def traits(self) -> tuple[str, ...]:
+        letters = "".join("n" if is_stored(layout, row_major=True) else "t" for layout in (self.a, self.b))
+        types = (self.a.type, self.b.type, self.c.type)
+        elements = min(
+            alignment_elements(ALIGNED_ELEMENTS, layout, is_stored(layout, row_major=True)) for layout in (self.a, self.b, self.c)
+        )
+        return (
+            "" if letters == "nn" else letters,
+            "" if types == ("f32",) * 3 else types[0] if len(set(types)) == 1 else "_".join(types),
+            "" if elements == ALIGNED_ELEMENTS else "unaligned",
+            f"batch={self.c.shape[0]}" if self.batched else "",
+        )
+
+    @property
+    def transposed(self) -> GemmRequest:
+        """The same as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
+        turned = tuple(
+            operation.model_copy(update={"per": _OTHER[operation.per]}) if hasattr(operation, "per") else operation
+            for operation in self.epilogue
+        )
+        return GemmRequest(
+            transposed(self.b), transposed(self.a), transposed(self.c), self.scaled, self.accumulates, turned,
+            None if self.residual is None else transposed(self.residual), self.operands[::-1],
+        )  # fmt: skip
+
+
+def transposed(layout: Layout) -> Layout:
+    """The same memory with its last two axes exchanged."""
+    shape, strides = layout.shape, layout.strides
+    return Layout((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]), layout.type, layout.alignment)
+
+
+def is_stored(layout: Layout, row_major: bool) -> bool:
+    """Whether the matrix can be read as one stored row-major (or column-major), with a leading dimension."""
+    if layout.is_empty:
+        return True
+    (rows, columns), (row_stride, column_stride) = layout.shape[-2:], layout.strides[-2:]
+    if not row_major:
+        rows, columns, row_stride, column_stride = columns, rows, column_stride, row_stride
+    return (columns == 1 or column_stride == 1) and (rows == 1 or row_stride >= columns)
+
+
+def alignment_elements(promise: int, layout: Layout, row_major: bool) -> int:
+    """Elements, at most ``promise``, that address, leading dimension and batch stride are multiples of."""
+    promise = min(promise, MOST_ALIGNMENT // layout.element_bytes)
+    if layout.is_empty:
+        return promise
+    seen = [layout.alignment // layout.element_bytes]
+    slow = -2 if row_major else -1
+    if layout.shape[slow] > 1:
+        seen.append(layout.strides[slow])
+    if len(layout.shape) == 3 and layout.shape[0] > 1:
+        seen.append(layout.strides[0])
+    return widest(promise, tuple(seen))
+
+
+def fit_gemm(spec: GemmSpec, request: GemmRequest) -> Fit | str:
+    """The instance's spec, changed as far as the request needs it; or why it cannot be."""
+    row_major = spec.order == "row_major"
+    if not is_stored(request.c, row_major):
+        request = request.transposed
+    if not is_stored(request.c, row_major):
+        return "C is stored neither row-major nor column-major"
+    if request.residual is not None and not is_stored(request.residual, row_major):
+        return "the residual is not stored like the result"
+    letters, orders = "", {}
+    for name, layout, wanted in (("a", request.a, spec.transpose[0]), ("b", request.b, spec.transpose[1])):
+        stored = (wanted == "n") == row_major
+        if not is_stored(layout, stored):
+            stored, wanted = not stored, "t" if wanted == "n" else "n"
+        if not is_stored(layout, stored):
+            return f"{name.upper()} is stored neither row-major nor column-major"
+        letters += wanted
+        orders[name] = stored
+    like_c = [request.c] + ([] if request.residual is None else [request.residual])
+    alignment = {
+        "a": alignment_elements(spec.alignment.a, request.a, orders["a"]),
+        "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),
+        "c": min(alignment_elements(spec.alignment.c, layout, row_major) for layout in like_c),
+    }
+    extents = {"m": request.m, "n": request.n, "k": request.k}
+    promised = {name: getattr(spec.multiple_of, name) for name in extents}
+    multiples = {name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}
+    changes = {
+        "transpose": letters,
+        "alpha": "argument" if request.scaled else spec.alpha,
+        "beta": "argument" if request.accumulates else spec.beta,
+        "storage": Storage(a=request.a.type, b=request.b.type, c=request.c.type),  # type: ignore[arg-type]
+        "batch": "strided" if request.batched else "none",
+        "alignment": Alignment(**alignment),  # type: ignore[arg-type]
+        "multiple_of": Multiples(**multiples),
+        "epilogue": request.epilogue,
+    }
+    changed = replaced(spec, changes)
+    arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
+    scalars = {"alpha": "alpha", "beta": "beta"}
+    for operation in request.epilogue:
+        if operation.op == "residual" and request.residual is not None:
+            arrays["Z"] = ("residual", request.residual)
+            scalars["gamma"] = "gamma"
+        elif operation.op == "bias":
+            per = operation.model_dump()["per"]
+            if per == "all":
+                scalars["bias"] = "bias"
+            else:
+                values = request.m if per == "row" else request.n
+                arrays["bias"] = ("bias", Layout.packed((values,), request.c.type, request.c.element_bytes))
+    return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed))
+
+
+def packed_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
+    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``. Raises ``SpecError``."""
+    m, n, k = sizes
+    letters, types, aligned, batch = "nn", ("f32", "f32", "f32"), True, None
+    said: dict[str, str] = {}
+    for option in options:
+        if option in ("nn", "nt", "tn", "tt"):
+            say_once(said, "transposition", option)
+            letters = option
+        elif all(part in TYPES for part in option.split("_")) and len(option.split("_")) in (1, 3):
+            say_once(said, "storage", option)
+            parts = option.split("_")
+            types = (parts[0], parts[-2] if len(parts) == 3 else parts[0], parts[-1])
+        elif option in ("aligned", "unaligned"):
+            say_once(said, "alignment", option)
+            aligned = option == "aligned"
+        elif option.startswith("batch=") and option[6:].isdecimal() and 0 < int(option[6:]) < 65536:
+            say_once(said, "batch", option)
+            batch = int(option[6:])
+        else:
+            need = "nn, nt, tn, tt, f32, f16, bf16, f16_f16_f32 (types of A, B and C), aligned, unaligned or batch=N"
+            raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
+
+    def layout(rows: int, columns: int, letter: str, type: str) -> Layout:
+        if letter == "t":
+            return transposed(layout(columns, rows, "n", type))
+        plain = Layout.packed((rows, columns) if batch is None else (batch, rows, columns), type)
+        return plain if aligned else Layout(plain.shape, plain.strides, type, plain.element_bytes)
+
+    return GemmRequest(layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1]), layout(m, n, "n", types[2]))

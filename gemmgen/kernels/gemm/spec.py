@@ -1,0 +1,233 @@
+"""What a user can ask of a GEMM kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation
+from gemmgen.kernels.family import KernelSpec, SpecModel
+
+Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
+"""A tile's extent in elements."""
+AccessWidth = Literal[1, 2, 4, 8]
+Element = Literal["f32", "f16", "bf16"]
+
+
+class Extents2(SpecModel):
+    """Rows and columns of a tile of C."""
+
+    m: Extent
+    n: Extent
+
+
+class Extents3(Extents2):
+    """A tile of C and the slice of the k dimension that is processed at a time."""
+
+    k: Extent
+
+
+class Tile(SpecModel):
+    """The tile hierarchy: a threadblock's tile of C is divided among warps, a warp's among its 32 lanes."""
+
+    threadblock: Extents3
+    """Tile of C that one block computes, and the depth in k of the tiles that it keeps in shared memory."""
+    warp: Extents2
+    """Tile of C that one warp computes; it divides the threadblock tile."""
+    thread: Extents2
+    """Elements of C that one thread computes; 32 of these make up the warp tile."""
+
+
+Fragment = Literal["contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"]
+"""Where the rows (or columns) of a thread lie: side by side; in groups of four spread evenly over the warp tile or over the
+threadblock tile, so that neighbouring lanes read neighbouring vectors; or one by one, with those of the other lanes between."""
+
+
+class SharedOperand(SpecModel):
+    """How a tile of A or B lies in shared memory, and how fragments are read from it."""
+
+    order: Literal["mn_major", "k_major"] = "mn_major"
+    """``mn_major``: consecutive elements run along m (for A) or n (for B), so that a thread reads its fragment in wide
+    vectors; ``k_major``: they run along k."""
+    padding: Literal["auto"] | Annotated[int, Field(ge=0, le=64, strict=True)] = "auto"
+    """Unused elements after each row of the tile, against bank conflicts; ``auto`` takes the smallest with the fewest
+    wavefronts."""
+    swizzle: Literal["none", "xor"] = "none"
+    """Another way to avoid bank conflicts, without padding: the 16-byte chunks of a row trade places by an exclusive or of their
+    index with bits of the row's. Of all choices of bits, ``xor`` takes the simplest with the fewest wavefronts."""
+    fragment: Fragment | None = None
+    """Overrides the mainloop's ``fragment`` for this operand."""
+    k_vector: Literal[1, 2, 4] = 1
+    """Values of k that one read of a ``k_major`` tile takes at once."""
+
+
+class NaiveMainloop(SpecModel):
+    """One thread computes one element of C, straight from global memory."""
+
+    strategy: Literal["naive"]
+    threadblock: Extents2
+    """Threads of a block: each computes one element."""
+
+
+class TiledMainloop(SpecModel):
+    """Tiles in shared memory and in registers."""
+
+    strategy: Literal["tiled"]
+    tile: Tile
+    fragment: Fragment = "quads_in_warp"
+    """Which rows and columns of the warp tile belong to one thread."""
+    lanes: Literal["row_major", "z_order"] = "row_major"
+    """How the lanes of a warp are counted over its tile: along the contiguous dimension of C first, or in a zig-zag that lets
+    two groups of eight lanes share each wide read of shared memory, for both operands."""
+    copies: Literal["registers", "cp_async"] = "registers"
+    """How tiles travel from global to shared memory. ``cp_async`` (sm_80 and later) keeps the tiles of all stages but one in
+    flight, without registers; through registers there is one."""
+    stages: Annotated[int, Field(ge=1, le=5, strict=True)] = 2
+    """Tiles of A and B in shared memory at a time. From 2 on, tiles are loaded while another is used, with one barrier a step."""
+    fragment_buffers: Literal[1, 2] = 1
+    """2 reads the fragments for the next k while those of this k are multiplied, across tiles too; 1 leaves it to the compiler."""
+    order: Literal["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"] = "rows"
+    """Order in which the products of two fragments are listed: it decides which registers the assembler can reuse."""
+    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    """How far the loop over the k of one tile is unrolled."""
+    k_groups: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Groups of warps that share out the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
+    add up their sums in shared memory at the end. Blocks are larger for it and fewer, and so are the partial products of a split of k."""
+    loaders: Literal["all", "halves"] = "all"
+    """Which threads copy tiles: all of them both, or one half that of A and the other that of B, so that each tracks one pointer."""
+    shared_a: SharedOperand = SharedOperand()
+    shared_b: SharedOperand = SharedOperand()
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+
+class Multiples(SpecModel):
+    """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
+
+    m: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+    n: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+    k: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+
+
+L2Prefetch = Literal[0, 64, 128, 256]
+
+
+class CacheHints(SpecModel):
+    """What copies and stores tell the caches."""
+
+    l2_prefetch_a: L2Prefetch = 0
+    """Bytes around each asynchronous copy from A that the L2 fetches along with it."""
+    l2_prefetch_b: L2Prefetch = 0
+    """The same for B."""
+    l1_a: Literal["bypass", "keep"] = "bypass"
+    """Whether asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
+    always do."""
+    l1_b: Literal["bypass", "keep"] = "bypass"
+    """The same for B."""
+    streaming_stores: bool = False
+    """Stores to C are marked as not to be read again soon, so that they leave A and B in the L2."""
+
+
+class DataParallel(SpecModel):
+    """One block computes a tile of C, over all of k."""
+
+    scheme: Literal["data_parallel"] = "data_parallel"
+
+
+Slices = Annotated[int, Field(ge=2, le=1024, strict=True)]
+
+
+class SplitKSerial(SpecModel):
+    """k is cut into slices, one block for each slice of a tile; the blocks of a tile take turns to add to its sum, in the order of
+    k. One kernel, and the same bits every time."""
+
+    scheme: Literal["split_k_serial"]
+    slices: Slices
+
+
+class SplitKParallel(SpecModel):
+    """k is cut into slices, one block for each slice of a tile; every block writes its partial product to a workspace, and a
+    second kernel adds them up in a fixed order."""
+
+    scheme: Literal["split_k_parallel"]
+    slices: Slices
+
+
+class StreamK(SpecModel):
+    """The steps along k of all tiles are shared out evenly among a fixed number of blocks, wherever that cuts a tile; the block
+    that finishes a tile adds what the others left in a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
+
+    scheme: Literal["stream_k"]
+    blocks: Annotated[int, Field(ge=1, le=65536, strict=True)]
+    """Blocks of the grid, for each product of a batch; best a multiple of what the device runs at a time, and no more than that."""
+
+
+class Rasterization(SpecModel):
+    """The order in which threadblocks take the tiles of C. Blocks that run together then share rows and columns in the L2."""
+
+    along: Literal["minor", "major"] = "minor"
+    """Consecutive blocks go along the contiguous dimension of C, or along the other one."""
+    group: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    """Width, in tiles, of the band that is walked at a time, across the direction of ``along``."""
+
+
+class Alignment(SpecModel):
+    """Promises about addresses, in elements: base pointers, leading dimensions and batch strides are multiples of these.
+
+    They allow accesses of that many elements, up to 16 bytes, at a time; extents need not be multiples of anything.
+    """
+
+    a: AccessWidth = 1
+    b: AccessWidth = 1
+    c: AccessWidth = 1
+
+
+class Storage(SpecModel):
+    """Types of the elements in memory. Halves are converted to float32 on the way in, and rounded to nearest on the way out."""
+
+    a: Element = "f32"
+    b: Element = "f32"
+    c: Element = "f32"
+    """Of C, and of vectors and matrices that the epilogue reads."""
+
+
+class GemmSpec(KernelSpec):
+    """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32."""
+
+    kind: Literal["gemm"]
+    order: Literal["row_major", "column_major"] = "row_major"
+    """How C is stored, and how A and B are stored where they are not transposed."""
+    transpose: Literal["nn", "nt", "tn", "tt"] = "nn"
+    """One letter each for A and B: ``n`` as ``order`` says, ``t`` the other way."""
+    alpha: Literal["argument", "one"] = "argument"
+    """``one`` leaves the factor out of the kernel."""
+    beta: Literal["argument", "zero"] = "argument"
+    """``zero`` makes a kernel that never reads C."""
+    storage: Storage = Storage()
+    batch: Literal["none", "strided"] = "none"
+    """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a stride of its own,
+    which may be 0 for A and B: all products then share that operand."""
+    alignment: Alignment = Alignment()
+    multiple_of: Multiples = Multiples()
+    rasterization: Rasterization = Rasterization()
+    cache: CacheHints = CacheHints()
+    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel | StreamK, Field(discriminator="scheme")] = DataParallel()
+    """How the work is divided among blocks where m and n alone give too few of them."""
+    mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
+    store: Literal["direct", "through_shared"] = "direct"
+    """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
+    epilogue reads) in whole vectors, side by side, whatever the fragments are."""
+    epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
+    """Operations on each element before it is stored, in this order."""
+    early_launch: bool = False
+    """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
+    dependent launch). Needs sm_90."""
+
+    def identity(self) -> dict[str, Any]:
+        """As for every spec, but hints that came later than the first names are left out where they are not given."""
+        fields = super().identity()
+        for name in ("l1_a", "l1_b"):
+            if fields["cache"][name] == CacheHints.model_fields[name].default:
+                del fields["cache"][name]
+        return fields

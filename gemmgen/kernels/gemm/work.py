@@ -1,0 +1,88 @@
+"""The work of a GEMM's launches, for the model of their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.gemm.loop import TiledLoop
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.work import Work
+
+NAIVE_STEP = 8
+"""Values of k that a thread of the naive kernel is taken to have on their way."""
+REDUCTION_REGISTERS = 40
+FLOAT_BYTES = 4
+
+
+def gemm_work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+    """The launches of one problem."""
+    m, n, k, batch = problem["m"], problem["n"], problem["k"], problem.get("batch", 1)
+    tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n) * batch
+    a, b, c = plan.matrix_a, plan.matrix_b, plan.matrix_c
+    factors = float(m * k * a.element_bytes * (batch if problem.get("stride_a", 1) else 1))
+    factors += float(k * n * b.element_bytes * (batch if problem.get("stride_b", 1) else 1))
+    reads = (plan.spec.beta == "argument") + len(plan.residuals)
+    result = float(m * n * batch * c.element_bytes * (1 + reads))
+    tile_result = float(plan.tile_m * plan.tile_n * c.element_bytes * (1 + reads))
+    loop = plan.loop
+    if not isinstance(loop, TiledLoop):
+        step = NAIVE_STEP
+        loads = float((plan.tile_m + plan.tile_n) * step * FLOAT_BYTES) * 2
+        work = Work(
+            tiles, plan.threads, 40, 0, k / step, 2.0 * plan.tile_m * plan.tile_n * step, "fp32", 4.0, 0.0, loads, 1.0,
+            tile_result, factors + result,
+        )  # fmt: skip
+        return (work,)
+    steps = ceil_div(k, loop.tile_k)
+    scheme, slices = plan.spec.decomposition.scheme, plan.slices
+    groups = loop.k_groups
+    blocks, own_steps, stored, turns = tiles, float(ceil_div(steps, slices * groups)), tile_result, 1
+    partial = float(plan.tile_m * plan.tile_n * FLOAT_BYTES)
+    if isinstance(plan.spec.decomposition, StreamK):
+        blocks = min(plan.spec.decomposition.blocks * batch, max(1, tiles * steps))
+        own_steps = tiles * steps / blocks
+        stored = partial * 2 + tile_result
+        turns = 2
+    elif slices > 1:
+        blocks = tiles * slices
+        stored = partial if scheme == "split_k_parallel" else 2 * partial
+        turns = slices if scheme == "split_k_serial" else 1
+    warps = plan.threads // WARP_THREADS
+    tile = plan.spec.mainloop.tile
+    fma = tile.thread.m * tile.thread.n * loop.tile_k
+    wavefronts = loop.wavefronts_per_step
+    shared = sum(access.per_step for access in loop.accesses)
+    copies = sum(o.copy.passes * (o.copy.vector if o.is_async and not o.mn_major else 1) for o in loop.copied)
+    guards = 3 * copies * (sum(o.guards_rows or o.guards_columns for o in loop.copied) > 0)
+    loaded = float((plan.tile_m * a.element_bytes + plan.tile_n * b.element_bytes) * loop.tile_k * groups)
+    limit = 65536 // (plan.threads * loop.min_blocks_per_sm) // 8 * 8
+    main = Work(
+        blocks=blocks,
+        threads=plan.threads,
+        registers=max(32, min(255, limit, loop.estimated_registers)),
+        shared_bytes=plan.shared_bytes,
+        steps=own_steps,
+        operations=2.0 * plan.tile_m * plan.tile_n * loop.tile_k * groups,
+        unit="fp32",
+        issue=1.0 + (shared + 2 * copies + guards + 8) / fma,
+        shared_clocks=float(wavefronts * warps),
+        loaded_bytes=loaded,
+        in_flight=float(max(1, loop.stages - 1)),
+        stored_bytes=stored,
+        memory_bytes=factors + (0.0 if scheme == "split_k_parallel" else result),
+        turns=turns,
+    )
+    if scheme != "split_k_parallel":
+        return (main,)
+    reduction = plan.sequence.launches[1]
+    grid = reduction.grid_of(problem)
+    elements = plan.sequence.launches[1].threads // plan.reduction_groups * 4
+    second = Work(
+        grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0, ceil_div(slices, plan.reduction_groups),
+        0.0, "fp32", 1.0, 0.0, float(elements * FLOAT_BYTES * plan.reduction_groups), 4.0,
+        float(elements * c.element_bytes * (1 + reads)), result, follows=True, early=reduction.programmatic,
+    )  # fmt: skip
+    return main, second

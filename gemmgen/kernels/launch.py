@@ -1,0 +1,355 @@
+"""What a host needs to call an instance: problem, arguments, workspace and launches, free of any kernel family.
+
+An instance is a *launch sequence*: one or more kernels in order. Every size in it is a ``Formula`` over the problem's
+integers, so the same description serves Python, C++ and the certificate.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.core.formulas import Formula
+
+DataType = Literal["f32", "f64", "f16", "bf16", "s8", "u8", "s32", "s64"]
+
+BYTES: dict[str, int] = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "s32": 4, "s64": 8}
+"""Bytes of one element of each type."""
+
+C_TYPES: dict[str, str] = {
+    "f32": "float",
+    "f64": "double",
+    "f16": "unsigned short",
+    "bf16": "unsigned short",
+    "s8": "signed char",
+    "u8": "unsigned char",
+    "s32": "int",
+    "s64": "long long",
+}
+"""How each type is written in CUDA. Halves are passed as their bits: the headers that name them are not built in."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """An integer of the problem, passed to the kernel as a 32-bit int if an argument of that name exists."""
+
+    name: str
+    meaning: str
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+    default: Formula | None = None
+    """Value where no array fixes it, for example a leading dimension of a matrix with one row; None: it must be known."""
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A value passed by copy: a dimension of the problem (``s32``) or a number such as alpha."""
+
+    name: str
+    type: DataType
+    meaning: str
+    default: float | int | None = None
+    """Value where the caller gives none; None: the caller must give it, or it is a dimension of the problem."""
+
+
+@dataclass(frozen=True)
+class ArrayArgument:
+    """A pointer to device memory, and the array that the caller shows for it.
+
+    ``shape`` and ``strides`` (elements, not bytes) are formulas. One that is a single name binds that dimension from the
+    caller's array; any other is checked once all names are bound. The stride along an extent of 0 or 1 is not looked at.
+    """
+
+    name: str
+    type: DataType
+    role: Literal["input", "output", "inout", "workspace"]
+    shape: tuple[Formula, ...]
+    strides: tuple[Formula, ...]
+    alignment: int
+    """Bytes that the pointer must be a multiple of."""
+    meaning: str
+    needed: str | None = None
+    """For an inout array, the scalar that decides whether it is read at all (``beta`` for C); None: always."""
+
+    @property
+    def reads(self) -> bool:
+        return self.role in ("input", "inout")
+
+    @property
+    def writes(self) -> bool:
+        return self.role in ("output", "inout", "workspace")
+
+
+@dataclass(frozen=True)
+class HostField:
+    """An array of integers within a ``HostArgument``."""
+
+    name: str
+    type: Literal["s32", "u32"]
+    capacity: int
+    """Elements that the struct has room for."""
+    count: Formula
+    """Elements that are filled; the rest are 0."""
+    value: Formula
+    """Element ``i``, over the problem's names and ``i``."""
+    meaning: str
+
+
+@dataclass(frozen=True)
+class HostArgument:
+    """A struct of integers that the host computes from the problem and passes by value: it then lies in constant memory,
+    where all lanes of a warp read one element at no cost. Its fields follow one another without padding."""
+
+    name: str
+    struct: str
+    """The name of the C type, which the source declares."""
+    fields: tuple[HostField, ...]
+    meaning: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the struct; every element has four bytes."""
+        return sum(4 * field.capacity for field in self.fields)
+
+    def pack(self, dimensions: Mapping[str, int]) -> bytes:
+        """The struct for one problem, as little-endian bytes. ``LaunchError`` if a field has no room for it."""
+        packed = bytearray()
+        for part in self.fields:
+            count = part.count.evaluate(dimensions)
+            values = [part.value.evaluate({**dimensions, "i": i}) for i in range(min(count, part.capacity))]
+            low, high = (-(2**31), 2**31 - 1) if part.type == "s32" else (0, 2**32 - 1)
+            if count > part.capacity or any(not low <= value <= high for value in values):
+                raise LaunchError(
+                    f"{self.name}.{part.name} ({part.meaning}) holds {part.capacity} {part.type} values, "
+                    f"the problem needs {count}, from {min(values, default=0)} to {max(values, default=0)}"
+                )
+            values += [0] * (part.capacity - count)
+            packed += struct.pack(f"<{part.capacity}{'i' if part.type == 's32' else 'I'}", *values)
+        return bytes(packed)
+
+
+Argument = ScalarArgument | ArrayArgument | HostArgument
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition over the problem that the instance was generated for, such as ``lda % 4 == 0``."""
+
+    condition: Formula
+    explanation: str
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One kernel of the sequence. A launch with an empty grid is skipped."""
+
+    entry: str
+    grid: tuple[Formula, Formula, Formula]
+    block: tuple[int, int, int]
+    arguments: tuple[str, ...]
+    """Names from ``LaunchSequence.arguments``, in the order of the kernel's parameters."""
+    dynamic_shared_bytes: Formula = field(default_factory=lambda: Formula("0"))
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    programmatic: bool = False
+    """Whether the kernel may start while the work before it in the stream still runs, to hide the time that a launch takes
+    (programmatic stream serialization): it waits for that work itself, before it touches memory."""
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def grid_of(self, problem: Mapping[str, int]) -> tuple[int, int, int]:
+        """Blocks in x, y, z for one problem."""
+        x, y, z = (formula.evaluate(problem) for formula in self.grid)
+        return x, y, z
+
+
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
+"""The most blocks in x, y, z on every architecture."""
+
+
+@dataclass(frozen=True)
+class ResolvedLaunch:
+    """One launch of one problem: its formulas as numbers, its arguments with their types."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+    """Dynamic shared memory."""
+    parameters: tuple[tuple[str, str], ...]
+    """(argument name, type) in the order of the kernel's parameters; the type of an array is ``pointer``, that of a host
+    argument ``struct``."""
+    structs: tuple[tuple[str, bytes], ...] = ()
+    """(argument name, value) of the host arguments among the parameters."""
+    programmatic: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchSequence:
+    """Everything that a caller must know to run an instance."""
+
+    name: str
+    dimensions: tuple[Dimension, ...]
+    arguments: tuple[Argument, ...]
+    launches: tuple[KernelLaunch, ...]
+    constraints: tuple[Constraint, ...] = ()
+    workspace_bytes: Formula = field(default_factory=lambda: Formula("0"))
+    """Size of the workspace, the memory that every workspace argument points to; it is the sequence's alone while it runs."""
+    workspace_zero_bytes: Formula = field(default_factory=lambda: Formula("0"))
+    """How many bytes at the start of the workspace, for tickets and flags, the host sets to zero before it is first used.
+    Every run of the sequence leaves them zero, so that the next run with the same workspace finds them so; the rest of
+    the workspace holds anything."""
+
+    def argument(self, name: str) -> Argument:
+        """The argument called ``name``; ``KeyError`` if there is none."""
+        for argument in self.arguments:
+            if argument.name == name:
+                return argument
+        raise KeyError(name)
+
+    def parameters_of(self, launch: int) -> tuple[Argument, ...]:
+        """The arguments of one of the launches, in the order of its kernel's parameters."""
+        return tuple(self.argument(name) for name in self.launches[launch].arguments)
+
+    @property
+    def arrays(self) -> tuple[ArrayArgument, ...]:
+        return tuple(argument for argument in self.arguments if isinstance(argument, ArrayArgument))
+
+    @property
+    def host_arguments(self) -> tuple[HostArgument, ...]:
+        """What the host computes from the problem."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, HostArgument))
+
+    @property
+    def scalars(self) -> tuple[ScalarArgument, ...]:
+        """Scalars that are no dimension of the problem, such as alpha."""
+        dimensions = {dimension.name for dimension in self.dimensions}
+        return tuple(a for a in self.arguments if isinstance(a, ScalarArgument) and a.name not in dimensions)
+
+    @property
+    def default_scalars(self) -> dict[str, float]:
+        """The values of the scalars that a caller may leave out."""
+        return {scalar.name: scalar.default for scalar in self.scalars if scalar.default is not None}
+
+    def resolve(self, dimensions: Mapping[str, int]) -> tuple[ResolvedLaunch, ...]:
+        """The launches of one problem in order, without those whose grid is empty.
+
+        Raises ``LaunchError`` if a grid is larger than a GPU can have, ``FormulaError`` if a dimension is missing.
+        """
+        types = {argument.name: _parameter_type(argument) for argument in self.arguments}
+        structs: dict[str, bytes] = {}
+        resolved: list[ResolvedLaunch] = []
+        for launch in self.launches:
+            grid = launch.grid_of(dimensions)
+            if min(grid) < 0 or any(blocks > limit for blocks, limit in zip(grid, GRID_LIMITS, strict=True)):
+                raise LaunchError(
+                    f"{launch.entry} would need a grid of {grid} blocks; a GPU has at most {GRID_LIMITS}: "
+                    "make the problem smaller or the threadblock tile larger"
+                )
+            if 0 in grid:
+                continue
+            if not structs:
+                structs = {host.name: host.pack(dimensions) for host in self.host_arguments}
+            resolved.append(
+                ResolvedLaunch(
+                    entry=launch.entry,
+                    grid=grid,
+                    block=launch.block,
+                    cluster=launch.cluster,
+                    shared_bytes=launch.dynamic_shared_bytes.evaluate(dimensions),
+                    parameters=tuple((name, types[name]) for name in launch.arguments),
+                    structs=tuple((name, structs[name]) for name in launch.arguments if name in structs),
+                    programmatic=launch.programmatic,
+                )
+            )
+        return tuple(resolved)
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as plain data, for certificates and hosts in other languages."""
+        arguments: list[dict[str, Any]] = []
+        for argument in self.arguments:
+            if isinstance(argument, ScalarArgument):
+                arguments.append(
+                    {
+                        "kind": "scalar",
+                        "name": argument.name,
+                        "type": argument.type,
+                        "default": argument.default,
+                        "meaning": argument.meaning,
+                    }
+                )
+            elif isinstance(argument, HostArgument):
+                arguments.append(
+                    {
+                        "kind": "host",
+                        "name": argument.name,
+                        "struct": argument.struct,
+                        "bytes": argument.size_bytes,
+                        "fields": [
+                            {
+                                "name": part.name,
+                                "type": part.type,
+                                "capacity": part.capacity,
+                                "count": str(part.count),
+                                "value": str(part.value),
+                                "meaning": part.meaning,
+                            }
+                            for part in argument.fields
+                        ],
+                        "meaning": argument.meaning,
+                    }
+                )
+            else:
+                arguments.append(
+                    {
+                        "kind": "array",
+                        "name": argument.name,
+                        "type": argument.type,
+                        "role": argument.role,
+                        "shape": [str(extent) for extent in argument.shape],
+                        "strides": [str(stride) for stride in argument.strides],
+                        "alignment": argument.alignment,
+                        "needed": argument.needed,
+                        "meaning": argument.meaning,
+                    }
+                )
+        return {
+            "name": self.name,
+            "dimensions": [
+                {
+                    "name": d.name,
+                    "minimum": d.minimum,
+                    "maximum": d.maximum,
+                    "default": None if d.default is None else str(d.default),
+                    "meaning": d.meaning,
+                }
+                for d in self.dimensions
+            ],
+            "arguments": arguments,
+            "constraints": [{"condition": str(c.condition), "explanation": c.explanation} for c in self.constraints],
+            "workspace_bytes": str(self.workspace_bytes),
+            "workspace_zero_bytes": str(self.workspace_zero_bytes),
+            "launches": [
+                {
+                    "entry": launch.entry,
+                    "grid": [str(extent) for extent in launch.grid],
+                    "block": list(launch.block),
+                    "cluster": list(launch.cluster),
+                    "programmatic": launch.programmatic,
+                    "dynamic_shared_bytes": str(launch.dynamic_shared_bytes),
+                    "arguments": list(launch.arguments),
+                }
+                for launch in self.launches
+            ],
+        }
+
+
+def _parameter_type(argument: Argument) -> str:
+    if isinstance(argument, ScalarArgument):
+        return argument.type
+    return "pointer" if isinstance(argument, ArrayArgument) else "struct"

@@ -1,0 +1,1 @@
+"""Multiply-adds and the orders in which they are listed."""

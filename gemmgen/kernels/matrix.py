@@ -1,0 +1,100 @@
+"""A matrix argument: how it is stored, and what a host must know to pass it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.launch import BYTES, C_TYPES, ArrayArgument, Constraint, DataType, Dimension, ScalarArgument
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How a matrix lies in memory."""
+
+    name: str
+    rows: str
+    columns: str
+    leading_dimension: str
+    row_major: bool
+    alignment: int
+    """Elements that the base pointer, the leading dimension and the batch stride are multiples of."""
+    type: DataType = "f32"
+    batch_stride: str | None = None
+    """The dimension that says how many elements lie between the matrices of a batch; None: there is a single matrix."""
+
+    @property
+    def contiguous(self) -> str:
+        """The dimension along which neighbours are adjacent in memory."""
+        return self.columns if self.row_major else self.rows
+
+    @property
+    def element_bytes(self) -> int:
+        return BYTES[self.type]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether elements are 16-bit floats, which are converted to float32 for arithmetic."""
+        return self.type in ("f16", "bf16")
+
+    @property
+    def c_type(self) -> str:
+        """The type of an element in CUDA."""
+        return C_TYPES[self.type]
+
+    @property
+    def variable(self) -> str:
+        """What a kernel calls elements of it."""
+        return self.name.lower()
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The integers of the problem that say where its elements are."""
+        slow = "row" if self.row_major else "column"
+        default = Formula(f"round_up(max({self.contiguous}, 1), {self.alignment})")
+        meaning = f"leading dimension of {self.name}: elements from one {slow} to the next"
+        leading = Dimension(self.leading_dimension, meaning, minimum=1, default=default)
+        if self.batch_stride is None:
+            return (leading,)
+        extent = self.rows if self.row_major else self.columns
+        packed = Formula(f"select(batch > 1, {extent} * {self.leading_dimension}, 0)")
+        meaning = f"elements from one {self.name} of the batch to the next"
+        return leading, Dimension(self.batch_stride, meaning, default=packed)
+
+    @property
+    def scalars(self) -> tuple[ScalarArgument, ...]:
+        """The kernel's parameters for these integers."""
+        return tuple(ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in self.dimensions)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What must hold for them."""
+        ld, slow = self.leading_dimension, "row" if self.row_major else "column"
+        text = f"{ld} is at least {self.contiguous}: the {slow}s of {self.name} do not overlap"
+        constraints = [Constraint(Formula(f"{ld} >= {self.contiguous}"), text)]
+        if self.alignment > 1:
+            for name in (ld, self.batch_stride) if self.batch_stride else (ld,):
+                text = f"{name} is a multiple of {self.alignment}, as the spec's alignment promises for {self.name}"
+                constraints.append(Constraint(Formula(f"{name} % {self.alignment} == 0"), text))
+        return tuple(constraints)
+
+    def argument(self, role: Literal["input", "output", "inout"], needed: str | None = None) -> ArrayArgument:
+        """The array that a caller passes; ``needed`` as in ``ArrayArgument``."""
+        ld = self.leading_dimension
+        shape: tuple[str, ...] = (self.rows, self.columns)
+        strides: tuple[str, ...] = (ld, "1") if self.row_major else ("1", ld)
+        meaning = f"{self.rows} x {self.columns}, stored {'row' if self.row_major else 'column'}-major"
+        if self.batch_stride is not None:
+            shape, strides = ("batch", *shape), (self.batch_stride, *strides)
+            meaning = f"batch of {meaning}"
+        return ArrayArgument(
+            name=self.name,
+            type=self.type,
+            role=role,
+            shape=tuple(Formula(extent) for extent in shape),
+            strides=tuple(Formula(stride) for stride in strides),
+            alignment=self.alignment * self.element_bytes,
+            meaning=meaning,
+            needed=needed,
+        )

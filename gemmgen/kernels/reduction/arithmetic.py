@@ -1,0 +1,282 @@
+"""Which types a reduction computes in, what it carries from element to element, and the operations around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gemmgen.core.errors import Reason
+from gemmgen.kernels.launch import BYTES, C_TYPES, Argument, ArrayArgument, DataType
+from gemmgen.kernels.reduction.elementwise import DATA_TYPES, HELD_IN, Abs, Cast, Square
+from gemmgen.kernels.reduction.numbers import FLOATS
+from gemmgen.kernels.reduction.spec import ReductionSpec
+from gemmgen.kernels.reduction.steps import UNSIGNED, Step, plan_steps
+
+StateKind = Literal["scalar", "extremum", "logsumexp", "moments"]
+STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments"}
+EXTREMA = ("min", "max", "argmin", "argmax")
+TRUTHS = ("any", "all")
+
+COMBINERS: dict[str, str] = {
+    "sum": "add", "mean": "add", "sum_of_squares": "add", "l1_norm": "add", "l2_norm": "add", "product": "multiply",
+    "min": "minimum", "max": "maximum", "any": "either", "all": "both", "argmin": "first_minimum",
+    "argmax": "first_maximum", "logsumexp": "logsumexp", "mean_variance": "moments",
+}  # fmt: skip
+"""The operation that combines two states: the name of its macro."""
+
+_LIMITS = {
+    "s32": ("-2147483647 - 1", "2147483647"),
+    "s64": ("-9223372036854775807ll - 1", "9223372036854775807ll"),
+    "f32": ("-__int_as_float(0x7f800000)", "__int_as_float(0x7f800000)"),
+    "f64": ("-__longlong_as_double(0x7ff0000000000000ll)", "__longlong_as_double(0x7ff0000000000000ll)"),
+}
+"""The smallest and the largest value of each type; for floats, the infinities."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Types and operations of one instance."""
+
+    operation: str
+    stored: DataType
+    """Type of the elements in memory."""
+    value: DataType
+    """Type in which elements are prepared."""
+    compute: DataType
+    """Type of the numbers that are combined: that of the prepared elements, or int for truth values."""
+    state: StateKind
+    combiner: str
+    prologue: tuple[Step, ...]
+    """With the operation's own, such as the square in a sum of squares, at the end."""
+    result: DataType
+    """Type of the reduction's result, before the epilogue."""
+    epilogue: tuple[Step, ...]
+    output: DataType
+    correction: int
+
+    @property
+    def is_float(self) -> bool:
+        return self.compute in FLOATS
+
+    @property
+    def stored_c(self) -> str:
+        return C_TYPES[self.stored]
+
+    @property
+    def compute_c(self) -> str:
+        return C_TYPES[self.compute]
+
+    @property
+    def result_c(self) -> str:
+        return C_TYPES[self.result]
+
+    @property
+    def output_c(self) -> str:
+        return C_TYPES[self.output]
+
+    @property
+    def value_c(self) -> str:
+        return C_TYPES[self.value]
+
+    @property
+    def unsigned_c(self) -> str:
+        """The unsigned type in which integers wrap around."""
+        return UNSIGNED[self.compute]
+
+    @property
+    def state_c(self) -> str:
+        """The C type of what is carried from element to element."""
+        return STATE_NAMES.get(self.state, self.compute_c)
+
+    @property
+    def counter_c(self) -> str:
+        """The type of an index or a count in a state: as wide as the number beside it, so that no byte of it is unused."""
+        return "int" if BYTES[self.compute] == 4 else "long long"
+
+    @property
+    def state_bytes(self) -> int:
+        size = BYTES[self.compute]
+        return {"scalar": size, "extremum": 2 * size, "logsumexp": 2 * size, "moments": 3 * size}[self.state]
+
+    @property
+    def state_registers(self) -> int:
+        """32-bit registers that a state occupies."""
+        return -(-self.state_bytes // 4)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The members of a state that is a struct."""
+        return {"scalar": (), "extremum": ("value", "index"), "logsumexp": ("largest", "sum"), "moments": ("count", "mean", "m2")}[
+            self.state
+        ]
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the position of an element matters."""
+        return self.state == "extremum"
+
+    @property
+    def is_extremum(self) -> bool:
+        return self.operation in EXTREMA
+
+    @property
+    def is_truth(self) -> bool:
+        return self.operation in TRUTHS
+
+    @property
+    def identity(self) -> str:
+        """The state of nothing, as a C expression."""
+        low, high = _LIMITS[self.compute]
+        one = {"f32": "1.0f", "f64": "1.0", "s32": "1", "s64": "1"}[self.compute]
+        zero = {"f32": "0.0f", "f64": "0.0", "s32": "0", "s64": "0"}[self.compute]
+        return {
+            "add": zero,
+            "multiply": one,
+            "minimum": high,
+            "maximum": low,
+            "either": "0",
+            "both": "1",
+            "first_minimum": f"{{{high}, 2147483647}}",
+            "first_maximum": f"{{{low}, 2147483647}}",
+            "logsumexp": f"{{{low}, {zero}}}",
+            "moments": f"{{0, {zero}, {zero}}}",
+        }[self.combiner]
+
+    @property
+    def named_identity(self) -> bool:
+        """Whether the state of nothing is worth a function of its own."""
+        return len(self.identity) > 4
+
+    @property
+    def last(self) -> DataType:
+        """Type of the result after the epilogue."""
+        return self.epilogue[-1].result if self.epilogue else self.result
+
+    @property
+    def bias_by_result(self) -> bool:
+        """Whether the epilogue looks something up for each result."""
+        return any(isinstance(argument, ArrayArgument) for argument in self.result_arguments)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether an element has to be converted or changed before it is reduced."""
+        return bool(self.prologue) or self.stored != self.value or self.is_truth
+
+    @property
+    def finishes(self) -> bool:
+        """Whether a result is more than the state of the whole."""
+        return self.state != "scalar" or bool(self.epilogue) or self.output != self.compute or self.operation in ("mean", "l2_norm")
+
+    @property
+    def needs_count(self) -> bool:
+        """Whether the result depends on how many elements there are."""
+        return self.operation == "mean"
+
+    @property
+    def rejects_nothing(self) -> bool:
+        """Whether the reduction of no elements has no result."""
+        return self.is_extremum
+
+    @property
+    def exact_in_any_order(self) -> bool:
+        """Whether atomic operations give the same bits in any order."""
+        return self.state == "scalar" and not self.is_float
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """Conversions and functions that the source has to define: the names of their macros."""
+        used = set()
+        steps = (*self.prologue, *self.epilogue)
+        casts = {DATA_TYPES[step.operation.type] for step in steps if isinstance(step.operation, Cast)}
+        if self.stored in ("f16", "bf16"):
+            used.add(f"{self.stored}_to_float")
+        for half in ("f16", "bf16"):
+            if half in casts:
+                used |= {f"float_to_{half}", f"{half}_to_float"}
+            if self.output == half:
+                used.add(f"float_to_{half}")
+        exponentials = {step.kind for step in steps if step.operation.op == "exp"}
+        if self.state == "logsumexp":
+            exponentials.add(self.compute)
+        if "f32" in exponentials:
+            used.add("exponential")
+        return frozenset(used)
+
+    @property
+    def result_arguments(self) -> tuple[Argument, ...]:
+        """Kernel arguments that the epilogue adds."""
+        return tuple(argument for step in self.epilogue for argument in step.arguments)
+
+
+def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
+    """The types of an instance; adds to ``reasons`` what does not go together."""
+    operation, stored = spec.operation, DATA_TYPES[spec.input]
+    combiner = COMBINERS[operation]
+    own = {"sum_of_squares": (Square(op="square"),), "l2_norm": (Square(op="square"),), "l1_norm": (Abs(op="abs"),)}
+    accumulator = _accumulator(spec, stored, reasons)
+    held = plan_steps(spec.prologue, accumulator, "prologue", [])[1]
+    back = () if held == accumulator else (Cast(op="cast", type=_type_name(accumulator)),)
+    plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons)
+    prologue, _ = plan_steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [])
+    compute: DataType = "s32" if operation in TRUTHS else accumulator
+    if operation in ("logsumexp", "mean_variance") and compute not in FLOATS:
+        need = "a floating-point accumulator: float32 or float64"
+        reasons.append(Reason("type", "accumulator", f"{operation} in {_type_name(accumulator)}", need))
+    if combiner.startswith("first_") and any(step.operation.op in ("exp", "sqrt") for step in prologue):
+        need = "no exp or sqrt: they change no order, but values that round to the same number would tie"
+        reasons.append(Reason("tie", "prologue", f"{operation} after exp or sqrt", need, "leave it out"))
+    state: StateKind = {"first_minimum": "extremum", "first_maximum": "extremum", "logsumexp": "logsumexp", "moments": "moments"}.get(
+        combiner, "scalar"
+    )  # type: ignore[assignment]
+    result = _result_type(operation, compute)
+    if state == "moments" and spec.epilogue:
+        reasons.append(Reason("epilogue", "epilogue", "an epilogue", "none: mean_variance writes two arrays, which is applied to?"))
+    epilogue, last = plan_steps(spec.epilogue, result, "epilogue", [])
+    default_output = "u8" if operation in TRUTHS and not spec.epilogue else last
+    output = DATA_TYPES[spec.output] if spec.output else default_output
+    stores = () if output in (last, "u8") else (Cast(op="cast", type=_type_name(output)),)
+    plan_steps((*spec.epilogue, *stores), result, "epilogue", reasons)
+    if state == "moments" and output not in FLOATS:
+        reasons.append(Reason("output", "output", str(spec.output), "a floating-point type for mean and variance"))
+    if output == "u8" and (operation not in TRUTHS or spec.epilogue):
+        reasons.append(Reason("output", "output", "bool", "another type: only any and all, without epilogue, give truth values"))
+    return Arithmetic(
+        operation=operation,
+        stored=stored,
+        value=accumulator,
+        compute=compute,
+        state=state,
+        combiner=combiner,
+        prologue=prologue,
+        result=result,
+        epilogue=epilogue,
+        output=output,
+        correction=spec.correction,
+    )
+
+
+def _accumulator(spec: ReductionSpec, stored: DataType, reasons: list[Reason]) -> DataType:
+    held = HELD_IN[stored]
+    if spec.accumulator is not None:
+        chosen = DATA_TYPES[spec.accumulator]
+        if chosen not in FLOATS and stored in FLOATS:
+            need, hint = "float32 or float64 for floating-point input", "or a cast to an integer type in the prologue"
+            reasons.append(Reason("type", "accumulator", spec.accumulator, need, hint))
+            return held
+        return chosen
+    if held in FLOATS or spec.operation in EXTREMA or spec.operation in TRUTHS:
+        return held
+    return "f64" if spec.operation in ("logsumexp", "mean_variance") else "s64"
+
+
+def _type_name(kind: DataType) -> Any:
+    """The name that a spec has for a type."""
+    return next(name for name, known in DATA_TYPES.items() if known == kind)
+
+
+def _result_type(operation: str, compute: DataType) -> DataType:
+    if operation in ("argmin", "argmax"):
+        return "s64"
+    if operation in ("mean", "l2_norm") and compute not in FLOATS:
+        return "f64"
+    return compute

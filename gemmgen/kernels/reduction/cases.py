@@ -1,0 +1,228 @@
+"""The problems that a reduction is verified on, derived from its layout, and the data in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.kernels.family import Case
+from gemmgen.kernels.reduction.arithmetic import EXTREMA
+from gemmgen.kernels.reduction.numbers import FLOATS, INTEGER_TYPES
+from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan, packed_problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Size = tuple[int, int, int]
+
+LARGEST_INTEGER = 4
+"""Elements of integer cases lie in [-4, 4]: their sums stay exact in float32, and in a float16 that stores the result."""
+MOST_ELEMENTS = 1 << 20
+"""No case but one is larger, so that the emulator gets through it."""
+MOST_ELEMENTS_OF_ONE_CASE = 9 << 20
+SECOND_TURN = "a second turn of some blocks"
+"""The case in which blocks come round again; with integers only, for it may be large."""
+EXTREMUM_LAST = "the extremum comes last"
+"""Begins the names of cases in which no element but the last of a line decides the result."""
+
+
+def reduction_cases(plan: ReductionPlan) -> list[Case]:
+    """Edges of vectors, tiles and groups, one block and many, strides, odd pointers, nothing, and the corners of the types."""
+
+    def problem(size: Size) -> dict[str, int]:
+        return packed_problem(plan, dict(zip(("outer", "reduced", "inner"), size, strict=True)))
+
+    floats = plan.arithmetic.stored in FLOATS
+    sizes = _sizes(plan)
+    scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
+    cases = []
+    for name, size in sizes.items():
+        for data in ("integers",) if name == SECOND_TURN else ("integers", "reals"):
+            cases.append(_case(name, problem(size), scalars, data))
+    middle = sizes["several blocks and a rest"]
+    cases.append(_case("extremes of the type", problem(middle), scalars, "extremes"))
+    cases.append(_case("extremes in one element", problem(sizes["one element"]), scalars, "extremes"))
+    if plan.arithmetic.operation in EXTREMA and not plan.arithmetic.prologue:
+        for name in ("one less than a tile", "several blocks and a rest", SECOND_TURN):
+            if name in sizes:
+                cases.append(_case(f"{EXTREMUM_LAST}, {name}", problem(sizes[name]), scalars, "integers"))
+    if floats:
+        cases.append(_case("not-a-numbers and infinities", problem(middle), scalars, "nonfinite"))
+    padded = problem(middle)
+    strides = [name for name in padded if name.startswith("stride_")]
+    if strides:
+        for stride in strides:
+            padded[stride] = padded[stride] * (3 if stride == "stride_inner" else 1) + 3 * plan.spec.alignment
+        cases.append(_case("padded strides", padded, scalars, "reals"))
+    offsets = {array.name: plan.spec.alignment if array.name == "X" else 1 for array in plan.sequence.arrays if array.role != "workspace"}
+    for data in ("integers", "reals"):
+        cases.append(_case("least aligned pointers", problem(middle), scalars, data, offsets=offsets))
+    empty = {"no lines": (0, middle[1], middle[2]), "no columns": (middle[0], middle[1], 0)}
+    if not plan.arithmetic.rejects_nothing:
+        empty["nothing to reduce"] = (middle[0], 0, middle[2])
+    for name, size in empty.items():
+        if (size[0] or plan.has_outer) and (size[2] or plan.has_inner):
+            cases.append(_case(name, problem(size), scalars, "integers"))
+    return cases
+
+
+def _case(name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:
+    return Case(name, dimensions, scalars, data, seed=sum(dimensions.values()), **more)
+
+
+def _sizes(plan: ReductionPlan) -> dict[str, Size]:
+    """Extents (outer, reduced, inner) by name; extents that a shape does not have are 1."""
+    layout, vector = plan.layout, plan.vector
+    outer = 3 if plan.has_outer else 1
+    inner = 5 * plan.spec.alignment if plan.has_inner else 1
+    sizes: dict[str, Size] = {"one element": (1, 1, 1)}
+    if isinstance(layout, BlockLayout):
+        tile = max(plan.threads * layout.items_per_thread, plan.tile)
+        blocks = layout.blocks_per_row or 3
+        sizes |= {
+            "one less than a tile": (1, tile - 1, 1),
+            "one tile": (outer, tile, 1),
+            "one more than a tile": (outer, tile + 1, 1),
+            "less than a warp": (outer, 29, 1),
+            "several blocks and a rest": (outer, min(blocks * tile + tile // 2 + 3, MOST_ELEMENTS // outer), 1),
+        }
+        if layout.blocks_per_row and 3 * blocks * tile < MOST_ELEMENTS:
+            sizes["several tiles for each block"] = (1, (2 * blocks + 1) * tile - 5, 1)
+        turns = tile * (layout.most_blocks or 0) + tile + plan.threads + 1
+        if layout.most_blocks and turns <= MOST_ELEMENTS_OF_ONE_CASE:
+            sizes[SECOND_TURN] = (1, turns, 1)
+    elif isinstance(layout, LaneLayout):
+        step = layout.lanes * vector
+        rows = layout.rows_per_block
+        lines = inner if plan.has_inner else 1
+        outers = max(1, rows // lines)
+        sizes |= {
+            "one less than a step": (outers, max(1, step - 1), inner),
+            "one step": (outers + 1, step, inner),
+            "one more than a step": (max(1, outers - 1), step + 1, inner),
+            "several blocks and a rest": (2 * outers + 3, step * plan.unroll + 3 * vector + 1, inner),
+            "a long row": (1, 3 * step * plan.unroll + step + 2, 1),
+        }
+    else:
+        assert isinstance(layout, ColumnLayout)
+        step = layout.row_threads * layout.splits
+        tile, width = layout.tile_columns, plan.spec.alignment
+        sizes |= {
+            "one tile": (outer, step, _multiple(tile, width)),
+            "fewer columns than a tile": (1, 2 * step + 1, _multiple(max(1, tile - 1), width)),
+            "more columns than a tile": (outer, step + 1, _multiple(tile + 1, width)),
+            "fewer rows than threads": (1, max(1, step - 1), width),
+            "several blocks and a rest": (outer, step * plan.unroll + step // 2 + 3, _multiple(tile + tile // 2, width)),
+        }
+    if not plan.has_outer:
+        sizes = {name: (1, size[1], size[2]) for name, size in sizes.items()}
+    width = plan.spec.alignment if plan.spec.shape in ("columns", "middle") else 1
+    return {name: (size[0], size[1], _multiple(size[2], width) if plan.has_inner else 1) for name, size in sizes.items()}
+
+
+def _multiple(value: int, width: int) -> int:
+    return -(-value // width) * width
+
+
+def fill_array(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Values for one input."""
+    import numpy as np
+
+    a = plan.arithmetic
+    if name != "X":
+        return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    if case.name.startswith(EXTREMUM_LAST):
+        usual, last = (2, 1) if a.operation in ("min", "argmin") else (1, 2)
+        values = np.full(shape, usual)
+        values[tuple(-1 if index == _reduced_axis(plan) else slice(None) for index in range(len(shape)))] = last
+        return values
+    if a.operation == "product" and (a.prologue or (a.is_float and a.stored not in FLOATS)):
+        return _factors(plan, shape, rng)
+    if a.stored not in FLOATS:
+        return _integers(plan, case.data, shape, rng)
+    if case.data == "extremes":
+        return _float_extremes(plan, shape, rng)
+    if case.data == "reals":
+        return _reals(plan, case, shape, rng)
+    values = _small(plan, case, shape, rng).astype(np.float64)
+    if case.data == "nonfinite":
+        special = rng.choice([np.nan, np.inf, -np.inf, -0.0], shape)
+        lines = max(1, values.size // max(1, case.dimensions["reduced"]))
+        values = np.where(rng.random(shape) < 2.0 * lines / max(1, values.size), special, values)
+    return values
+
+
+def _reduced_axis(plan: ReductionPlan) -> int:
+    """Which axis of X is reduced."""
+    return 1 if plan.has_outer else 0
+
+
+def _factors(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Factors whose products in floating point stay within its range on every way, before or after a prologue.
+
+    An exponential turns 0 into 1 and 1 into e; everything else turns 1 and -1 into numbers of one size.
+    """
+    import numpy as np
+
+    if any(step.operation.op == "exp" for step in plan.arithmetic.prologue):
+        return np.where(rng.random(shape) < 0.01, rng.choice([-1, 1], shape), 0)
+    return rng.choice([-1, 1], shape)
+
+
+def _small(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Small integers with which the operation's result is exact."""
+    import numpy as np
+
+    operation, reduced = plan.arithmetic.operation, max(1, case.dimensions["reduced"])
+    if operation == "product":
+        return np.where(rng.random(shape) < 4.0 / reduced, 2, rng.choice([-1, 1], shape))
+    if operation in ("any", "all"):
+        rare = rng.random(shape) < 0.7 / reduced
+        return np.where(rare, *((3, 0) if operation == "any" else (0, 3)))
+    return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape)
+
+
+def _integers(plan: ReductionPlan, data: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    import numpy as np
+
+    limits = np.iinfo(INTEGER_TYPES[plan.arithmetic.stored])
+    if data == "integers" and plan.arithmetic.operation in ("any", "all", "product"):
+        return rng.choice([-1, 0, 1, 2] if plan.arithmetic.operation == "any" else [-1, 1, 3], shape)
+    if data == "integers":
+        return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape)
+    if data == "extremes":
+        return rng.choice(np.array([limits.min, limits.max, 0, -1, limits.max - 1]), shape)
+    return rng.integers(limits.min, limits.max, shape, np.int64, endpoint=True)
+
+
+def _reals(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Numbers over several magnitudes, as many as the operation can stand."""
+    import numpy as np
+
+    a, reduced = plan.arithmetic, max(1, case.dimensions["reduced"])
+    signs = rng.choice([-1.0, 1.0], shape)
+    if a.operation == "product":
+        return np.asarray(signs * np.exp(rng.normal(0, 1 / np.sqrt(reduced), shape)))
+    if a.operation == "logsumexp" or any(step.operation.op == "exp" for step in a.prologue):
+        return rng.normal(0, 3, shape)
+    if a.operation == "mean_variance":
+        return 100 + rng.normal(0, 3, shape)
+    largest = 0.0 if "f16" in (a.stored, a.output) else 3.0
+    return np.asarray(signs * 10.0 ** rng.uniform(-3, largest, shape))
+
+
+def _float_extremes(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Signed zeros and subnormal numbers; for exponentials, arguments that overflow."""
+    import numpy as np
+
+    a = plan.arithmetic
+    if a.operation == "logsumexp":
+        largest = {"f16": 6e4, "f64": 1e6}.get(a.stored, 1e30)
+        return rng.choice([largest, largest / 2, -largest, 800.0, -np.inf], shape)
+    if a.operation == "mean_variance":
+        return np.full(shape, 12345.0)
+    least = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 2.0**-1074}[a.stored]
+    zeros = rng.choice([0.0, -0.0], shape)
+    if a.is_extremum or a.is_truth or a.operation == "product":
+        return np.where(rng.random(shape) < 0.01, rng.choice([-least, least], shape), zeros)
+    return np.where(rng.random(shape) < 0.5, rng.choice([-least, least, 3 * least], shape), zeros)

@@ -1,0 +1,124 @@
+"""A reduction's plan in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.launch import BYTES
+from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+
+_LINES = {
+    "all": "all elements of X",
+    "rows": "each row of X, outer x reduced",
+    "columns": "each column of X, reduced x inner",
+    "middle": "the middle axis of X, outer x reduced x inner, contiguous along inner",
+    "strided": "the middle axis of X, outer x reduced x inner, with any strides",
+}
+_NAMES = {
+    "sum": "the sum", "product": "the product", "min": "the smallest", "max": "the largest", "mean": "the mean",
+    "sum_of_squares": "the sum of squares", "l1_norm": "the L1 norm", "l2_norm": "the L2 norm", "any": "whether any is not 0:",
+    "all": "whether none is 0:", "argmin": "where the first smallest is:", "argmax": "where the first largest is:",
+    "logsumexp": "log(sum(exp(x)))", "mean_variance": "mean and variance",
+}  # fmt: skip
+_EMPTY = {
+    "add": "0", "multiply": "1", "either": "false", "both": "true", "logsumexp": "-infinity", "moments": "NaN",
+}  # fmt: skip
+_FINISHES = {
+    "two_pass": "a second kernel combines the blocks' results",
+    "last_block": "the block that ends last combines the others' results; it knows by a ticket",
+    "first_block": "the first block waits for the others' results and combines them",
+    "atomic": "atomic operations on the result, whose order does not matter",
+}
+
+
+def summary_lines(plan: ReductionPlan) -> list[str]:
+    """What the kernel computes, and what it does with odd values."""
+    a, spec = plan.arithmetic, plan.spec
+    joiner = "" if _NAMES[a.operation].endswith(":") else " of"
+    text = f"{'Mean and variance' if a.state == 'moments' else 'Y'} = {_NAMES[a.operation]}{joiner} {_LINES[spec.shape]}"
+    if a.state == "moments":
+        text = f"Mean and variance (squared distances over count{' - 1' if a.correction else ''}) of {_LINES[spec.shape]}"
+    steps = ", then ".join(step.operation.describe() for step in a.epilogue)
+    lines = [f"{text}{', then ' + steps if steps else ''}."]
+    own = {"sum_of_squares": 1, "l1_norm": 1, "l2_norm": 1}.get(a.operation, 0)
+    before = [step.operation.describe() for step in a.prologue[: len(a.prologue) - own]]
+    if before:
+        lines.append(f"Before that, on each element: {', '.join(before)}.")
+    computed = "truth values" if a.is_truth else a.compute_c
+    lines.append(f"Elements {spec.input}, computed in {computed}, stored as {a.output_c}.")
+    lines.append(semantics(plan))
+    return lines
+
+
+def semantics(plan: ReductionPlan) -> str:
+    """What happens with NaN, overflow and nothing at all."""
+    a = plan.arithmetic
+    parts = []
+    if a.operation in ("min", "max") and a.is_float:
+        parts.append("NaN if there is one; -0 is less than +0")
+    elif a.state == "extremum" and a.is_float:
+        parts.append("the first NaN if there is one, +0 and -0 equal")
+    elif a.is_truth:
+        parts.append("NaN counts as true" if plan.spec.input.startswith(("f", "b")) else "")
+    elif not a.is_float and not a.is_extremum:
+        parts.append(f"wraps around in {a.compute_c}")
+    elif a.state == "moments":
+        parts.append("NaN and infinities make both NaN, and so may values further apart than the type reaches")
+    elif a.is_float:
+        parts.append("NaN and infinities as in IEEE 754")
+    empty = _EMPTY.get(a.combiner)
+    if a.operation == "mean":
+        empty = "NaN"
+    parts.append("nothing at all is an error" if empty is None else f"of nothing: {empty}")
+    parts.append("the same bits on every run")
+    text = "; ".join(part for part in parts if part)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def explain_reduction(plan: ReductionPlan) -> list[Section]:
+    """Work of a thread and a block, how results meet, shared memory."""
+    sections = [Section("What it computes", tuple(("", line) for line in summary_lines(plan)))]
+    sections.append(Section("Who reads what", _work(plan)))
+    if plan.finish:
+        meeting = [("blocks", _FINISHES[plan.finish])]
+        if plan.workspace.used:
+            meeting.append(("workspace", f"{plan.workspace.total} bytes, of which {plan.workspace.signs} start as 0 and are left 0"))
+        sections.append(Section("How blocks meet", tuple(meeting)))
+    if plan.shared_memory:
+        sections.append(
+            Section(
+                "Shared memory",
+                tuple(
+                    (r.name, f"bytes {r.offset} to {r.offset + r.bytes - 1}: {r.type}{''.join(f'[{e}]' for e in r.shape)}, {r.meaning}")
+                    for r in plan.shared_memory
+                ),
+            )
+        )
+    return sections
+
+
+def _work(plan: ReductionPlan) -> tuple[tuple[str, str], ...]:
+    layout = plan.layout
+    load = f"{plan.vector * BYTES[plan.arithmetic.stored]} bytes a load"
+    if isinstance(layout, LaneLayout):
+        return (
+            ("row", f"{layout.lanes} lanes, {load}, {plan.unroll} at a time"),
+            ("group of lanes", f"{layout.rows} row{'s' if layout.rows > 1 else ''} at a time"),
+            ("threadblock", f"{layout.rows_per_block} rows by {plan.threads} threads"),
+        )
+    if isinstance(layout, ColumnLayout):
+        return (
+            ("thread", f"{plan.vector} columns, {load}, {plan.unroll} rows at a time"),
+            ("threadblock", f"{layout.tile_columns} columns by {layout.lanes} x {layout.row_threads} threads"),
+            ("tile of columns", f"{layout.splits} block{'s share' if layout.splits > 1 else ' takes'} the rows"),
+        )
+    assert isinstance(layout, BlockLayout)
+    elements = {"one": "one element", "pair": "two elements, a block apart", "stream": "as many elements as it takes"}[layout.loads]
+    lines = [
+        ("thread", f"{elements}, {load}, {plan.unroll} at a time, into {plan.accumulators} state{'s' if plan.accumulators > 1 else ''}"),
+        ("threadblock", f"{plan.threads} threads; tree: {layout.tree}"),
+    ]
+    if layout.blocks_per_row is not None:
+        lines.append(("row", f"{layout.blocks_per_row} block{'s' if layout.blocks_per_row > 1 else ''}"))
+    else:
+        lines.append(("grid", str(plan.sequence.launches[1 if plan.finish == "atomic" else 0].grid[0])))
+    return tuple(lines)

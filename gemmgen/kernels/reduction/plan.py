@@ -1,0 +1,365 @@
+"""From a reduction's spec to every number that its kernels contain, or to all the reasons why there can be none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula, ceil_div
+from gemmgen.hardware.target import ARCHITECTURES, WARP_THREADS, Architecture
+from gemmgen.kernels.family import KernelPlan, SharedRegion
+from gemmgen.kernels.launch import BYTES, Argument
+from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
+from gemmgen.kernels.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, choose
+from gemmgen.kernels.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
+from gemmgen.kernels.reduction.spec import SERIES, ReductionSpec
+
+MOST_STATE_REGISTERS = 96
+"""32-bit registers that a thread's states and loaded vectors may take."""
+MOST_ROWS = 2**31 - 1 - MAXIMUM_EXTENT
+"""Rows that the blocks of a tile of columns may take at a time."""
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block, or several, for everything or for a row."""
+
+    tree: str
+    """How the threads of a block combine their results: the name of a strategy of the series."""
+    loads: Literal["one", "pair", "stream"]
+    """One element a thread, two, or as many as it takes."""
+    part: str
+    """The number of a block among those that share a result, as a C expression."""
+    parts: str
+    """How many those are."""
+    most_blocks: int | None
+    blocks_per_row: int | None
+    items_per_thread: int
+
+
+@dataclass(frozen=True)
+class LaneLayout:
+    """Several rows for a group of lanes."""
+
+    lanes: int
+    rows: int
+    groups: int
+    """Groups of lanes in a block."""
+
+    @property
+    def rows_per_block(self) -> int:
+        return self.groups * self.rows
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """A tile of columns for a block, or several."""
+
+    lanes: int
+    row_threads: int
+    """Threads of a block that take different rows of the same columns."""
+    splits: int
+    tile_columns: int
+
+
+Layout = BlockLayout | LaneLayout | ColumnLayout
+
+
+@dataclass(frozen=True)
+class ReductionPlan(KernelPlan):
+    """A reduction instance."""
+
+    arithmetic: Arithmetic
+    threads: int
+    vector: int
+    """Elements that one load reads."""
+    unroll: int
+    """Loads that a thread has on their way at the same time."""
+    accumulators: int
+    """States that a thread combines elements into, independently of one another."""
+    min_blocks_per_sm: int
+    early_launch: bool
+    finish: str | None
+    """How the results of several blocks meet; None if none do."""
+    packed_mail: bool
+    """Whether a partial result and the sign that it is there fit into one word of 64 bits."""
+    workspace: Workspace
+    layout: Layout
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes that one load reads."""
+        return self.vector * BYTES[self.arithmetic.stored]
+
+    @property
+    def tile(self) -> int:
+        """Elements that the loads of a block bring at a time."""
+        return self.threads * self.vector * self.unroll
+
+    @property
+    def tiled_stream(self) -> bool:
+        """Whether a block loads tiles of several elements a thread."""
+        return isinstance(self.layout, BlockLayout) and self.layout.loads == "stream" and self.vector * self.unroll > 1
+
+    @property
+    def block_distances(self) -> tuple[int, ...]:
+        """Distances of a tree of halves, down to where one warp is left."""
+        distances = [self.threads >> step for step in range(1, self.threads.bit_length())]
+        return tuple(distance for distance in distances if distance > WARP_THREADS)
+
+    @property
+    def result_index(self) -> str:
+        """Where a block's result belongs, as a C expression."""
+        if not isinstance(self.layout, BlockLayout) or self.layout.blocks_per_row is None:
+            return "0"
+        return "blockIdx.x / kBlocksPerRow"
+
+    @property
+    def accumulator(self) -> str:
+        """The state that element ``i`` of a vector is combined into, as a C expression."""
+        return "totals[i]" if self.accumulators == self.vector else "totals[i % kAccumulators]"
+
+    @property
+    def signs_c(self) -> str:
+        """Where the partial results start in the workspace, as a C expression."""
+        at = self.workspace.partials_at
+        if not at.names:
+            return str(at.evaluate({}))
+        per_group, groups = self.workspace.signs.text.split(" * ", 1)
+        return f"({per_group}ll * {Formula(groups).to_c()} + {ROUND - 1}) / {ROUND} * {ROUND}"
+
+    @property
+    def blocks_c(self) -> str:
+        """How many blocks the first launch of a sum of everything has, as a C expression over the constants of the source."""
+        assert isinstance(self.layout, BlockLayout)
+        blocks = "max((reduced + kBlockElements - 1) / kBlockElements, 1)"
+        return f"min({blocks}, kMostBlocks)" if self.layout.most_blocks else blocks
+
+    def parameters_of(self, launch: int) -> tuple[Argument, ...]:
+        """The parameters of one kernel."""
+        return tuple(self.sequence.argument(name) for name in self.sequence.launches[launch].arguments)
+
+    @property
+    def main_parameters(self) -> tuple[Argument, ...]:
+        """The parameters of the kernel that reads X."""
+        return self.parameters_of(1 if self.finish == "atomic" else 0)
+
+    @property
+    def has_outer(self) -> bool:
+        return self.spec.shape in ("rows", "middle", "strided")
+
+    @property
+    def has_inner(self) -> bool:
+        return self.spec.shape in ("columns", "middle", "strided")
+
+    @property
+    def strided(self) -> bool:
+        """Whether no axis is known to be contiguous."""
+        return bool(self.spec.shape == "strided")
+
+
+def packed_problem(plan: ReductionPlan, extents: Mapping[str, int]) -> dict[str, int]:
+    """All dimensions of a problem without gaps, from extents of which the shape may have only some."""
+    dimensions = plan.sequence.dimensions
+    problem = {dimension.name: extents[dimension.name] for dimension in dimensions if dimension.default is None}
+    # A stride is as long as the axes after it: the last one is known first.
+    for dimension in reversed(dimensions):
+        if dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem
+
+
+def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> ReductionPlan:
+    """The plan of ``spec`` for ``architecture``. Raises ``PlanError`` with every reason against it."""
+    reasons = architecture_reasons(spec, architecture)
+    arithmetic = plan_arithmetic(spec, reasons)
+    choice = choose(spec, BYTES[arithmetic.stored], arithmetic.state_bytes)
+    reasons += _common_reasons(spec, arithmetic, choice, architecture)
+    layout = _layout(choice)
+    reasons += _layout_reasons(spec, choice, layout)
+    finish = None if isinstance(choice, LaneChoice) else choice.finish
+    if isinstance(layout, BlockLayout) and layout.blocks_per_row == 1:
+        finish = None
+    if isinstance(layout, ColumnLayout) and layout.splits == 1:
+        finish = None
+    reasons += _finish_reasons(arithmetic, finish)
+    accumulators = _accumulators(arithmetic, choice, layout)
+    reasons += _register_reasons(arithmetic, choice, accumulators)
+    regions = _shared_memory(arithmetic, choice, layout, finish)
+    shared = sum(region.bytes for region in regions)
+    if shared > architecture.static_shared_bytes_per_block:
+        need = f"at most {architecture.static_shared_bytes_per_block} bytes of static shared memory"
+        reasons.append(Reason("shared_memory", "strategy.threads", f"{shared} bytes", need, "use fewer threads or narrower vectors"))
+    if reasons:
+        raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
+    packed = finish == "first_block" and arithmetic.state_bytes == 4
+    workspace = plan_workspace(spec, arithmetic, choice, finish, packed)
+    name = instance_name(f"{spec.operation}_{arithmetic.stored}", _name_parts(spec, choice), spec)
+    return ReductionPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=launch_sequence(name, spec, arithmetic, choice, finish, workspace),
+        template=f"reduction/{_template(layout)}.cu.j2",
+        shared_memory=regions,
+        dynamic_shared_bytes=0,
+        spec=spec,
+        arithmetic=arithmetic,
+        threads=choice.threads,
+        vector=choice.vector,
+        unroll=choice.unroll,
+        accumulators=accumulators,
+        min_blocks_per_sm=_resident_blocks(spec, choice),
+        early_launch=choice.early_launch,
+        finish=finish,
+        packed_mail=packed,
+        workspace=workspace,
+        layout=layout,
+    )
+
+
+def _resident_blocks(spec: ReductionSpec, choice: Choice) -> int:
+    """Blocks that have to fit on an SM at once, on the oldest architecture that the source is for."""
+    if not isinstance(choice, BlockChoice):
+        return 1
+    return max(1, min(choice.blocks_per_sm, ARCHITECTURES[spec.architecture].threads_per_sm // choice.threads))
+
+
+def _layout(choice: Choice) -> Layout:
+    if isinstance(choice, LaneChoice):
+        return LaneLayout(choice.lanes, choice.rows, max(1, choice.threads // choice.lanes))
+    if isinstance(choice, ColumnChoice):
+        rows = max(1, choice.threads // choice.lanes)
+        return ColumnLayout(choice.lanes, rows, choice.splits, choice.lanes * choice.vector)
+    number = SERIES.index(choice.name) if choice.name in SERIES else 8
+    loads: Literal["one", "pair", "stream"] = "one" if number < 3 else "pair" if number < 6 else "stream"
+    tree = {3: "sequential", 6: "fully_unrolled", 8: "shuffle"}.get(number, choice.name)
+    per_row = choice.blocks_per_row
+    part, parts = ("blockIdx.x", "gridDim.x") if per_row is None else ("part", "kBlocksPerRow")
+    return BlockLayout(tree, loads, part, parts, choice.most_blocks, per_row, choice.items_per_thread)
+
+
+def _template(layout: Layout) -> str:
+    return {BlockLayout: "blocks", LaneLayout: "lanes", ColumnLayout: "columns"}[type(layout)]
+
+
+def _accumulators(arithmetic: Arithmetic, choice: Choice, layout: Layout) -> int:
+    """States of a thread: one for each element of a vector, so that they do not wait for one another, while they are small."""
+    if isinstance(layout, ColumnLayout):
+        return choice.vector
+    if isinstance(layout, BlockLayout) and layout.loads != "stream":
+        return 1
+    return min(choice.vector, max(1, 8 // arithmetic.state_registers))
+
+
+def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, architecture: Architecture) -> list[Reason]:
+    reasons = []
+    if choice.threads & (choice.threads - 1):
+        reasons.append(Reason("threads", "strategy.threads", str(choice.threads), "a power of two from 32 to 1024"))
+    size = BYTES[arithmetic.stored]
+    if choice.vector * size > VECTOR_BYTES:
+        got = f"{choice.vector} x {size} bytes of {spec.input}"
+        reasons.append(Reason("vector", "strategy.vector", got, f"at most {VECTOR_BYTES} bytes: {VECTOR_BYTES // size} elements"))
+    if choice.vector > spec.alignment:
+        hint = f"promise alignment: {choice.vector}, or load {spec.alignment} at a time"
+        reasons.append(Reason("alignment", "strategy.vector", str(choice.vector), f"at most the alignment, {spec.alignment}", hint))
+    if choice.early_launch and not ARCHITECTURES[spec.architecture].supports("programmatic_launch"):
+        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
+        reasons.append(Reason("early_launch", "strategy.early_launch", f"architecture: {spec.architecture}", need, hint))
+    return reasons
+
+
+def _layout_reasons(spec: ReductionSpec, choice: Choice, layout: Layout) -> list[Reason]:
+    reasons = []
+    name = "row_lanes" if isinstance(layout, LaneLayout) else "column_tiles" if isinstance(layout, ColumnLayout) else None
+    if name is None:
+        name = "row_blocks" if isinstance(layout, BlockLayout) and layout.blocks_per_row else "the series and streaming"
+    shapes = {
+        "row_lanes": ("rows", "strided"),
+        "row_blocks": ("rows",),
+        "column_tiles": ("columns", "middle", "strided"),
+        "the series and streaming": ("all",),
+    }[name]
+    if spec.shape not in shapes:
+        need = f"shape: {' or '.join(shapes)} for {name}"
+        reasons.append(Reason("shape", "strategy.name", f"shape: {spec.shape}", need, "leave the strategy out to have one chosen"))
+    if spec.shape == "strided" and choice.vector > 1:
+        reasons.append(Reason("vector", "strategy.vector", str(choice.vector), "1 where no axis is known to be contiguous"))
+    if isinstance(layout, BlockLayout) and layout.loads != "stream":
+        for field, value in (("vector", choice.vector), ("unroll", choice.unroll)):
+            if value > 1:
+                reasons.append(Reason("series", f"strategy.{field}", str(value), "1 for strategies before grid_stride"))
+        fixed = 1 if layout.loads == "one" else 2
+        if layout.items_per_thread != fixed:
+            reasons.append(Reason("series", "strategy.items_per_thread", str(layout.items_per_thread), f"{fixed} for {spec.strategy.name}"))  # type: ignore[union-attr]
+        for field in ("blocks_per_sm", "waves"):
+            if getattr(spec.strategy, field, None) is not None:
+                need = "nothing for strategies before grid_stride: their grid grows with the array"
+                reasons.append(Reason("series", f"strategy.{field}", str(getattr(spec.strategy, field)), need))
+    if isinstance(layout, ColumnLayout) and layout.lanes > choice.threads:
+        reasons.append(Reason("lanes", "strategy.lanes", str(layout.lanes), f"at most the block's {choice.threads} threads"))
+    if isinstance(layout, ColumnLayout) and layout.row_threads * layout.splits > MOST_ROWS:
+        got = f"{layout.splits} splits of {layout.row_threads} rows at a time"
+        need = f"at most {MOST_ROWS} rows at a time together, so that the rows past the last one still fit into an int"
+        reasons.append(Reason("splits", "strategy.splits", got, need, "fewer splits or threads, or more lanes"))
+    if isinstance(layout, BlockLayout) and choice.blocks_per_sm * choice.threads > 2048:  # type: ignore[union-attr]
+        got = f"{choice.blocks_per_sm} blocks of {choice.threads} threads"  # type: ignore[union-attr]
+        reasons.append(Reason("blocks_per_sm", "strategy.blocks_per_sm", got, "at most 2048 threads on an SM"))
+    return reasons
+
+
+def _finish_reasons(arithmetic: Arithmetic, finish: str | None) -> list[Reason]:
+    if finish != "atomic":
+        return []
+    reasons = []
+    if not arithmetic.exact_in_any_order or arithmetic.combiner == "multiply":
+        got = f"{arithmetic.operation} in {arithmetic.compute}"
+        need = "an operation on integers that has an atomic form: sum, min, max, any, all"
+        hint = "the order of atomic operations changes from run to run, and with it the roundings of a sum"
+        reasons.append(Reason("atomic", "strategy.finish", got, need, hint))
+    if arithmetic.finishes:
+        need = f"results that are stored as they are combined: no epilogue, output: the accumulator's type ({arithmetic.compute})"
+        reasons.append(Reason("atomic", "strategy.finish", f"{arithmetic.operation}, output {arithmetic.output}", need))
+    return reasons
+
+
+def _register_reasons(arithmetic: Arithmetic, choice: Choice, accumulators: int) -> list[Reason]:
+    rows = choice.rows if isinstance(choice, LaneChoice) else 1
+    loaded = rows * choice.unroll * ceil_div(choice.vector * BYTES[arithmetic.stored], 4)
+    states = rows * accumulators * arithmetic.state_registers
+    if loaded + states <= MOST_STATE_REGISTERS:
+        return []
+    got = f"{loaded} registers of loaded elements and {states} of states a thread"
+    need = f"at most {MOST_STATE_REGISTERS} together"
+    return [Reason("registers", "strategy.unroll", got, need, "reduce unroll, vector or rows")]
+
+
+def _shared_memory(arithmetic: Arithmetic, choice: Choice, layout: Layout, finish: str | None) -> tuple[SharedRegion, ...]:
+    size = arithmetic.state_bytes
+    if isinstance(layout, LaneLayout):
+        return ()
+    if isinstance(layout, ColumnLayout):
+        if layout.row_threads == 1:
+            return ()
+        shape: tuple[int, ...] = (layout.row_threads // 2, layout.tile_columns)
+        meaning = "states on their way to another thread"
+        return (SharedRegion("exchange", arithmetic.state_c, shape, 0, shape[0] * shape[1] * size, meaning),)
+    if layout.tree == "shuffle":
+        warps = choice.threads // WARP_THREADS
+        if warps == 1:
+            return ()
+        return (SharedRegion("warp_totals", arithmetic.state_c, (warps,), 0, warps * size, "a state for each warp"),)
+    return (SharedRegion("states", arithmetic.state_c, (choice.threads,), 0, choice.threads * size, "a state for each thread"),)
+
+
+def _name_parts(spec: ReductionSpec, choice: Choice) -> list[str]:
+    if isinstance(choice, LaneChoice):
+        return [spec.shape, f"lanes{choice.lanes}x{choice.rows}", f"{choice.threads}x{choice.vector}x{choice.unroll}"]
+    if isinstance(choice, ColumnChoice):
+        return [spec.shape, f"tiles{choice.lanes}x{choice.splits}", f"{choice.threads}x{choice.vector}x{choice.unroll}"]
+    if choice.blocks_per_row is not None:
+        return [spec.shape, f"blocks{choice.blocks_per_row}", f"{choice.threads}x{choice.vector}x{choice.unroll}"]
+    return [choice.name, f"{choice.threads}x{choice.vector}x{choice.unroll}"]

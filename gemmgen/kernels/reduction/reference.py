@@ -1,0 +1,245 @@
+"""What a reduction must give: exactly where arithmetic is exact, else within the error bound of its own summation tree.
+
+Notation follows Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.: u is the unit roundoff, and
+gamma(n) = n u / (1 - n u) bounds what n roundings in a row do to a number (lemma 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.family import Case, Expected
+from gemmgen.kernels.launch import ArrayArgument
+from gemmgen.kernels.reduction.elementwise import EXPONENTIAL_ULPS, HELD_IN, square_root
+from gemmgen.kernels.reduction.numbers import (
+    FLOATS,
+    SMALLEST,
+    UNIT_ROUNDOFF,
+    Tracked,
+    clear_bounds,
+    overflown,
+    rounded,
+    to_type,
+    tracked,
+    wide_type,
+)
+from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.runtime.backend import to_numbers
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+DIGITS = {"f32": 24, "f64": 53}
+UNITS = {"f32": (1.0, 2.0**-8, 2.0**-149), "f64": (1.0, 2.0**-8, 2.0**-1074)}
+"""Numbers that the elements of exact sums are multiples of."""
+
+
+def reduction_reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> dict[str, Expected]:
+    """The expected outputs of one case."""
+    a = plan.arithmetic
+    problem = case.dimensions
+    numbers = to_numbers(a.stored, arrays["X"])
+    lines = numbers.reshape(problem.get("outer", 1), problem["reduced"], problem.get("inner", 1))
+    shape = tuple(extent.evaluate(problem) for extent in _output(plan).shape)
+    with np.errstate(all="ignore"):
+        elements = to_type(tracked(lines, HELD_IN[a.stored]), a.value)
+        for step in a.prologue:
+            elements = step.operation.reference(elements, ())
+        depth = path_length(plan, problem)
+        if a.state == "moments":
+            mean, variance = _moments(elements, depth, plan)
+            return {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
+        result = _reduced(plan, elements, depth)
+        result = _finished(plan, result, problem["reduced"])
+        for step in a.epilogue:
+            given = []
+            for argument in step.arguments:
+                if isinstance(argument, ArrayArgument):
+                    given.append(to_numbers(argument.type, arrays[argument.name]).reshape(result.value.shape))
+                else:
+                    given.append(np.asarray(case.scalars[argument.name]))
+            result = step.operation.reference(result, tuple(given))
+        return {"Y": _expected(plan, result, shape)}
+
+
+def _output(plan: ReductionPlan) -> ArrayArgument:
+    return next(array for array in plan.sequence.arrays if array.role == "output")
+
+
+def _expected(plan: ReductionPlan, result: Tracked, shape: tuple[int, ...]) -> Expected:
+    final = to_type(result, plan.arithmetic.output)
+    value, bound = final.value, final.bound
+    if final.kind in FLOATS:
+        value = value.astype(np.float64)
+        bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
+    return Expected(value.reshape(shape), bound.reshape(shape), signed_zeros=final.kind in FLOATS)
+
+
+def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
+    """The state of each line (outer x inner), as a number."""
+    a, value = plan.arithmetic, elements.value
+    none = np.zeros((value.shape[0], value.shape[2]))
+    if a.is_truth:
+        truths = (value != 0).any(axis=1) if a.operation == "any" else (value != 0).all(axis=1)
+        return Tracked(truths.astype(np.int32), none, "s32")
+    if value.shape[1] == 0 and not a.rejects_nothing:
+        empty = {"multiply": 1, "logsumexp": -np.inf}.get(a.combiner, 0)
+        return Tracked(np.full(none.shape, empty, wide_type(a.compute)), none, a.compute)
+    if a.combiner.startswith("first_"):
+        find = np.argmin if a.combiner == "first_minimum" else np.argmax
+        return Tracked(find(value, axis=1).astype(np.int64), none, "s64")
+    if a.combiner in ("minimum", "maximum"):
+        return _extreme(elements, a.combiner == "minimum")
+    if not a.is_float:
+        combine = np.add if a.combiner == "add" else np.multiply
+        return Tracked(combine.reduce(value, axis=1, dtype=value.dtype), none, a.compute)
+    return {"add": _sum, "multiply": _product, "logsumexp": _logsumexp}[a.combiner](elements, depth)
+
+
+def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
+    """What the operation does to its state: divide by the count, take the root."""
+    a = plan.arithmetic
+    if a.operation == "mean":
+        whole = to_type(result, a.result)
+        count = to_type(tracked(np.array([reduced]), "s64"), a.result)
+        bound = clear_bounds(whole.bound / float(max(reduced, 1)))
+        return rounded(whole.value / count.value, bound, a.result, ulps=_rounds(count, reduced))
+    if a.operation == "l2_norm":
+        return square_root(to_type(result, a.result))
+    return result
+
+
+def _rounds(count: Tracked, reduced: int) -> float:
+    """Roundings in a division by a count that may itself have been rounded."""
+    return 1.0 if count.value[0] == reduced else 2.0
+
+
+def _extreme(elements: Tracked, smallest: bool) -> Tracked:
+    value = elements.value
+    result = (np.min if smallest else np.max)(value, axis=1)
+    if elements.kind in FLOATS:
+        of_sign = (value == 0) & (np.signbit(value) == smallest)
+        zero = -0.0 if smallest else 0.0
+        result = np.where((result == 0) & of_sign.any(axis=1), zero, np.where(result == 0, -zero, result))
+    return Tracked(result, elements.bound.max(axis=1), elements.kind)
+
+
+def _sum(elements: Tracked, depth: int) -> Tracked:
+    """Higham, section 4.2: each element passes through at most ``depth`` additions."""
+    kind, value = elements.kind, elements.value
+    total, magnitude = value.sum(axis=1) + 0.0, np.abs(value).sum(axis=1)
+    exact = (elements.bound == 0).all(axis=1)
+    held = np.zeros(total.shape, np.bool_)
+    for unit in UNITS[kind]:
+        whole = (value / unit == np.rint(value / unit)).all(axis=1)
+        held |= whole & (magnitude / unit <= 2.0 ** DIGITS[kind])
+    exact &= held | ~np.isfinite(magnitude)
+    inherited = elements.bound.sum(axis=1)
+    own = _gamma(depth, kind) * (magnitude + inherited) + value.shape[1] * np.finfo(value.dtype).eps * magnitude
+    return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
+
+
+def _product(elements: Tracked, depth: int) -> Tracked:
+    """Each of the factors takes part in one rounding, whatever the tree.
+
+    Products of small factors may fall below all numbers on the way, and larger ones then multiply that error.
+    """
+    kind, value = elements.kind, elements.value
+    total, factors = value.prod(axis=1), value.shape[1]
+    sizes = np.abs(value)
+    exact = ((sizes == np.rint(sizes)) & (elements.bound == 0)).all(axis=1)
+    exact &= np.maximum(sizes, 1).prod(axis=1) <= 2.0 ** DIGITS[kind]
+    exact |= ~np.isfinite(sizes).all(axis=1) | (total == 0)
+    inherited = (sizes + elements.bound).prod(axis=1) - sizes.prod(axis=1)
+    own = _gamma(factors, kind) * (np.abs(total) + inherited)
+    subnormal = np.where(sizes == 0, 1, np.minimum(sizes, 1)).prod(axis=1) < SMALLEST[kind] / (2 * UNIT_ROUNDOFF[kind])
+    own += np.where(subnormal, factors * SMALLEST[kind] * np.maximum(sizes, 1).prod(axis=1), 0)
+    return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
+
+
+def _logsumexp(elements: Tracked, depth: int) -> Tracked:
+    """log(sum(exp(x))) = m + log(s): on its way an element is scaled by at most ``depth`` exponentials.
+
+    Each of those errs by the exponential's own error, by u times its argument, and by two roundings; the arguments add up
+    to m - x. The relative error of s is an absolute one of log(s).
+    """
+    kind, value = elements.kind, elements.value
+    u = UNIT_ROUNDOFF[kind]
+    largest = value.max(axis=1, keepdims=True)
+    distance = np.where(value == largest, 0.0, largest - value)
+    weights = np.exp(-distance)
+    total = weights.sum(axis=1)
+    result = largest[:, 0] + np.log(total)
+    shift = np.where(weights > 0, weights * distance, 0.0).sum(axis=1) / total
+    relative = depth * u * (2 * EXPONENTIAL_ULPS[kind] + 3) + 2 * u * shift + value.shape[1] * np.finfo(value.dtype).eps
+    log_error = relative / (1 - np.minimum(relative, 0.5)) + 4 * u * np.abs(np.log(total))
+    bound = elements.bound.max(axis=1) + log_error + u * (np.abs(result) + log_error)
+    return Tracked(result, np.asarray(np.where(np.isfinite(result), clear_bounds(bound), 0.0), np.float64), kind)
+
+
+def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracked, Tracked]:
+    """Mean and variance, with first-order bounds for updating and joining (Chan, Golub and LeVeque, 1983).
+
+    An update moves the mean by a fraction of a distance: it errs by at most 4 u max|x|, and what the mean erred before
+    does not grow. A squared distance then errs by that error times twice the range, in each of n elements; where parts are
+    joined, at most once more for each of the ``depth`` levels.
+    """
+    kind, value = elements.kind, elements.value
+    u, count = UNIT_ROUNDOFF[kind], value.shape[1]
+    correction = plan.arithmetic.correction
+    nothing = np.full((value.shape[0], value.shape[2]), np.nan)
+    if count == 0:
+        empty = Tracked(nothing, np.zeros(nothing.shape), kind)
+        return empty, empty
+    mean = value.mean(axis=1)
+    squares = ((value - mean[:, None]) ** 2).sum(axis=1)
+    spread = value.max(axis=1) - value.min(axis=1)
+    finite = np.isfinite(value).all(axis=1)
+    mean, squares = np.where(finite, mean, np.nan), np.where(finite, squares, np.nan)
+    wide = np.finfo(value.dtype).eps
+    mean_error = elements.bound.max(axis=1) + (4 * depth * u + count * wide) * np.abs(value).max(axis=1)
+    square_error = 4 * count * mean_error * (spread + mean_error) * (1 + depth) + (depth + 6) * u * squares
+    equal = (spread == 0) & (elements.bound == 0).all(axis=1)  # Nothing is rounded: all distances are 0.
+    mean_error = np.where(equal, 0.0, mean_error)
+    square_error = np.where(equal, 0.0, square_error)
+    first = Tracked(mean, np.asarray(clear_bounds(mean_error), np.float64), kind)
+    if count <= correction:
+        return first, Tracked(nothing, np.zeros(nothing.shape), kind)
+    freedom = count - correction
+    around = overflown(Tracked(squares, np.asarray(clear_bounds(square_error), np.float64), kind), kind)
+    variance = rounded(around.value / freedom, around.bound / freedom, kind, ulps=2.0)
+    certain = np.where(equal, 0.0, variance.bound)
+    return first, Tracked(variance.value, certain, kind)
+
+
+def _gamma(roundings: int, kind: str) -> float:
+    return roundings * UNIT_ROUNDOFF[kind] / (1 - roundings * UNIT_ROUNDOFF[kind])
+
+
+def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
+    """The most states that an element's own is combined with, one after another, until it is in the result."""
+    layout, reduced = plan.layout, problem["reduced"]
+    joins = plan.accumulators.bit_length() + 1
+    if isinstance(layout, LaneLayout):
+        steps = ceil_div(reduced, layout.lanes * plan.vector)
+        return steps * ceil_div(plan.vector, plan.accumulators) + plan.vector + joins + layout.lanes.bit_length()
+    if isinstance(layout, ColumnLayout):
+        tree = layout.row_threads.bit_length()
+        length = ceil_div(reduced, layout.row_threads * layout.splits) + 1 + tree
+        return length + (layout.splits + tree if layout.splits > 1 else 0)
+    assert isinstance(layout, BlockLayout)
+    tree = plan.threads.bit_length()
+    blocks = layout.blocks_per_row or plan.sequence.launches[1 if plan.finish == "atomic" else 0].grid_of(problem)[0]
+    if layout.loads == "stream":
+        turns = ceil_div(ceil_div(reduced, plan.tile), blocks) + 1
+        length = turns * plan.unroll * ceil_div(plan.vector, plan.accumulators) + 1 + joins + tree
+    else:
+        length = 2 + tree
+    # What the blocks leave: each thread of one block, or one thread for each result, combines them in turn.
+    return length + (blocks + tree if plan.finish else 0)

@@ -1,0 +1,266 @@
+"""The launches of a reduction, its arguments, and the memory where blocks meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.launch import (
+    BYTES,
+    Argument,
+    ArrayArgument,
+    Constraint,
+    DataType,
+    Dimension,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+)
+from gemmgen.kernels.reduction.arithmetic import Arithmetic
+from gemmgen.kernels.reduction.choice import BlockChoice, Choice, ColumnChoice, LaneChoice
+from gemmgen.kernels.reduction.spec import ReductionSpec
+
+MAXIMUM_EXTENT = 2**31 - 1 - (1 << 20)
+"""Largest extent: the coordinates of a block that reaches past the edge still fit into an int."""
+FINISH_THREADS = 256
+"""Threads of a block of the second kernel where each reduces a column's partial results."""
+ROUND = 16
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where blocks leave partial results and the signs of their arrival, in bytes from the start of the workspace.
+
+    The signs come first: they are what has to be zero.
+    """
+
+    signs: Formula
+    """Bytes of tickets, flags or mail."""
+    partials: Formula
+    """Bytes of partial results; 0 if they travel with the signs."""
+
+    @property
+    def used(self) -> bool:
+        return self.total.text != "0"
+
+    @property
+    def partials_at(self) -> Formula:
+        """Where the partial results start."""
+        return self.signs if self.signs.text == "0" else Formula(f"round_up({self.signs}, {ROUND})")
+
+    @property
+    def total(self) -> Formula:
+        if self.partials.text == "0":
+            return self.signs
+        return self.partials if self.signs.text == "0" else Formula(f"{self.partials_at} + {self.partials}")
+
+
+def outputs_formula(spec: ReductionSpec) -> str:
+    """How many results there are."""
+    return {"all": "1", "rows": "outer", "columns": "inner", "middle": "outer * inner", "strided": "outer * inner"}[spec.shape]
+
+
+def plan_workspace(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, finish: str | None, packed: bool) -> Workspace:
+    """The memory that one way of meeting needs."""
+    nothing = Workspace(Formula("0"), Formula("0"))
+    if finish is None or finish == "atomic" or isinstance(choice, LaneChoice):
+        return nothing
+    if isinstance(choice, ColumnChoice):
+        groups = tiles_formula(spec, choice)
+        partials = f"{choice.splits * arithmetic.state_bytes} * {outputs_formula(spec)}"
+    else:
+        groups = "1" if choice.blocks_per_row is None else "outer"
+        blocks = _blocks_formula(choice)
+        partials = f"{arithmetic.state_bytes} * {blocks}" if not blocks.isdecimal() else str(arithmetic.state_bytes * int(blocks))
+    if finish == "two_pass":
+        return Workspace(Formula("0"), Formula(partials))
+    if finish == "last_block":
+        return Workspace(Formula(f"4 * {groups}" if groups != "1" else "4"), Formula(partials))
+    blocks = _blocks_formula(choice)  # type: ignore[arg-type]
+    bytes_per_block = 8 if packed else 4
+    signs = str(bytes_per_block * int(blocks)) if blocks.isdecimal() else f"{bytes_per_block} * {blocks}"
+    return Workspace(Formula(signs), Formula("0" if packed else partials))
+
+
+def _blocks_formula(choice: BlockChoice) -> str:
+    """How many blocks may leave a partial result."""
+    if choice.blocks_per_row is not None:
+        return f"outer * {choice.blocks_per_row}"
+    return str(choice.most_blocks) if choice.most_blocks is not None else f"({_grid_formula(choice)})"
+
+
+def _grid_formula(choice: BlockChoice) -> str:
+    blocks = f"max(ceil_div(reduced, {choice.threads * choice.items_per_thread}), 1)"
+    return blocks if choice.most_blocks is None else f"min({blocks}, {choice.most_blocks})"
+
+
+def tiles_formula(spec: ReductionSpec, choice: ColumnChoice) -> str:
+    """How many tiles of columns there are."""
+    tiles = f"ceil_div(inner, {choice.lanes * choice.vector})"
+    return tiles if spec.shape == "columns" else f"outer * {tiles}"
+
+
+def launch_sequence(
+    name: str, spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, finish: str | None, workspace: Workspace
+) -> LaunchSequence:
+    """Dimensions, arguments and launches of an instance."""
+    dimensions, constraints = _dimensions(spec, arithmetic)
+    results = [argument.name for argument in _results(spec, arithmetic)]
+    results += [argument.name for argument in arithmetic.result_arguments]
+    strides = {dimension.name for dimension in dimensions if dimension.name.startswith("stride")}
+    extents = {dimension.name for dimension in dimensions} - strides
+    several = finish in ("last_block", "first_block")
+
+    main = {"X", *strides, *extents, *results, *({"workspace"} if workspace.used else ())}
+    if isinstance(choice, BlockChoice) and choice.blocks_per_row is not None and not several:
+        main -= {"outer"}
+    if isinstance(choice, ColumnChoice) and finish is None:
+        main -= {"outer"}
+    if finish == "two_pass":
+        main -= set(results)
+    launches = {name: (_grid(spec, choice), choice.threads, main)}
+    if finish == "two_pass":
+        second = {*extents, *results, "workspace"}
+        if spec.shape != "all" and not arithmetic.needs_count:
+            second -= {"reduced"}
+        launches[f"{name}_finish"] = (*_second_grid(spec, choice), second)
+    if finish == "atomic":
+        rows = spec.shape == "rows"
+        grid = _one_dimension(f"ceil_div(outer, {FINISH_THREADS})" if rows else "1")
+        launches = {f"{name}_start": (grid, FINISH_THREADS if rows else 1, {"outer", "Y"} & ({"Y"} | extents)), **launches}
+
+    known = _arguments(spec, arithmetic, dimensions, workspace)
+    used = set().union(*(names for _, _, names in launches.values()))
+    return LaunchSequence(
+        name=name,
+        dimensions=dimensions,
+        arguments=tuple(argument for argument in known if argument.name in used),
+        launches=tuple(
+            KernelLaunch(
+                entry=entry,
+                grid=grid,
+                block=(threads, 1, 1),
+                arguments=tuple(argument.name for argument in known if argument.name in names),
+                programmatic=choice.early_launch,
+            )
+            for entry, (grid, threads, names) in launches.items()
+        ),
+        constraints=constraints,
+        workspace_bytes=workspace.total,
+        workspace_zero_bytes=workspace.signs,
+    )
+
+
+def _arguments(spec: ReductionSpec, arithmetic: Arithmetic, dimensions: tuple[Dimension, ...], workspace: Workspace) -> list[Argument]:
+    """Everything that a kernel of the sequence may be passed, in the order of its parameters."""
+    known: list[Argument] = [ScalarArgument(d.name, "s32", d.meaning) for d in dimensions]
+    known += [_source(spec, arithmetic), *_results(spec, arithmetic)]
+    known += [_shaped(argument, spec) for argument in arithmetic.result_arguments]
+    meaning = "where the blocks' results meet"
+    known.append(ArrayArgument("workspace", "u8", "workspace", (workspace.total,), (Formula("1"),), ROUND, meaning))
+    return known
+
+
+def _one_dimension(blocks: str) -> tuple[Formula, Formula, Formula]:
+    return Formula(blocks), Formula("1"), Formula("1")
+
+
+def _grid(spec: ReductionSpec, choice: Choice) -> tuple[Formula, Formula, Formula]:
+    if isinstance(choice, LaneChoice):
+        rows = "outer" if spec.shape == "rows" else "outer * inner"
+        return _one_dimension(f"ceil_div({rows}, {max(1, choice.threads // choice.lanes) * choice.rows})")
+    if isinstance(choice, ColumnChoice):
+        return Formula(tiles_formula(spec, choice)), Formula(str(choice.splits)), Formula("1")
+    if choice.blocks_per_row is not None:
+        return _one_dimension("outer" if choice.blocks_per_row == 1 else f"outer * {choice.blocks_per_row}")
+    return _one_dimension(_grid_formula(choice))
+
+
+def _second_grid(spec: ReductionSpec, choice: Choice) -> tuple[tuple[Formula, Formula, Formula], int]:
+    if isinstance(choice, BlockChoice) and choice.blocks_per_row is None:
+        return _one_dimension("1"), choice.threads
+    return _one_dimension(f"ceil_div({outputs_formula(spec)}, {FINISH_THREADS})"), FINISH_THREADS
+
+
+def _dimensions(spec: ReductionSpec, arithmetic: Arithmetic) -> tuple[tuple[Dimension, ...], tuple[Constraint, ...]]:
+    width = spec.alignment
+    least = 1 if arithmetic.rejects_nothing else 0
+    reduced = Dimension("reduced", "elements that make one result", minimum=least, maximum=MAXIMUM_EXTENT)
+    outer = Dimension("outer", "extent before the reduced axis", maximum=MAXIMUM_EXTENT)
+    inner = Dimension("inner", "extent after the reduced axis", maximum=MAXIMUM_EXTENT)
+
+    def stride(axis: str, default: str) -> Dimension:
+        meaning = f"elements of X from one index along {axis} to the next"
+        return Dimension(f"stride_{axis}", meaning, default=Formula(default))
+
+    dimensions: tuple[Dimension, ...] = {
+        "all": (reduced,),
+        "rows": (outer, reduced, stride("outer", f"round_up(max(reduced, 1), {width})")),
+        "columns": (reduced, inner, stride("reduced", f"round_up(max(inner, 1), {width})")),
+        "middle": (
+            outer, reduced, inner,
+            stride("outer", "max(reduced, 1) * stride_reduced"), stride("reduced", f"round_up(max(inner, 1), {width})"),
+        ),
+        "strided": (
+            outer, reduced, inner, stride("outer", "max(reduced, 1) * stride_reduced"),
+            stride("reduced", "max(inner, 1) * stride_inner"), stride("inner", "1"),
+        ),
+    }[spec.shape]  # fmt: skip
+    constraints = []
+    for dimension in dimensions:
+        promised = dimension.name.startswith("stride") or (dimension.name == "inner" and spec.shape in ("columns", "middle"))
+        if promised and width > 1:
+            text = f"{dimension.name} is a multiple of {width}, as the spec's alignment promises"
+            constraints.append(Constraint(Formula(f"{dimension.name} % {width} == 0"), text))
+    return dimensions, tuple(constraints)
+
+
+def _source(spec: ReductionSpec, arithmetic: Arithmetic) -> ArrayArgument:
+    shape, strides = {
+        "all": (("reduced",), ("1",)),
+        "rows": (("outer", "reduced"), ("stride_outer", "1")),
+        "columns": (("reduced", "inner"), ("stride_reduced", "1")),
+        "middle": (("outer", "reduced", "inner"), ("stride_outer", "stride_reduced", "1")),
+        "strided": (("outer", "reduced", "inner"), ("stride_outer", "stride_reduced", "stride_inner")),
+    }[spec.shape]
+    return ArrayArgument(
+        name="X",
+        type=arithmetic.stored,
+        role="input",
+        shape=tuple(map(Formula, shape)),
+        strides=tuple(map(Formula, strides)),
+        alignment=spec.alignment * BYTES[arithmetic.stored],
+        meaning="what is reduced",
+    )
+
+
+def result_layout(spec: ReductionSpec) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
+    """Shape and strides of the results, which are stored without gaps."""
+    shape, strides = {
+        "all": (("1",), ("1",)),
+        "rows": (("outer",), ("1",)),
+        "columns": (("inner",), ("1",)),
+        "middle": (("outer", "inner"), ("inner", "1")),
+        "strided": (("outer", "inner"), ("inner", "1")),
+    }[spec.shape]
+    return tuple(map(Formula, shape)), tuple(map(Formula, strides))
+
+
+def _results(spec: ReductionSpec, arithmetic: Arithmetic) -> list[ArrayArgument]:
+    shape, strides = result_layout(spec)
+    kind: DataType = arithmetic.output
+    if arithmetic.state == "moments":
+        names = {"mean": "the mean of each line", "variance": "the variance of each line"}
+    else:
+        names = {"Y": f"the {arithmetic.operation} of each line"}
+    if spec.shape == "all":
+        names = {name: meaning.replace("each line", "all elements") for name, meaning in names.items()}
+    return [ArrayArgument(name, kind, "output", shape, strides, BYTES[kind], meaning) for name, meaning in names.items()]
+
+
+def _shaped(argument: Argument, spec: ReductionSpec) -> Argument:
+    """A bias for each result, with the shape of the results."""
+    if not isinstance(argument, ArrayArgument):
+        return argument
+    shape, strides = result_layout(spec)
+    return ArrayArgument(argument.name, argument.type, argument.role, shape, strides, BYTES[argument.type], argument.meaning)

@@ -1,0 +1,79 @@
+"""The work of a reduction's launches, for the model of their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmgen.kernels.launch import BYTES
+from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.kernels.work import Work
+
+BASE_REGISTERS = 24
+
+
+def reduction_work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+    """The launches of one problem. A step of a block is as many elements as its loads bring at a time."""
+    resolved = plan.sequence.resolve(problem)
+    if not resolved:
+        return ()
+    main = resolved[1 if plan.finish == "atomic" and len(resolved) > 1 else 0]
+    blocks = main.grid[0] * main.grid[1] * main.grid[2]
+    size = BYTES[plan.arithmetic.stored]
+    results = problem.get("outer", 1) * problem.get("inner", 1)
+    elements = float(problem["reduced"] * results)
+    tile = _tile(plan, results)
+    stored = BYTES[plan.arithmetic.output] * results / max(blocks, 1) + plan.arithmetic.state_bytes
+    # A warp's loads that do not fill their sectors cost whole ones.
+    contiguous = _contiguous(plan, problem)
+    waste = max(1.0, min(32 / size, 32 / max(contiguous * size, 1)))
+    registers = BASE_REGISTERS + plan.unroll * plan.vector * max(1, size // 4) + plan.accumulators * plan.arithmetic.state_registers
+    share = elements / max(blocks, 1)
+    work = [
+        Work(
+            blocks=blocks,
+            threads=plan.threads,
+            registers=min(255, registers),
+            shared_bytes=plan.shared_bytes,
+            steps=max(1.0, share / tile),
+            operations=2.0 * min(tile, share) * (4.0 if plan.arithmetic.state != "scalar" else 1.0),
+            unit="fp32",
+            issue=2.0,
+            shared_clocks=0.0,
+            loaded_bytes=min(tile, share) * size * waste,
+            in_flight=1.0,
+            stored_bytes=stored,
+            memory_bytes=elements * size + results * BYTES[plan.arithmetic.output],
+            turns=2 if plan.finish in ("last_block", "first_block") else 1,
+            early=plan.early_launch,
+        )
+    ]
+    if plan.finish in ("two_pass", "atomic") and len(resolved) > 1:
+        other = resolved[1] if plan.finish == "two_pass" else resolved[0]
+        count = other.grid[0] * other.grid[1] * other.grid[2]
+        partial = float(blocks * plan.arithmetic.state_bytes) / count
+        early = plan.early_launch
+        work.append(Work(count, other.block[0], 32, 0, 1.0, 0.0, "fp32", 1.0, 0.0, partial, 1.0, 8.0, 0.0, follows=True, early=early))
+    return tuple(work)
+
+
+def _tile(plan: ReductionPlan, results: int) -> float:
+    """Elements that a block's loads bring at a time."""
+    per_thread = plan.vector * plan.unroll
+    if isinstance(plan.layout, LaneLayout):  # lanes whose row does not exist load nothing
+        return float(plan.layout.lanes * per_thread * min(plan.layout.rows_per_block, max(results, 1)))
+    if isinstance(plan.layout, BlockLayout):
+        per_thread = {"one": 1, "pair": 2}.get(plan.layout.loads, per_thread)
+    return float(plan.threads * per_thread)
+
+
+def _contiguous(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
+    """Neighbouring elements that neighbouring threads read."""
+    if plan.strided:
+        strides = {name: problem[f"stride_{name}"] for name in ("outer", "reduced", "inner")}
+        along = "reduced" if isinstance(plan.layout, LaneLayout) else "inner"
+        return problem[along] if strides[along] == 1 else 1
+    if isinstance(plan.layout, ColumnLayout):
+        return min(plan.layout.lanes * plan.vector, problem.get("inner", 1))
+    if isinstance(plan.layout, LaneLayout):
+        return min(plan.layout.lanes * plan.vector, problem["reduced"])
+    return problem["reduced"]

@@ -1,0 +1,1 @@
+"""Tiles: how elements are divided among threads and laid out in memory."""

@@ -1,0 +1,1 @@
+"""The cost of an instance: counted, timed, analysed."""

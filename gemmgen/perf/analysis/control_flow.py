@@ -1,0 +1,157 @@
+"""The loops of a function in machine code, found from where its branches lead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmgen.toolchain.sass import Instruction
+
+_JUMPS = ("BRA", "JMP")
+_NEVER_CONTINUE = ("EXIT", "RET", "KILL", "BRX", "JMX", "BRXU")
+"""After these the next instruction comes only if a predicate skips them. Where BRX leads is not in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A set of instructions that control can go round in: an innermost loop, or one around others."""
+
+    instructions: tuple[Instruction, ...]
+    """In order of address, with those of the loops inside."""
+    own: tuple[Instruction, ...]
+    """Those that are in no loop inside this one."""
+    depth: int
+    """1 for a loop that is in no other."""
+
+    @property
+    def first_address(self) -> int:
+        return self.instructions[0].address
+
+    @property
+    def last_address(self) -> int:
+        return self.instructions[-1].address
+
+
+def find_loops(function: Sequence[Instruction]) -> list[Loop]:
+    """The loops of one function's instructions, which are in order of address; outer ones before those inside.
+
+    A loop is a strongly connected set of basic blocks. Taking away its first block, where control enters it, leaves the sets
+    that are the loops inside, and so on. Code that control does not come to is in no loop: the branch to itself that fills
+    the end of a function. A call counts as one instruction; what it calls is looked at as a function of its own.
+    """
+    if not function:
+        return []
+    starts = _block_starts(function)
+    blocks = [range(start, end) for start, end in zip(starts, [*starts[1:], len(function)], strict=True)]
+    edges = _edges(function, blocks)
+    roots = [block for block, span in enumerate(blocks) if block == 0 or _is_subroutine(function[span[0]])]
+    reachable = _reach(edges, roots)
+    return _loops_within(function, blocks, edges, reachable, depth=1)
+
+
+def _is_subroutine(instruction: Instruction) -> bool:
+    return any(label.startswith("$") for label in instruction.labels)
+
+
+def _block_starts(function: Sequence[Instruction]) -> list[int]:
+    starts = {0}
+    for index, instruction in enumerate(function):
+        if instruction.labels:
+            starts.add(index)
+        if instruction.mnemonic in _JUMPS + _NEVER_CONTINUE:
+            starts.add(index + 1)
+    targets = {instruction.target for instruction in function if instruction.mnemonic in _JUMPS}
+    starts |= {index for index, instruction in enumerate(function) if instruction.address in targets}
+    return sorted(start for start in starts if start < len(function))
+
+
+def _edges(function: Sequence[Instruction], blocks: Sequence[range]) -> list[list[int]]:
+    """For each block, the blocks that may follow it."""
+    places: dict[str | int, int] = {}
+    for block, span in enumerate(blocks):
+        first = function[span[0]]
+        places[first.address] = block
+        places.update(dict.fromkeys(first.labels, block))
+    edges = []
+    for block, span in enumerate(blocks):
+        last = function[span[-1]]
+        follows = []
+        jumps = last.mnemonic in _JUMPS
+        if jumps and last.target in places:
+            follows.append(places[last.target])
+        goes_on = not (jumps or last.mnemonic in _NEVER_CONTINUE) or last.conditional or (jumps and len(last.operands) > 1)
+        if goes_on and block + 1 < len(blocks):
+            follows.append(block + 1)
+        edges.append(follows)
+    return edges
+
+
+def _reach(edges: Sequence[Sequence[int]], roots: Sequence[int]) -> set[int]:
+    found = set(roots)
+    waiting = list(roots)
+    while waiting:
+        for follower in edges[waiting.pop()]:
+            if follower not in found:
+                found.add(follower)
+                waiting.append(follower)
+    return found
+
+
+def _loops_within(
+    function: Sequence[Instruction], blocks: Sequence[range], edges: Sequence[Sequence[int]], among: set[int], depth: int
+) -> list[Loop]:
+    loops = []
+    for component in _components(edges, among):
+        if len(component) == 1 and component[0] not in edges[component[0]]:
+            continue
+        entry = _entry(edges, among, component)
+        inner = _loops_within(function, blocks, edges, set(component) - {entry}, depth + 1)
+        whole = tuple(function[index] for block in component for index in blocks[block])
+        inside = {instruction.address for loop in inner for instruction in loop.instructions}
+        own = tuple(instruction for instruction in whole if instruction.address not in inside)
+        loops += [Loop(whole, own, depth), *inner]
+    return sorted(loops, key=lambda loop: (loop.first_address, loop.depth))
+
+
+def _entry(edges: Sequence[Sequence[int]], among: set[int], component: Sequence[int]) -> int:
+    """The block of a component that control comes to from outside it, the first if there are several."""
+    inside = set(component)
+    entered = {follower for block in among - inside for follower in edges[block] if follower in inside}
+    return min(entered or inside)
+
+
+def _components(edges: Sequence[Sequence[int]], among: set[int]) -> list[list[int]]:
+    """The strongly connected components of the blocks ``among``, each in order (Tarjan 1972, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    found: list[list[int]] = []
+    for root in sorted(among):
+        if root in order:
+            continue
+        path = [(root, iter([follower for follower in edges[root] if follower in among]))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        on_stack.add(root)
+        while path:
+            block, followers = path[-1]
+            for follower in followers:
+                if follower not in order:
+                    order[follower] = low[follower] = len(order)
+                    stack.append(follower)
+                    on_stack.add(follower)
+                    path.append((follower, iter([after for after in edges[follower] if after in among])))
+                    break
+                if follower in on_stack:
+                    low[block] = min(low[block], order[follower])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[block])
+                if low[block] == order[block]:
+                    component = stack[stack.index(block) :]
+                    del stack[stack.index(block) :]
+                    on_stack -= set(component)
+                    found.append(sorted(component))
+    return found

@@ -1,0 +1,44 @@
+"""What one case of an instance costs: memory traffic and instructions, counted by the emulator from the instance's PTX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemmgen.codegen.rendering import render
+from gemmgen.emulator.counters import CounterObserver, Counters
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import Case, KernelPlan
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verify.case_memory import prepare_case
+
+
+@dataclass(frozen=True)
+class CaseCounters:
+    """The costs of all launches of one case."""
+
+    case: Case
+    architecture: str
+    counters: Counters
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "case": self.case.name,
+            "dimensions": dict(self.case.dimensions),
+            "scalars": dict(self.case.scalars),
+            "architecture": self.architecture,
+            **self.counters.to_json(),
+        }
+
+
+def count_case(plan: KernelPlan, binary: Binary, case: Case | None = None) -> CaseCounters:
+    """Counts what ``case`` (the one that the family names, if None) costs; no GPU takes part.
+
+    Raises ``LaunchError`` if the emulator finds an error in the kernel.
+    """
+    chosen = family_of(plan.spec).counted_case(plan) if case is None else case
+    observer = CounterObserver()
+    buffers = {name: piece.buffer for name, piece in prepare_case(plan, chosen).items()}
+    EmulatorBackend([observer]).run(binary, plan.sequence, chosen.dimensions, chosen.scalars, buffers)
+    return CaseCounters(chosen, binary.architecture, observer.counters(render(plan).text))

@@ -1,0 +1,1 @@
+"""Instances for people: pictures and words."""

@@ -1,0 +1,43 @@
+"""What a picture shows in words, for its title and for those who cannot see it."""
+
+from __future__ import annotations
+
+from gemmgen.hardware.shared_memory import SharedAccessCost, shared_access_cost
+from gemmgen.present.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, SharedAccess, TileHierarchy
+
+
+def title_of(picture: Picture) -> str:
+    """The heading; where there is one access to shared memory, it is named."""
+    if isinstance(picture, BankMaps) and len(picture.maps) == 1:
+        title = picture.maps[0].title
+        return f"{picture.title}: {title[0].lower()}{title[1:]}"
+    return picture.title
+
+
+def cost_of(access: SharedAccess) -> SharedAccessCost:
+    """What one access costs, by the measured rule."""
+    return shared_access_cost(access.offsets, access.width, store=access.store)
+
+
+def describe(picture: Picture) -> str:
+    """A few sentences with the picture's numbers."""
+    if isinstance(picture, TileHierarchy):
+        levels = [f"{level.title} of {level.rows} × {level.columns} {level.row_axis} × {level.column_axis}" for level in picture.levels]
+        return f"{picture.title}: {', '.join(levels)}."
+    if isinstance(picture, Fragments):
+        c = picture.c
+        return " ".join([f"{picture.title}, {c.rows} × {c.columns} {c.row_axis} × {c.column_axis}.", *picture.notes])
+    if isinstance(picture, LaneOrders):
+        orders = []
+        for order in picture.orders:
+            costs = " and ".join(f"{cost_of(access).wavefronts} wavefronts to read {name}" for name, access in order.reads)
+            orders.append(f"{order.title}: {costs}")
+        return f"{picture.title}. {'; '.join(orders)}."
+    if isinstance(picture, BankMaps):
+        maps = []
+        for one in picture.maps:
+            layouts = [f"{layout.title}: {cost_of(layout.access).wavefronts} wavefronts" for layout in one.layouts]
+            maps.append(f"{one.title}, {'; '.join(layouts)}.")
+        return " ".join(maps)
+    steps = ", ".join(f"{step.title} by {len(step.workers)} threads" for step in picture.steps)
+    return " ".join([f"{picture.title}, {picture.threads} threads: {steps}.", *picture.notes])

@@ -1,0 +1,47 @@
+"""One or several pictures of a plan as a page of SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmgen.present.drawing.banks import draw_bank_maps
+from gemmgen.present.drawing.descriptions import describe, title_of
+from gemmgen.present.drawing.hierarchy import draw_hierarchy
+from gemmgen.present.drawing.lanes import draw_lane_orders
+from gemmgen.present.drawing.ownership import draw_fragments
+from gemmgen.present.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, TileHierarchy
+from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, number, width_of
+from gemmgen.present.drawing.tree import draw_tree
+
+BETWEEN = 36
+"""Pixels from one picture to the next."""
+
+
+def draw(name: str, pictures: Sequence[Picture]) -> str:
+    """The pictures of the instance ``name``, one below the other, as an SVG document; the same bytes every time."""
+    parts: list[str] = []
+    y = float(MARGIN)
+    for place, picture in enumerate(pictures):
+        y += BETWEEN if place else 0
+        canvas = Canvas()
+        title = title_of(picture)
+        beside = width_of(title, "title") + 16 + width_of(name, "note") <= WIDTH
+        canvas.text(0, 16, title, "title")
+        canvas.text(WIDTH if beside else 0, 16 if beside else 36, name, "note end" if beside else "note")
+        end = _draw_one(canvas, picture, 30.0 if beside else 46.0)
+        parts += [f'<g transform="translate({MARGIN} {number(y)})" data-picture="{picture.name}">', *canvas.parts, "</g>"]
+        y += end
+    titles = "; ".join(title_of(picture) for picture in pictures)
+    return document(parts, y + MARGIN, f"{titles} ({name})", " ".join(describe(picture) for picture in pictures))
+
+
+def _draw_one(canvas: Canvas, picture: Picture, top: float) -> float:
+    if isinstance(picture, TileHierarchy):
+        return draw_hierarchy(canvas, picture, top)
+    if isinstance(picture, Fragments):
+        return draw_fragments(canvas, picture, top)
+    if isinstance(picture, LaneOrders):
+        return draw_lane_orders(canvas, picture, top)
+    if isinstance(picture, BankMaps):
+        return draw_bank_maps(canvas, picture, top)
+    return draw_tree(canvas, picture, top)

@@ -1,0 +1,1 @@
+"""Running instances: arrays and their binding, the emulator and CUDA devices as backends."""

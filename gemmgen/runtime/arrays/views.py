@@ -1,0 +1,253 @@
+"""One description of an array, whichever library it comes from; nothing is copied and no library is imported for it.
+
+NumPy arrays and torch tensors are read through their own public attributes, others through
+``__cuda_array_interface__``, else through DLPack. ``cuda.core.StridedMemoryView`` is not used: it loads the CUDA
+libraries for host arrays too, and knows bfloat16 only where ml_dtypes is installed. Torch's attributes rather than its
+DLPack export, because they cost a tenth of a capsule and work while a stream is being captured.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.launch import BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Device = str | tuple[str, int]
+"""``"cpu"`` or ``("cuda", ordinal)``."""
+
+LEGACY_STREAM = 1
+"""The handle of CUDA's legacy default stream, in the driver API, DLPack and ``__cuda_array_interface__`` alike."""
+
+_TYPES = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "s8",
+    "uint8": "u8",
+    "int32": "s32",
+    "int64": "s64",
+}
+_TYPES_BY_TYPESTR = {
+    "<f4": "f32",
+    "<f8": "f64",
+    "<f2": "f16",
+    "|i1": "s8",
+    "|u1": "u8",
+    "<i4": "s32",
+    "<i8": "s64",
+    "<u2": "uint16",
+}
+
+_OVERLAP_WORK = 100_000
+"""Steps that the search for a common address may take before two interleaved arrays are taken to overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """Where an array lies and how it is laid out."""
+
+    pointer: int
+    """Address of the element with all indices 0."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+    type: str
+    """As in ``launch.DataType``; a type that kernels do not know keeps its library's name."""
+    device: Device
+    read_only: bool = False
+    producer_stream: int | None = None
+    """The stream that work on the array was enqueued on, where its library says so: a launch has to wait for it."""
+    owner: Any = field(default=None, repr=False, compare=False)
+    """Keeps the memory alive."""
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """Everything but the address: equal layouts bind to the same problem."""
+        return self.shape, self.strides, self.type, self.device, self.read_only
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.shape
+
+    def span(self) -> tuple[int, int]:
+        """The bytes (first, past the last) that the elements lie in, relative to ``pointer``; (0, 0) if empty."""
+        if self.is_empty:
+            return 0, 0
+        reaches = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
+        item = element_bytes(self.type)
+        return sum(min(r, 0) for r in reaches) * item, (sum(max(r, 0) for r in reaches) + 1) * item
+
+    def host_storage(self, element_type: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The host memory from the first to the last element, gaps included, as one dimension; not a copy."""
+        import ctypes
+
+        import numpy as np
+
+        first, end = self.span()
+        if end == first:
+            return np.empty(0, element_type)
+        memory = memoryview((ctypes.c_char * (end - first)).from_address(self.pointer + first))
+        return np.frombuffer(memory, np.dtype(element_type))
+
+
+def element_bytes(type_name: str) -> int:
+    """Bytes of one element; 1 for types that no kernel takes, 2 for uint16, which may hold the bits of bfloat16."""
+    return BYTES.get(type_name, 2 if type_name == "uint16" else 1)
+
+
+def describe(array: Any, name: str = "the array", stream: int | None = None) -> ArrayView:
+    """A view of ``array``; ``name`` stands for it in messages.
+
+    ``stream`` is the handle of the CUDA stream that will use the array (None: the legacy default stream). Libraries
+    that only speak DLPack are asked to make it wait for their work; for the others see ``ArrayView.producer_stream``.
+    Raises ``LaunchError`` for what is no array, and for arrays that no pointer describes: sparse, masked, on another
+    kind of device.
+    """
+    if isinstance(array, ArrayView):
+        return array
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(array, numpy.ndarray):
+        return _describe_numpy(array, name)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _describe_torch(array, name, torch)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None and (interface["typestr"] in _TYPES_BY_TYPESTR or not hasattr(array, "__dlpack__")):
+        return _describe_cuda_array(array, interface, name)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        from gemmgen.runtime.arrays.dlpack import describe_dlpack
+
+        return describe_dlpack(array, name, LEGACY_STREAM if stream is None else stream)
+    raise LaunchError(f"{name} must be an array (NumPy, or anything with DLPack or __cuda_array_interface__), got {type(array).__name__}")
+
+
+def overlaps(first: ArrayView, second: ArrayView) -> bool:
+    """Whether the two arrays have a byte in common. Interleaved arrays, such as two halves of every row, do not."""
+    if first.device != second.device or first.is_empty or second.is_empty:
+        return False
+    (a_low, a_end), (b_low, b_end) = first.span(), second.span()
+    if first.pointer + a_end <= second.pointer + b_low or second.pointer + b_end <= first.pointer + a_low:
+        return False
+    import numpy as np
+
+    try:
+        return bool(np.shares_memory(_addresses(first), _addresses(second), max_work=_OVERLAP_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def overlaps_itself(view: ArrayView) -> bool:
+    """Whether two elements may have the same address; exact for arrays whose dimensions are nested in one another."""
+    inner = 1
+    axes = sorted((abs(stride), extent) for extent, stride in zip(view.shape, view.strides, strict=True) if extent > 1)
+    if view.is_empty:
+        return False
+    for stride, extent in axes:
+        if stride < inner:
+            return True
+        inner += (extent - 1) * stride
+    return False
+
+
+def _addresses(view: ArrayView) -> npt.NDArray[Any]:
+    """A NumPy array over the view's addresses, which may be a GPU's: for arithmetic on them, never to be read."""
+    import numpy as np
+
+    item = element_bytes(view.type)
+
+    interface = {
+        "version": 3,
+        "shape": view.shape,
+        "strides": tuple(stride * item for stride in view.strides),
+        "typestr": f"|V{item}",
+        "data": (view.pointer, True),
+    }
+    return np.asarray(type("Addresses", (), {"__array_interface__": interface})())
+
+
+def _strides_in_elements(strides: tuple[int, ...], item: int, name: str) -> tuple[int, ...]:
+    if any(stride % item for stride in strides):
+        raise LaunchError(f"{name} has strides of {strides} bytes, which are not whole elements of {item} bytes")
+    return tuple(stride // item for stride in strides)
+
+
+def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a row-major array without gaps."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
+    dtype = array.dtype
+    known = _TYPES.get(dtype.name) if dtype.isnative else None
+    # A type that no kernel takes is reported by its name when it is bound; its strides do not matter then.
+    type_name = known or (dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order")
+    strides = _strides_in_elements(array.strides, dtype.itemsize, name) if known or dtype.name == "uint16" else array.strides
+    return ArrayView(array.ctypes.data, array.shape, strides, type_name, "cpu", not array.flags.writeable, None, array)
+
+
+def _describe_torch(tensor: Any, name: str, torch: Any) -> ArrayView:
+    device = tensor.device
+    if device.type not in ("cpu", "cuda"):
+        raise LaunchError(f"{name} is on the device {device}; kernels take arrays on the CPU or on a CUDA device")
+    if tensor.layout != torch.strided:
+        raise LaunchError(f"{name} has the layout {tensor.layout}; kernels take dense (strided) tensors")
+    if tensor.is_conj() or tensor.is_neg():
+        raise LaunchError(f"{name} is a lazily conjugated or negated view; pass {name}.resolve_conj().resolve_neg()")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise LaunchError(f"{name} requires gradients, which a kernel does not record; pass {name}.detach()")
+    type_name = str(tensor.dtype).removeprefix("torch.")
+    return ArrayView(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        _TYPES.get(type_name, type_name),
+        "cpu" if device.type == "cpu" else ("cuda", device.index or 0),
+        owner=tensor,
+    )
+
+
+def _describe_cuda_array(array: Any, interface: dict[str, Any], name: str) -> ArrayView:
+    if interface.get("mask") is not None:
+        raise LaunchError(f"{name} is a masked array; kernels take plain ones")
+    pointer, read_only = interface["data"]
+    shape = tuple(interface["shape"])
+    typestr = interface["typestr"]
+    type_name = _TYPES_BY_TYPESTR.get(typestr, f"of type {typestr!r}")
+    byte_strides = interface.get("strides")
+    strides = packed_strides(shape)
+    if byte_strides is not None:
+        strides = _strides_in_elements(tuple(byte_strides), element_bytes(type_name), name)
+    return ArrayView(
+        pointer or 0,
+        shape,
+        strides,
+        type_name,
+        ("cuda", _ordinal(array, pointer)),
+        bool(read_only),
+        interface.get("stream"),
+        array,
+    )
+
+
+def _ordinal(array: Any, pointer: int | None) -> int:
+    """Which CUDA device the memory belongs to: as the library says, else as the driver does."""
+    if hasattr(array, "__dlpack_device__"):
+        return int(array.__dlpack_device__()[1])
+    if not pointer:
+        return 0
+    from gemmgen.runtime.cuda.driver import pointer_ordinal
+
+    return pointer_ordinal(pointer)

@@ -1,0 +1,127 @@
+"""Workspaces that are kept: one for each stream, so that no two streams share one, grown as kernels need it.
+
+What a sequence needs to be zero at the start of its workspace it leaves zero; so a workspace remembers how many of its first
+bytes are known to be zero, and only what is not is set.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gemmgen.runtime.cuda.driver import CudaError, bindings, call, check, current_device, raw_functions, release
+
+MOST_WORKSPACES = 64
+"""Workspaces of one device; the oldest is freed for a new one beyond that."""
+GRANULARITY = 1 << 16
+
+Allocate = Callable[[int, int], tuple[Any, int]]
+"""Allocates so many bytes for use on a stream: an owner, whose end frees them no earlier than the stream is done, and the address."""
+
+
+class Workspace:
+    """The memory of one stream. To be used with its ``lock`` held, from the first kernel of a sequence to the last."""
+
+    __slots__ = ("address", "bytes", "lock", "owner", "zero_bytes")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.owner: Any = None
+        self.address = 0
+        self.bytes = 0
+        self.zero_bytes = 0
+
+    def require(self, size: int, zero: int, stream: int, allocate: Allocate) -> int:
+        """The address of ``size`` bytes, of which the first ``zero`` are zero by the time that the stream gets there.
+
+        Afterwards the caller enqueues a sequence that leaves those zero, and the rest of its ``size`` as it likes.
+        """
+        if size > self.bytes:
+            wanted = -(-size // GRANULARITY) * GRANULARITY
+            owner, address = allocate(wanted, stream)
+            self.owner, self.address, self.bytes, self.zero_bytes = owner, address, wanted, 0
+        if zero > self.zero_bytes:
+            call("cuMemsetD8Async", self.address, 0, zero, stream)
+            self.zero_bytes = zero
+        if size > zero:
+            self.zero_bytes = zero
+        return self.address
+
+
+class _DriverMemory:
+    """Memory in the order of a stream."""
+
+    def __init__(self, ordinal: int, address: int, stream: int) -> None:
+        self._freed = (ordinal, address, stream)
+
+    def __del__(self) -> None:
+        ordinal, address, stream = self._freed
+        try:
+            with current_device(ordinal):
+                release("cuMemFreeAsync", address, stream)
+        except Exception:  # the interpreter or the context is going down, and the memory with it
+            pass
+
+
+def driver_allocation(ordinal: int) -> Allocate:
+    """Allocates from the driver, in the order of the stream."""
+
+    def allocate(size: int, stream: int) -> tuple[Any, int]:
+        address = int(call("cuMemAllocAsync", size, stream))
+        return _DriverMemory(ordinal, address, stream), address
+
+    return allocate
+
+
+class Workspaces:
+    """The workspaces of one device."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._raw = raw_functions()
+        self._lock = threading.Lock()
+        self._by_stream: dict[int, Workspace] = {}
+        self._local = threading.local()
+
+    def of(self, stream: int) -> Workspace | None:
+        """The workspace of a stream; None while the stream is captured: a graph outlives what it was captured beside."""
+        try:
+            cell = self._local.cell
+        except AttributeError:
+            cell = self._local.cell = ctypes.c_uint64()
+        address = ctypes.addressof(cell)
+        cell.value = 0
+        code = self._raw.is_capturing(stream, address)
+        if code:
+            driver = bindings()
+            check(driver, (driver.CUresult(code),))
+        if cell.value & 0xFFFFFFFF:
+            return None
+        # A handle may come back for another stream while the first one's work still runs; an identifier does not.
+        identifier = stream if self._raw.stream_id is None or self._raw.stream_id(stream, address) else cell.value
+        found = self._by_stream.get(identifier)
+        if found is None:
+            with self._lock:
+                found = self._by_stream.setdefault(identifier, Workspace())
+                if len(self._by_stream) > MOST_WORKSPACES:
+                    self._drop_oldest()
+        return found
+
+    def _drop_oldest(self) -> None:
+        oldest = next(iter(self._by_stream))
+        try:
+            call("cuCtxSynchronize")
+        except CudaError:
+            return  # another stream is being captured: next time, then
+        del self._by_stream[oldest]
+
+
+_kept: dict[int, Workspaces] = {}
+
+
+def workspaces(ordinal: int) -> Workspaces:
+    """The workspaces of a device, kept for the life of the process."""
+    found = _kept.get(ordinal)
+    return found if found is not None else _kept.setdefault(ordinal, Workspaces(ordinal))

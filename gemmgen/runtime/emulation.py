@@ -1,0 +1,165 @@
+"""The backend that runs kernels without a GPU, on the PTX emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.runtime.backend import BASE_ALIGNMENT, HostBuffer, numpy_type
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gemmgen.emulator import EmulatorError, Observer
+    from gemmgen.toolchain.nvrtc import Binary
+
+POISON = 0xF5
+"""Fills workspaces: NaN in every floating-point type, should a kernel read it before it wrote it."""
+
+
+class KernelFault(LaunchError):
+    """A kernel did what it must not; `told_with` quotes the lines of its source."""
+
+    def __init__(self, where: str, error: EmulatorError) -> None:
+        super().__init__(f"{where}: {error}")
+        self._where = where
+        self._error = error
+
+    def told_with(self, source: str) -> str:
+        """The message, with the CUDA lines it is about."""
+        self._error.source = source
+        return f"{self._where}: {self._error}"
+
+
+class EmulatorBackend:
+    """Implements ``backend.Backend`` by executing the binary's PTX on the CPU."""
+
+    name = "emulator"
+    description = "PTX emulator on the CPU"
+    architecture = None
+
+    def __init__(
+        self,
+        observers: Sequence[Observer] = (),
+        *,
+        hazards: bool = True,
+        schedules: int = 1,
+        step_limit: int | None = None,
+    ) -> None:
+        """``observers`` see every access of every launch.
+
+        ``hazards`` makes races and reads of what nothing has written errors. With ``schedules`` above 1, each launch runs
+        under so many interleavings of warps and blocks, and all must leave the same bytes. A launch that takes more than
+        ``step_limit`` basic blocks is taken to loop forever.
+        """
+        self._observers = tuple(observers)
+        self._hazards = hazards
+        self._schedules = schedules
+        self._step_limit = step_limit
+
+    def run(
+        self,
+        binary: Binary,
+        sequence: LaunchSequence,
+        dimensions: Mapping[str, int],
+        scalars: Mapping[str, float],
+        buffers: Mapping[str, HostBuffer],
+    ) -> None:
+        """Runs every launch once, in order, on the buffers themselves.
+
+        Raises ``LaunchError`` with the emulator's report if a kernel does what it must not; what the buffers hold is
+        then not specified.
+        """
+        launches = sequence.resolve(dimensions)
+        if not launches:
+            return
+        import numpy as np
+
+        from gemmgen import emulator
+        from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
+
+        workspace = _workspace(sequence, dimensions)
+        zeroed = np.arange(workspace.size) < sequence.workspace_zero_bytes.evaluate(dimensions)
+        pointers = _pointers(sequence, buffers, workspace, zeroed)
+        numbers = {**dimensions, **sequence.default_scalars, **scalars}
+        known = ARCHITECTURES.get(binary.architecture)
+        shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
+        for launch in launches:
+            given = pointers | dict(launch.structs)
+            try:
+                emulator.launch_interleaved(
+                    binary.ptx,
+                    launch.entry,
+                    grid=launch.grid,
+                    block=launch.block,
+                    shared_bytes=launch.shared_bytes,
+                    args=[
+                        given.get(name) if kind in ("pointer", "struct") else _number(name, kind, numbers)
+                        for name, kind in launch.parameters
+                    ],
+                    observers=self._observers,
+                    shared_limit=shared_limit,
+                    hazards=self._hazards,
+                    schedules=self._schedules,
+                    step_limit=self._step_limit or STEP_LIMIT,
+                )
+            except emulator.EmulatorError as error:
+                raise KernelFault(f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error
+        left = np.flatnonzero(workspace[: sequence.workspace_zero_bytes.evaluate(dimensions)])
+        if left.size:
+            raise LaunchError(f"{sequence.name} does not leave its workspace as it found it: byte {left[0]} is not zero")
+
+
+def _workspace(sequence: LaunchSequence, dimensions: Mapping[str, int]) -> npt.NDArray[np.uint8]:
+    """The memory for all workspace arguments: zero where the sequence needs that, else poison."""
+    import numpy as np
+
+    size = sequence.workspace_bytes.evaluate(dimensions)
+    workspace = np.full(size, POISON, np.uint8)
+    workspace[: sequence.workspace_zero_bytes.evaluate(dimensions)] = 0
+    return workspace
+
+
+def _number(name: str, kind: str, numbers: Mapping[str, float]) -> Any:
+    """A scalar with its type: PTX says of a parameter only how many bits it has."""
+    if name not in numbers:
+        raise LaunchError(f"the scalar argument {name} has no value")
+    return numpy_type(kind).type(numbers[name])
+
+
+def _pointers(
+    sequence: LaunchSequence,
+    buffers: Mapping[str, HostBuffer],
+    workspace: npt.NDArray[np.uint8],
+    zeroed: npt.NDArray[np.bool_],
+) -> dict[str, Any]:
+    """What the emulator is given for each array; their memory is shared, not copied. Missing ones are null pointers."""
+    from gemmgen.emulator import Buffer
+
+    pointers: dict[str, Any] = {}
+    for argument in sequence.arrays:
+        buffer = buffers.get(argument.name)
+        if buffer is None and argument.role == "workspace":
+            buffer = HostBuffer(workspace, initialised_bytes=zeroed)
+        if buffer is not None:
+            pointers[argument.name] = Buffer(
+                buffer.storage,
+                offset_bytes=buffer.offset_bytes % BASE_ALIGNMENT,
+                name=argument.name,
+                writable=argument.writes,
+                written=_written(buffer),
+            )
+    return pointers
+
+
+def _written(buffer: HostBuffer) -> npt.NDArray[np.bool_] | None:
+    """Which bytes of a buffer hold something, one flag each; None: all."""
+    import numpy as np
+
+    if not buffer.initialised:
+        return np.zeros(buffer.storage.nbytes, np.bool_)
+    return None if buffer.initialised_bytes is None else np.array(buffer.initialised_bytes, np.bool_)

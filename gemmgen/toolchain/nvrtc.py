@@ -1,0 +1,283 @@
+"""Compiles CUDA source to PTX and cubin with NVRTC: on any machine, without a driver or a GPU, through a disk cache.
+
+CUDA libraries are loaded by the first compilation, not by importing this module.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from gemmgen.core.cache import Cache, cache_key
+from gemmgen.core.errors import CompileError, EnvironmentMissing
+from gemmgen.toolchain.cubin import EntryAttributes, read_entries
+from gemmgen.toolchain.diagnostics import Spills, explain_errors, read_spills, warnings_of
+
+# `--no-source-include` keeps the folder of the source, which does not exist, out of the search path. `--no-cache` turns off
+# the cache in the driver's folder: a hit there skips ptxas, and with it the report on spills.
+BASE_OPTIONS = (
+    "--std=c++17",
+    "--generate-line-info",
+    "--no-source-include",
+    "--no-cache",
+    "--ptxas-options=-v",
+)
+OLDEST_NVRTC = (12, 9)
+
+_HOW_TO_GET_NVRTC = "install it with: pip install 'nvidia-cuda-nvrtc>=13,<14' (or a CUDA 13 toolkit)"
+_ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What one kernel uses, per thread or block; bytes, except for registers and max_threads.
+
+    `spill_stores` and `spill_loads` are what the kernel's own instructions move, as ptxas reports them; `local_bytes`
+    is the stack of a thread with all calls, `stack_bytes` the kernel's own frame; `constant_bytes` the size of constant
+    bank 0, of which its parameters are `parameter_bytes`; `max_threads` the limit from __launch_bounds__ or None.
+    """
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack_bytes: int
+    local_bytes: int
+    static_shared_bytes: int
+    constant_bytes: int
+    parameter_bytes: int
+    max_threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled source. `options` are all that NVRTC was given besides the architecture; `log` holds its warnings.
+
+    `digest` identifies what went in (source, name, options, architecture, NVRTC version), not the bytes that came out:
+    ptxas may allocate registers differently from run to run.
+    """
+
+    ptx: str = field(repr=False)
+    cubin: bytes = field(repr=False)
+    architecture: str
+    options: tuple[str, ...]
+    nvrtc_version: tuple[int, int]
+    log: str
+    digest: str
+    resources: dict[str, KernelResources]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """The arguments of one `compile_source`, for `compile_many`."""
+
+    source: str
+    architecture: str
+    options: tuple[str, ...] = ()
+    name: str = "kernel.cu"
+    line_info: bool = True
+
+
+def compile_source(
+    source: str,
+    *,
+    architecture: str,
+    options: Sequence[str] = (),
+    name: str = "kernel.cu",
+    line_info: bool = True,
+    cache: Cache | None = None,
+) -> Binary:
+    """Compiles one self-contained source for one architecture, "sm_90a" say, to PTX and cubin.
+
+    `options` are NVRTC's, added to BASE_OPTIONS; a `--std` among them replaces the default. `name` stands for the
+    file in messages and line information; characters other than letters, digits, dot, dash and underscore are replaced
+    in the latter. Without `line_info` the binary does not say which instruction comes from which line, and is about a third as large.
+    With `cache=None` nothing is read from or written to disk.
+
+    Raises CompileError with the compiler's errors and the lines they are about, EnvironmentMissing without NVRTC.
+    """
+    _check_arguments(source, architecture, options)
+    version = nvrtc_version()
+    file_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "kernel.cu"
+    all_options = _all_options(options, line_info)
+    # The name is part of the key because it is part of the line information.
+    key = cache_key("compile", source, file_name, "\0".join(all_options), architecture, f"{version[0]}.{version[1]}")
+    stored = cache.load(key) if cache is not None else None
+    binary = _from_files(stored, key) if stored is not None else None
+    if binary is None:
+        binary = _compile(source, architecture, all_options, file_name, version, key)
+        if cache is not None:
+            cache.store(key, _to_files(binary))
+    return binary
+
+
+def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None) -> list[Binary | CompileError]:
+    """Compiles jobs in parallel threads; the results are in the order of the jobs, a failed one's error in its place.
+
+    NVRTC compiles concurrently and without Python's lock. `workers` defaults to the CPUs this process may use.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    nvrtc_version()  # loads the library once, before the threads
+
+    def compile_one(job: CompileJob) -> Binary | CompileError:
+        try:
+            return compile_source(
+                job.source, architecture=job.architecture, options=job.options, name=job.name, line_info=job.line_info, cache=cache
+            )
+        except CompileError as error:
+            return error
+
+    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(compile_one, jobs))
+
+
+@lru_cache(maxsize=1)
+def nvrtc_version() -> tuple[int, int]:
+    """The version of the NVRTC that is found. Raises EnvironmentMissing if there is none, or one too old."""
+    nvrtc = _load_nvrtc()
+    try:
+        result, major, minor = nvrtc.nvrtcVersion()
+    except RuntimeError as error:
+        raise EnvironmentMissing(f"NVRTC, the CUDA compiler library, was not found; {_HOW_TO_GET_NVRTC}") from error
+    _check(nvrtc, result, "nvrtcVersion")
+    if (major, minor) < OLDEST_NVRTC:
+        raise EnvironmentMissing(f"NVRTC {major}.{minor} is too old; {_HOW_TO_GET_NVRTC}")
+    return int(major), int(minor)
+
+
+def supported_architectures() -> tuple[str, ...]:
+    """The architectures NVRTC compiles for, without those like sm_90a. Raises EnvironmentMissing."""
+    nvrtc_version()
+    nvrtc = _load_nvrtc()
+    result, numbers = nvrtc.nvrtcGetSupportedArchs()
+    _check(nvrtc, result, "nvrtcGetSupportedArchs")
+    return tuple(f"sm_{number}" for number in numbers)
+
+
+def _load_nvrtc() -> ModuleType:
+    try:
+        return import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        raise EnvironmentMissing(
+            "the Python package cuda.bindings was not found; install it with: pip install 'cuda-python>=13,<14'"
+        ) from error
+
+
+def _check(nvrtc: Any, result: Any, call: str) -> None:
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{call} failed: {result!s}")
+
+
+def _check_arguments(source: str, architecture: str, options: Sequence[str]) -> None:
+    if _ARCHITECTURE.fullmatch(architecture) is None:
+        raise CompileError(f"not an architecture: {architecture!r}; need a name like sm_80 or sm_90a")
+    if "\0" in source:
+        raise CompileError(f"the source has a NUL character in line {source[: source.index(chr(0))].count(chr(10)) + 1}")
+    for option in options:
+        if "\0" in option or not option.startswith("-"):
+            raise CompileError(f"not a compiler option: {option!r}")
+        if re.match(r"--?(gpu-architecture|arch)\b", option):
+            raise CompileError(f"the architecture is an argument of its own, not the option {option!r}")
+
+
+def _all_options(options: Sequence[str], line_info: bool) -> tuple[str, ...]:
+    own_standard = any(re.match(r"--?std\b", option) for option in options)
+    left_out = ("--std",) * own_standard + ("--generate-line-info",) * (not line_info)
+    base = (option for option in BASE_OPTIONS if not option.startswith(left_out))
+    return (*base, *options)
+
+
+def _compile(source: str, architecture: str, options: tuple[str, ...], file_name: str, version: tuple[int, int], key: str) -> Binary:
+    nvrtc = _load_nvrtc()
+    # NVRTC prefixes a relative name with the current directory, which must not show in the result.
+    path = f"/{file_name}"
+    try:
+        encoded = source.encode()
+    except UnicodeEncodeError as error:
+        raise CompileError(f"the source is not Unicode text: {error}") from error
+    result, program = nvrtc.nvrtcCreateProgram(encoded, path.encode(), 0, [], [])
+    _check(nvrtc, result, "nvrtcCreateProgram")
+    try:
+        arguments = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in options)]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
+        # The parts of the log that come from ptxas are set apart by NUL characters.
+        log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace").replace("\0", "\n").replace(path, file_name)
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            ptx = _fetch(nvrtc, program, "PTX").decode(errors="replace")
+            raise _compile_error(source, ptx, architecture, file_name, log, str(result))
+        ptx = _fetch(nvrtc, program, "PTX").decode().replace(f'"{path}"', f'"{file_name}"')
+        cubin = _fetch(nvrtc, program, "CUBIN", text=False)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    resources = _resources(read_entries(cubin), read_spills(log))
+    return Binary(ptx, cubin, architecture, options, version, warnings_of(log), key, resources)
+
+
+def _fetch(nvrtc: Any, program: Any, what: str, text: bool = True) -> bytes:
+    """One of the results of a program; text without its terminating NUL, empty if there is none."""
+    result, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS or size == 0:
+        return b""
+    buffer = bytes(size)
+    (result,) = getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
+    _check(nvrtc, result, f"nvrtcGet{what}")
+    return buffer.rstrip(b"\0") if text else buffer
+
+
+def _compile_error(source: str, ptx: str, architecture: str, file_name: str, log: str, result: str) -> CompileError | EnvironmentMissing:
+    if "nvrtc-builtins" in log:
+        return EnvironmentMissing(f"NVRTC is incomplete: {log.strip()}; {_HOW_TO_GET_NVRTC}")
+    if "--gpu-architecture" in log:
+        known = ", ".join(supported_architectures())
+        return CompileError(f"NVRTC does not know the architecture {architecture}; it knows {known}", log)
+    return CompileError(explain_errors(log, source, ptx, architecture, file_name) or f"NVRTC failed: {result}", log)
+
+
+def _resources(entries: dict[str, EntryAttributes], spills: dict[str, Spills]) -> dict[str, KernelResources]:
+    missing = entries.keys() - spills.keys()
+    if missing:
+        raise CompileError(f"ptxas did not report the spills of {', '.join(sorted(missing))}")
+    return {
+        name: KernelResources(spill_stores=spills[name].store_bytes, spill_loads=spills[name].load_bytes, **asdict(attributes))
+        for name, attributes in entries.items()
+    }
+
+
+def _to_files(binary: Binary) -> dict[str, bytes]:
+    about = {
+        "architecture": binary.architecture,
+        "options": binary.options,
+        "nvrtc_version": binary.nvrtc_version,
+        "log": binary.log,
+        "resources": {name: asdict(resources) for name, resources in binary.resources.items()},
+    }
+    return {
+        "kernel.ptx": binary.ptx.encode(),
+        "kernel.cubin": binary.cubin,
+        "binary.json": json.dumps(about, indent=1).encode(),
+    }
+
+
+def _from_files(files: dict[str, bytes], key: str) -> Binary | None:
+    """The binary in a cache entry; None if the entry is not of the form that `_to_files` writes."""
+    try:
+        about = json.loads(files["binary.json"])
+        return Binary(
+            ptx=files["kernel.ptx"].decode(),
+            cubin=files["kernel.cubin"],
+            architecture=about["architecture"],
+            options=tuple(about["options"]),
+            nvrtc_version=(about["nvrtc_version"][0], about["nvrtc_version"][1]),
+            log=about["log"],
+            digest=key,
+            resources={name: KernelResources(**values) for name, values in about["resources"].items()},
+        )
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError):
+        return None

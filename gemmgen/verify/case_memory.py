@@ -1,0 +1,79 @@
+"""The memory that a case gives a kernel: arrays with their gaps, offsets and poison, and what may be written in them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import Case, KernelPlan
+from gemmgen.kernels.launch import BYTES, ArrayArgument
+from gemmgen.runtime.backend import HostBuffer, numpy_type, to_elements
+
+POISON = 0xFF
+"""Every byte of memory that holds no input; as a float it is a NaN."""
+
+
+@dataclass
+class CaseMemory:
+    """The memory of one array argument in one case, and the array inside it."""
+
+    array: ArrayArgument
+    buffer: HostBuffer
+    view: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, array: ArrayArgument, case: Case) -> CaseMemory:
+        """Poisoned memory, no larger than from the array's first element to its last."""
+        shape = tuple(extent.evaluate(case.dimensions) for extent in array.shape)
+        strides = tuple(stride.evaluate(case.dimensions) for stride in array.strides)
+        size = 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        element = numpy_type(array.type)
+        storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
+        byte_strides = [stride * element.itemsize for stride in strides]
+        view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
+        offset = case.offsets.get(array.name, 0) * BYTES[array.type]
+        unread = array.needed is not None and case.scalars.get(array.needed) == 0
+        initialised = array.reads and not unread
+        flags = _element_bytes(view, storage.nbytes) if initialised and view.size < size else None
+        return cls(array, HostBuffer(storage, offset, initialised, flags), view)
+
+    def fill(self, values: npt.NDArray[Any]) -> None:
+        """Puts ``values`` into the array, rounded to its type."""
+        self.view[...] = to_elements(self.array.type, values)
+
+    def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
+        """What was changed that must not be: all of an input, and of an output what lies between its elements."""
+        changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
+        if written:
+            changed &= ~_element_bytes(self.view, changed.size)
+        if not changed.any():
+            return ""
+        first = int(np.flatnonzero(changed)[0])
+        what = "between its elements" if written else "although it is an input"
+        return f"{self.array.name} was written {what}, {first} bytes from its start"
+
+
+def _element_bytes(view: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
+    """Which of the ``size`` bytes from the view's first one on belong to its elements."""
+    flags = np.zeros(size, np.bool_)
+    if view.size:
+        np.lib.stride_tricks.as_strided(flags, (*view.shape, view.itemsize), (*view.strides, 1))[...] = True
+    return flags
+
+
+def prepare_case(plan: KernelPlan, case: Case) -> dict[str, CaseMemory]:
+    """The memory of every array argument of ``plan``, inputs filled by the family, everything else poisoned.
+
+    The same case always gets the same contents.
+    """
+    memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
+    for index, (name, piece) in enumerate(memory.items()):
+        if piece.array.reads:
+            rng = np.random.default_rng([case.seed, index, zlib.crc32(case.name.encode())])
+            piece.fill(family_of(plan.spec).fill(plan, case, name, piece.view.shape, rng))
+    return memory

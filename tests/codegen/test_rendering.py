@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SHIPPED, SPECS
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gemmgen
+from gemmgen.codegen.rendering import _folded, float_literal, spec_lines
+from gemmgen.kernels.spec_files import load_spec
+
+PATHS = SHIPPED
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_rendered_source_is_clean(path: Path) -> None:
+    source = gemmgen.render(path)
+    text = source.text
+    assert not re.search(r"[ \t]+$", text, re.MULTILINE), "trailing spaces"
+    assert "\n\n\n" not in text and "\t" not in text and "{{" not in text and "{%" not in text
+    assert text.endswith("}\n")
+    assert text.count("{") == text.count("}") and text.count("(") == text.count(")")
+    code = [line for line in text.splitlines() if line and not line.lstrip().startswith(("//", "*", "#"))]
+    starts = [line for before, line in pairwise(code) if before.endswith((";", "{", "}"))]  # the others continue a statement
+    assert all((len(line) - len(line.lstrip())) % 4 == 0 for line in starts), "odd indent"
+    assert max(map(len, text.splitlines())) <= 160
+    assert source.name in "\n".join(code) and 'extern "C" __global__' in text
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_no_function_or_constant_is_unused(path: Path) -> None:
+    text = gemmgen.render(path).text
+    code = re.sub(r"//.*", "", text)
+    declared = re.findall(r"^constexpr \w+ (\w+)", code, re.MULTILINE) + re.findall(r"__device__ [\w ]*?(\w+)\(", code)
+    unused = [name for name in set(declared) if len(re.findall(rf"\b{name}\b", code)) < 2]
+    assert not unused
+
+
+def test_the_header_holds_the_spec_that_the_source_was_made_from(tmp_path: Path) -> None:
+    original = load_spec(SPECS / "gemm" / "epilogue_tour.yaml")
+    text = gemmgen.render(original).text
+    lines = text[text.index("Spec, SHA-256") :].splitlines()[1:]
+    held = [line[5:] for line in lines if line.startswith("//   ")]
+    path = tmp_path / "again.yaml"
+    path.write_text("\n".join(held))
+    assert load_spec(path).identity() == original.identity()
+
+
+def test_a_description_never_reaches_the_source() -> None:
+    spec = load_spec(SPECS / "gemm" / "v0_naive.yaml", ['description="*/ } evil"'])
+    assert "evil" not in gemmgen.render(spec).text
+    assert not any("description" in line for line in spec_lines(spec))
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_float_literal_reads_back_as_the_same_float(value: float) -> None:
+    literal = float_literal(value)
+    assert literal.endswith("f") and re.search(r"[.e]", literal)
+    assert np.float32(literal[:-1]) == np.float32(value)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
+    source = gemmgen.render(SPECS / "gemm" / "epilogue_tour.yaml")
+    path = tmp_path / source.file_name
+    path.write_text(source.text)
+    subprocess.run(["nvcc", "-arch=sm_80", "-cubin", "-o", str(tmp_path / "out.cubin"), str(path)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "first_words"),
+    [
+        ("    f(" + "argument, " * 12 + "last);", ["f(argument,", "argument,"]),
+        ("    // " + "word " * 30 + "end", ["// word", "// word"]),
+        ("    x = y;  // " + "word, " * 20 + "end", ["// word,", "// word,", "x = y;"]),
+    ],
+)
+def test_an_overlong_line_is_folded_where_a_reader_would(line: str, first_words: list[str]) -> None:
+    folded = _folded(line)
+    assert all(len(part) <= 120 for part in folded)
+    assert all(part.lstrip().startswith(words) for part, words in zip(folded, first_words, strict=True))
+    assert sorted("".join(folded).replace("/", "").replace(" ", "")) == sorted(line.replace("/", "").replace(" ", ""))
+
+
+@pytest.mark.parametrize("line", ["//   a: [" + "1, " * 60 + "1]", '    asm("' + "a, " * 50 + '");'])
+def test_specs_in_headers_and_quoted_text_are_never_folded(line: str) -> None:
+    assert _folded(line) == [line]

@@ -1,0 +1,96 @@
+"""Kernels on the emulator: every ready-made spec computes what it should, without bank conflicts and without divisions inside."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gemmgen import api
+from gemmgen.codegen.rendering import render
+from gemmgen.emulator.counters import CounterObserver
+from gemmgen.kernels import family_of
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verify.verification import verify_case
+
+SPECS = sorted((Path(__file__).parents[3] / "specs" / "conv2d").glob("*.yaml"))
+STRIDE = 9
+"""Every so manyth case runs, beginning at a different one for each spec."""
+
+
+def planned(file: Path) -> Conv2dPlan:
+    plan = api.plan(file)
+    assert isinstance(plan, Conv2dPlan)
+    return plan
+
+
+@pytest.mark.parametrize("index", range(len(SPECS)), ids=lambda index: SPECS[index].stem)
+def test_a_spec_verifies_without_bank_conflicts(index: int) -> None:
+    plan = planned(SPECS[index])
+    binary = api.compile_plan(plan)
+    observer = CounterObserver()
+    backend = EmulatorBackend(observers=[observer])
+    for case in family_of(plan.spec).cases(plan)[index % STRIDE :: STRIDE]:
+        result = verify_case(plan, binary, backend, case)
+        assert result.passed, (case.name, result.failure)
+    traffic = observer.counters().total.shared_memory
+    assert traffic["ldmatrix"].requests > 0
+    assert {kind: counts.conflicts for kind, counts in traffic.items()} == dict.fromkeys(traffic, 0)
+
+
+@pytest.mark.parametrize("file", SPECS, ids=lambda file: file.stem)
+def test_nothing_spills_and_nothing_is_divided_in_the_mainloop(file: Path) -> None:
+    binary = api.compile_plan(planned(file))
+    assert all(used.spill_loads == used.spill_stores == used.local_bytes == 0 for used in binary.resources.values())
+    lines = binary.ptx.splitlines()
+    products = [number for number, line in enumerate(lines) if "mma.sync" in line]
+    divisions = [line for line in lines[products[0] : products[-1]] if re.search(r"\b(div|rem)\.", line)]
+    assert not divisions
+
+
+@pytest.mark.parametrize("file", SPECS, ids=lambda file: file.stem)
+def test_sources_are_self_contained_and_tidy(file: Path) -> None:
+    text = render(planned(file)).text
+    assert "#include" not in text and "\n\n\n" not in text and not re.search(r"[ \t]$", text, re.MULTILINE)
+    defined = re.findall(r"^constexpr int (k\w+) =|__forceinline__ \w[\w ]* (\w+)\(", text, re.MULTILINE)
+    unused = [name for pair in defined for name in pair if name and len(re.findall(rf"\b{name}\b", text)) < 2]
+    assert not unused
+
+
+MUTANTS = {
+    "halves in each other's place": ("(half ^ (row >> 2 & 1)) * 16", "(half ^ (row >> 2 & 1) ^ (row >> 5 & 1)) * 16"),
+    "a stage read too early": ("cp.async.wait_group 2", "cp.async.wait_group 3"),
+    "a stage never waited for": ("                copy_wait();\n", ""),
+    "image bounds half checked": ("== needed", "!= 0"),
+    "a filter column's bit in the next one's place": ("<< (16 + j)", "<< (15 + j)"),
+    "a step of the first tap for all": ("taps.increment[pixels.tap]", "taps.increment[0]"),
+    "a tail multiplied with what follows": ("pixels.entries_left > 0", "true"),
+    "channels beyond the last": ("pixel < total_pixels && first_channel + 32 * block < group_channels", "pixel < total_pixels"),
+    "pixels beyond the last": ("pixel < total_pixels && first_channel", "first_channel"),
+    "images of one size too few": ("images * next_image", "next_image"),
+    "filters beyond the last": ("filters.inside[pass] && ", ""),
+    "the last step skipped": ("(entries - 1) / kPlanes + 1", "entries / kPlanes"),
+    "saturation at 128": (" - (packed >> 7 & 0x01010101u)", ""),
+    "a lower end of saturation that is no ReLU": ("__saturatef(fmaf(alpha, value, shift))", "fminf(fmaf(alpha, value, shift), 1.0f)"),
+    "bytes of a word swapped": ("0x5410", "0x5140"),
+    "an image's pixels miscounted": ("position += 8", "position += 7"),
+    "a barrier left out": ("                copy_wait();\n                __syncthreads();\n", "                copy_wait();\n"),
+    "stages that wrap too early": ("write_stage == (kStages - 1) * kStageBytes ? 0", "write_stage == (kStages - 2) * kStageBytes ? 0"),
+    "one half copied twice": ("half * 16)", "0)"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_kernel_is_found_out(mutant: str) -> None:
+    plan = planned(next(file for file in SPECS if file.stem == "pixels_128x128x64"))
+    source = render(plan).text
+    before, after = MUTANTS[mutant]
+    assert before in source
+    binary = compile_source(source.replace(before, after), architecture="sm_80", options=api.COMPILE_OPTIONS)
+    backend = EmulatorBackend()
+    wanted = ("3 x 3, padding 3", "1 x 1", "channels one block above a tile", "many steps", "3 x 3, stride 2", "images of one pixel")
+    cases = sorted(family_of(plan.spec).cases(plan), key=lambda case: case.name not in wanted)
+    assert any(not verify_case(plan, binary, backend, case).passed for case in cases)

@@ -1,0 +1,15 @@
+"""Any spec is either rejected with reasons, or its kernel compiles and computes what it should."""
+
+from __future__ import annotations
+
+import pytest
+from kernels.gemm.random_specs import SPECS
+from kernels.random_batches import try_random_specs
+
+BATCHES = 8
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_a_random_spec_is_rejected_with_reasons_or_verifies(batch: int) -> None:
+    outcomes = try_random_specs(SPECS, batch, examples=25, every=3)
+    assert outcomes["verified"] >= 3 and outcomes["rejected"] >= 1

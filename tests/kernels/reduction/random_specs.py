@@ -1,0 +1,72 @@
+"""Random reduction specs, most of them near something that works."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from gemmgen.kernels.reduction.spec import SERIES, OperationName
+
+OPERATIONS = st.sampled_from(get_args(OperationName))
+INPUTS = st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64"])
+ACCUMULATORS = st.sampled_from([None, None, None, None, "float32", "float64", "int32", "int64"])
+OUTPUTS = st.sampled_from([None, None, None, "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "bool"])
+THREADS = st.sampled_from([32, 64, 128, 32, 64, 128, 64, 96])
+VECTORS = st.sampled_from([1, 1, 2, 4, 8])
+UNROLLS = st.sampled_from([1, 2, 3, 4])
+FINISHES = st.sampled_from(["two_pass", "last_block", "first_block", "atomic"])
+ELEMENTWISE = st.one_of(
+    st.fixed_dictionaries({"op": st.just("scale"), "factor": st.sampled_from([0.5, -2.0, 0.1, 3.0])}),
+    st.sampled_from([{"op": "square"}, {"op": "abs"}, {"op": "exp"}, {"op": "sqrt"}, {"op": "relu"}]),
+    st.fixed_dictionaries({"op": st.just("bias"), "per": st.sampled_from(["all", "result"])}),
+    st.fixed_dictionaries(
+        {"op": st.just("cast"), "type": st.sampled_from(["float32", "float64", "float16", "bfloat16", "int8", "int32", "int64"])}
+    ),
+)
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> dict[str, Any]:
+    """A spec as a mapping."""
+    shape = draw(st.sampled_from(["all", "all", "rows", "rows", "columns", "middle", "strided"]))
+    common = {"threads": draw(THREADS), "unroll": draw(UNROLLS)}
+    if shape != "strided":
+        common["vector"] = draw(VECTORS)
+    kind = {"all": "block", "rows": draw(st.sampled_from(["row_lanes", "row_blocks"])), "strided": "row_lanes"}.get(shape, "column_tiles")
+    if draw(st.integers(0, 19)) == 0:
+        kind = draw(st.sampled_from(["block", "row_lanes", "row_blocks", "column_tiles"]))
+    if kind == "block":
+        name = draw(st.sampled_from([*SERIES, "streaming", "streaming", "streaming"]))
+        strategy = {"name": name, "finish": draw(FINISHES)}
+        if name in SERIES[:6]:
+            strategy |= {"threads": common["threads"]}
+        else:
+            strategy |= {**common, "multiprocessors": draw(st.sampled_from([1, 2, 5])), "blocks_per_sm": draw(st.sampled_from([1, 2]))}
+            strategy |= {"waves": draw(st.sampled_from([None, 2]))}
+    elif kind == "row_lanes":
+        strategy = {"name": kind, **common, "lanes": draw(st.sampled_from([1, 2, 4, 8, 16, 32])), "rows": draw(st.sampled_from([1, 2, 3]))}
+    elif kind == "row_blocks":
+        blocks = draw(st.sampled_from([1, 2, 5]))
+        strategy = {"name": kind, **common, "blocks_per_row": blocks, "finish": draw(st.sampled_from(["two_pass", "last_block", "atomic"]))}
+    else:
+        finish = draw(st.sampled_from(["two_pass", "last_block"]))
+        lanes = draw(st.sampled_from([1, 4, 16, 32, 64, 128]))
+        strategy = {"name": kind, **common, "lanes": lanes, "splits": draw(st.sampled_from([1, 2, 3])), "finish": finish}
+    fields: dict[str, Any] = {
+        "kind": "reduction",
+        "operation": draw(OPERATIONS),
+        "input": draw(INPUTS),
+        "shape": shape,
+        "alignment": strategy.get("vector", 1) if draw(st.integers(0, 9)) else 1,
+        "strategy": strategy,
+        "architecture": draw(st.sampled_from(["sm_75", "sm_80", "sm_90"])),
+        "correction": draw(st.sampled_from([0, 1])),
+        "prologue": draw(st.lists(ELEMENTWISE, max_size=2)) if draw(st.booleans()) else [],
+        "epilogue": draw(st.lists(ELEMENTWISE, max_size=2)) if draw(st.booleans()) else [],
+    }
+    for name, choices in (("accumulator", ACCUMULATORS), ("output", OUTPUTS)):
+        chosen = draw(choices)
+        if chosen is not None:
+            fields[name] = chosen
+    return fields

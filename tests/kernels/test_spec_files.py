@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SHIPPED
+
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.spec_files import json_schema, load_spec
+
+TILE = {"threadblock": {"m": 64, "n": 64, "k": 8}, "warp": {"m": 32, "n": 32}, "thread": {"m": 8, "n": 4}}
+GOOD: dict[str, Any] = {"kind": "gemm", "mainloop": {"strategy": "tiled", "tile": TILE}}
+
+
+def write(directory: Path, text: str | bytes) -> Path:
+    path = directory / "spec.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_spec_loads_and_says_what_it_is_for(path: Path) -> None:
+    assert load_spec(path).description
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"mainlop": 1}, "mainlop"),
+        ({"transpose": "xy"}, "transpose"),
+        ({"alignment": {"a": 3}}, "alignment.a"),
+        ({"label": "a'; }"}, "label"),
+        ({"label": "two\nlines"}, "label"),
+        ({"label": 'quote"d'}, "label"),
+        ({"epilogue": [{"op": "tanhh"}]}, "epilogue.0"),
+        ({"epilogue": [{"op": "scale", "factor": float("nan")}]}, "factor"),
+        ({"epilogue": [{"op": "scale", "factor": 1e39}]}, "factor"),
+        ({"mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": True, "n": 32}}}}, "mainloop.tile.warp.m"),
+        ({"mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": -8, "n": 32}}}}, "mainloop.tile.warp.m"),
+        ({"mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": 10**30, "n": 32}}}}, "mainloop.tile.warp.m"),
+        ({"mainloop": {"strategy": "tiled"}}, "mainloop.tile"),
+        ({"mainloop": {"strategy": "magic"}}, "mainloop"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"kind": "gem"}, "need one of: gemm"),
+        ({"kind": ["gemm"]}, "need one of: gemm"),
+        ({"architecture": "sm_9000"}, "architecture"),
+    ],
+)
+def test_a_wrong_field_or_value_is_named(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SpecError, match=expected.replace(".", r"\.")):
+        load_spec({**GOOD, **change})
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec({**GOOD, "transpose": "xy", "order": "diagonal", "extra": 1})
+    assert all(field in str(caught.value) for field in ("transpose", "order", "extra"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "holds nothing"),
+        ("- 1\n- 2\n", "holds a list"),
+        ("just words", "holds a str"),
+        ("kind: gemm\nkind: gemm\n", "given twice"),
+        ("kind: [gemm", "not valid YAML"),
+        ("kind: *x", "alias"),
+        ("a: &x 1\nkind: *x", "alias"),
+        ("kind: !!python/object/apply:os.system [ls]", "not valid YAML"),
+        (b"kind: \xff\xfe", "not valid YAML"),
+        (b"kind: g\x00emm", "not valid YAML"),
+        ("? [a, b]\n: 1\n", "not valid YAML"),
+        ("? {a: b}\n: 1\n", "not valid YAML"),
+        ("kind: gemm\n---\nkind: gemm\n", "not valid YAML"),
+        ("[" * 3000, "not valid YAML"),
+        ("kind: gemm\nlabel: 2024-01-01\n", "label"),
+        ("x" * 1_000_001, "larger than"),
+    ],
+    ids=range(16),
+)
+def test_a_file_that_is_no_spec_is_rejected_with_its_name(tmp_path: Path, text: str | bytes, expected: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SpecError, match=expected) as caught:
+        load_spec(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_a_directory_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="No such file"):
+        load_spec(tmp_path / "absent.yaml")
+    with pytest.raises(SpecError, match="is a directory"):
+        load_spec(tmp_path)
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_spec("nul\0.yaml")
+
+
+def test_overrides_change_nested_fields_and_lists_without_touching_the_input() -> None:
+    fields = {**GOOD, "epilogue": [{"op": "relu"}]}
+    spec = load_spec(fields, ["mainloop.tile.threadblock.k=16", "epilogue.0={op: scale, factor: 2}", "epilogue.1={op: relu}", "alpha=one"])
+    assert spec.mainloop.tile.threadblock.k == 16  # type: ignore[attr-defined]
+    assert [operation.op for operation in spec.epilogue] == ["scale", "relu"]  # type: ignore[attr-defined]
+    assert fields["epilogue"] == [{"op": "relu"}] and TILE["threadblock"]["k"] == 8
+
+
+@pytest.mark.parametrize(
+    "override", ["alpha", "=1", "a..b=1", "kind.deeper=1", "epilogue.x=1", "epilogue.7=1", "mainloop.tile.threadblock.k=[1", "nothing=1"]
+)
+def test_an_override_that_leads_nowhere_is_an_error(override: str) -> None:
+    with pytest.raises(SpecError):
+        load_spec({**GOOD, "epilogue": []}, [override])
+
+
+def test_the_schema_describes_every_field_of_a_shipped_spec() -> None:
+    text = str(json_schema())
+    assert all(field in text for field in ("threadblock", "fragment", "alignment", "epilogue", "factor"))
+    assert "$schema" in json_schema()
