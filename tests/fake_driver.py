@@ -305,8 +305,8 @@ def fake_driver(monkeypatch):
 
 
 def _modules_with_bindings():
-    from gemmgen.perf import contest
-    from gemmgen.runtime.cuda import launching, timing, worker
+    from gemmgen.perf import contest, timing
+    from gemmgen.runtime.cuda import launching, worker
 
     return checked, launching, timing, worker, contest, quick
 

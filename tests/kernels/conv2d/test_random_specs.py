@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kernels.conv2d.random_specs import SPECS
 from kernels.random_batches import try_random_specs
 

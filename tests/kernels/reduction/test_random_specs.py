@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kernels.random_batches import try_random_specs
 from kernels.reduction.random_specs import reductions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from perf.analysis.listing import assemble
 from conftest import SPECS
+from perf.analysis.listing import assemble
 
 from gemmgen.api import compile_plan, plan
 from gemmgen.hardware.target import ARCHITECTURES

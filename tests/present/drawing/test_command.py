@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import SPEC, Run, run, spec
+
 from present.drawing.reading import SVG, parse
 
 __all__ = ["run", "spec"]

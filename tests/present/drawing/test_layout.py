@@ -6,13 +6,13 @@ import re
 from functools import cache
 
 import pytest
-from present.drawing.reading import overlapping, parse, texts
 
 import gemmgen
 from gemmgen.cli.selection import shipped_specs
 from gemmgen.kernels import family_of
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.svg import MARGIN, STYLE, WIDTH
+from present.drawing.reading import overlapping, parse, texts
 
 KINDS = sorted({name.split("/")[0] for name in shipped_specs()} & {"gemm", "conv2d", "reduction"})
 LARGEST_FILE = 200_000

@@ -6,7 +6,6 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from present.drawing.reading import SVG, datum, groups, parse
 
 import gemmgen
 from gemmgen.cli.selection import shipped_specs
@@ -19,6 +18,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.tiles.indexing import lane_position
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
+from present.drawing.reading import SVG, datum, groups, parse
 
 
 def plan_of(name: str, *overrides: str) -> KernelPlan:

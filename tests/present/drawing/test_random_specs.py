@@ -7,18 +7,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from present.drawing.reading import overlapping, parse
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 from kernels.conv2d import random_specs as conv2d
 from kernels.gemm import random_specs as gemm
 from kernels.reduction import random_specs as reduction
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.strategies import SearchStrategy
 
 import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels import family_of
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.pictures import Division, Fragments, TileHierarchy, Tree
+from present.drawing.reading import overlapping, parse
 
 FAMILIES = {"conv2d": conv2d.SPECS, "gemm": gemm.SPECS, "reduction": reduction.reductions()}
 EXAMPLES = 60
