@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gemmgen.runtime.backend import Backend
     from gemmgen.runtime.kernel import Kernel
     from gemmgen.toolchain.nvrtc import Binary
-    from gemmgen.verify.verification import CaseResult, VerificationReport
+    from gemmgen.verification.runner import CaseResult, VerificationReport
 
 __all__ = ["compile", "compile_plan", "find_backend", "load_spec", "plan", "render", "verify"]
 
@@ -91,7 +91,7 @@ def verify(
     ``progress`` is called after each case; ``counters`` adds what one case costs to the report. Raises
     ``EnvironmentMissing`` if a GPU is asked for and there is none.
     """
-    from gemmgen.verify.verification import verify_binary
+    from gemmgen.verification.runner import verify_binary
 
     chosen = find_backend(backend)
     planned = plan(spec, architecture or chosen.architecture)

@@ -35,7 +35,7 @@ from gemmgen.kernels.family import Case
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.runtime.cuda import GpuBackend
 from gemmgen.runtime.cuda.driver import current_device, gpu
-from gemmgen.verify.verification import verify_case
+from gemmgen.verification.runner import verify_case
 
 SPECS = Path(__file__).resolve().parent.parent / "specs" / "conv2d"
 VERIFYING_PROCESSES = 6

@@ -29,7 +29,7 @@ from gemmgen.core.files import write_atomically
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.runtime.cuda import GpuBackend
 from gemmgen.runtime.cuda.driver import current_device, gpu
-from gemmgen.verify.verification import verify_binary
+from gemmgen.verification.runner import verify_binary
 
 VERIFYING_PROCESSES = 6
 RESIDENT = tuple(exponent for exponent in EXPONENTS if exponent <= 22)

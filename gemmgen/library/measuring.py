@@ -216,7 +216,7 @@ def _shown(problem: dict[str, int]) -> str:
 def _verify(path: Path, architecture: str) -> dict[str, Any]:
     """In a worker: the verification of an instance on the GPU."""
     from gemmgen.api import compile_plan, plan
-    from gemmgen.verify.verification import verify_binary
+    from gemmgen.verification.runner import verify_binary
 
     planned = plan(path, architecture)
     report = verify_binary(planned, compile_plan(planned), _backend())

@@ -12,7 +12,7 @@ from gemmgen.library.json_text import rounded
 if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.perf.counting import CaseCounters
-    from gemmgen.verify.verification import VerificationReport
+    from gemmgen.verification.runner import VerificationReport
 
 
 def today() -> str:
@@ -31,7 +31,7 @@ def prove(path: Path, architecture: str) -> dict[str, Any]:
     from gemmgen.perf.counting import count_case
     from gemmgen.runtime.emulation import EmulatorBackend
     from gemmgen.toolchain.nvrtc import nvrtc_version
-    from gemmgen.verify.verification import verify_binary
+    from gemmgen.verification.runner import verify_binary
 
     planned = plan(path, architecture)
     binary = compile_plan(planned)

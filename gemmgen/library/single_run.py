@@ -32,7 +32,7 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
 
     from gemmgen.runtime.cuda.driver import call, current_device, release
     from gemmgen.runtime.cuda.launching import PreparedCall
-    from gemmgen.verify.case_memory import prepare_case
+    from gemmgen.verification.case_memory import prepare_case
 
     sequence = planned.sequence
     prepared = PreparedCall(loaded, sequence, case.dimensions)

@@ -20,7 +20,7 @@ from gemmgen.runtime.arrays import bind
 from gemmgen.runtime.backend import to_elements
 from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, release
 from gemmgen.runtime.cuda.launching import PreparedCall
-from gemmgen.verify.verification import compare_elements
+from gemmgen.verification.runner import compare_elements
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verify.case_memory import prepare_case
+from gemmgen.verification.case_memory import prepare_case
 
 
 @dataclass(frozen=True)

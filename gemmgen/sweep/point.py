@@ -298,7 +298,7 @@ def _backend(name: str) -> Backend:
 
 def _verify(planned: KernelPlan, binary: Binary, conditions: Conditions) -> Ending:
     """Runs the cases until one fails."""
-    from gemmgen.verify.verification import verify_case
+    from gemmgen.verification.runner import verify_case
 
     backend = _Watched(_backend(conditions.backend))
     cases, total = chosen_cases(planned, conditions.cases)

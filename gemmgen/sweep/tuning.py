@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.perf.benchmark import BenchmarkReport, Timing
     from gemmgen.runtime.backend import Backend
-    from gemmgen.verify.verification import VerificationReport
+    from gemmgen.verification.runner import VerificationReport
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _was_timed(trial: Trial) -> bool:
 
 def _verified(plan: KernelPlan, backend: Backend) -> VerificationReport:
     from gemmgen.api import compile_plan
-    from gemmgen.verify.verification import verify_binary
+    from gemmgen.verification.runner import verify_binary
 
     report = verify_binary(plan, compile_plan(plan), backend)
     if not report.passed:

@@ -22,7 +22,7 @@ from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.runtime.backend import HostBuffer
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verify.verification import verify_binary
+from gemmgen.verification.runner import verify_binary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_available(), reason="this machine has no GPU")]
 

@@ -13,7 +13,7 @@ from gemmgen.api import compile_plan
 from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verify.verification import verify_binary
+from gemmgen.verification.runner import verify_binary
 
 OPERATION: TypeAdapter[Any] = TypeAdapter(AnyEpilogueOperation)
 NAIVE = {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}

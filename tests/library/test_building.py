@@ -113,7 +113,7 @@ def test_a_wrong_instance_is_not_certified(folder: LibraryFolder, relist: Relist
         return Source(source.name, source.text.replace("fmaf(", "-fmaf("))
 
     listing = relist("gemm/small.yaml", "k: 8 -> k: 16")
-    for module in ("gemmgen.api._render", "gemmgen.library.listing.render", "gemmgen.verify.verification.render"):
+    for module in ("gemmgen.api._render", "gemmgen.library.listing.render", "gemmgen.verification.runner.render"):
         monkeypatch.setattr(module, broken)
     with pytest.raises(VerificationError, match=r"is wrong on the emulator: .*: C\[0, 0\] is"):
         build(listing, folder, jobs=1)

@@ -15,7 +15,7 @@ from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verify.verification import verify_case
+from gemmgen.verification.runner import verify_case
 
 from .operators import Mutant
 

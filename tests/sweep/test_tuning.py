@@ -23,7 +23,7 @@ from gemmgen.sweep.objectives import Objective
 from gemmgen.sweep.records import PointResult, Status, SweepError
 from gemmgen.sweep.search import SearchResult, Trial
 from gemmgen.sweep.tuning import conclude, winner_yaml
-from gemmgen.verify.verification import CaseResult, VerificationReport
+from gemmgen.verification.runner import CaseResult, VerificationReport
 from sweep.samples import SPEC, sample
 
 US = Objective("median_us")
@@ -81,7 +81,7 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         result = CaseResult(Case("one", {}), True, 0.25, 1234, 0.1)
         return VerificationReport(plan.name, plan.architecture.name, backend.name, backend.description, (result,))
 
-    monkeypatch.setattr("gemmgen.verify.verification.verify_binary", verify)
+    monkeypatch.setattr("gemmgen.verification.runner.verify_binary", verify)
     monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
     return depths
 
@@ -142,7 +142,7 @@ def test_a_winner_that_is_wrong_is_an_error(monkeypatch):
     def verify(plan: KernelPlan, binary: Any, backend: Any) -> VerificationReport:
         return VerificationReport(plan.name, "", "", "", (CaseResult(Case("primes", {}), False, 9.0, 1, 0.1, "C[0] is 1, expected 2"),))
 
-    monkeypatch.setattr("gemmgen.verify.verification.verify_binary", verify)
+    monkeypatch.setattr("gemmgen.verification.runner.verify_binary", verify)
     monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
     with pytest.raises(VerificationError, match=r"wrong after all: case primes: C\[0\] is 1, expected 2"):
         conclude(found(10.0), EmulatorBackend())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gemmgen.kernels.family import Case
-    from gemmgen.verify.verification import VerificationReport
+    from gemmgen.verification.runner import VerificationReport
 
 
 @click.command("verify")
@@ -60,7 +60,7 @@ def command(
     from gemmgen.api import find_backend
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.kernels import family_of
-    from gemmgen.verify.verification import verify_binary
+    from gemmgen.verification.runner import verify_binary
 
     target = find_architecture(architecture) if architecture else None
     files = find_specs(specs)

@@ -6,7 +6,7 @@ import pytest
 import gemmgen
 from gemmgen import emulator
 from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.verify.verification import verify_binary
+from gemmgen.verification.runner import verify_binary
 
 from ..helpers import compile_ptx
 from .twins import ints

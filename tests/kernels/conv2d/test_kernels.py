@@ -14,7 +14,7 @@ from gemmgen.kernels import family_of
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verify.verification import verify_case
+from gemmgen.verification.runner import verify_case
 
 SPECS = sorted((Path(__file__).parents[3] / "specs" / "conv2d").glob("*.yaml"))
 STRIDE = 9

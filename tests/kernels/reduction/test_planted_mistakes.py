@@ -10,7 +10,7 @@ import gemmgen
 from gemmgen.api import COMPILE_OPTIONS
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verify.verification import VerificationReport, verify_binary
+from gemmgen.verification.runner import VerificationReport, verify_binary
 
 STREAMING = {"strategy": {"name": "streaming", "threads": 64, "unroll": 2, "multiprocessors": 3}, "alignment": 4}
 LAST_BLOCK = {"strategy": {**STREAMING["strategy"], "finish": "last_block"}, "alignment": 4}  # type: ignore[dict-item]

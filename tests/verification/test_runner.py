@@ -12,7 +12,7 @@ from gemmgen.api import COMPILE_OPTIONS
 from gemmgen.kernels.family import Expected
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verify.verification import VerificationReport, compare_elements, verify_binary
+from gemmgen.verification.runner import VerificationReport, compare_elements, verify_binary
 
 SMALL: dict[str, Any] = {
     "kind": "gemm",

@@ -18,7 +18,7 @@ from gemmgen.perf.counting import CaseCounters, count_case
 from gemmgen.runtime.backend import Backend, to_numbers
 from gemmgen.runtime.emulation import KernelFault
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verify.case_memory import prepare_case
+from gemmgen.verification.case_memory import prepare_case
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import gemmgen
 from gemmgen.api import compile_plan
 from gemmgen.kernels import family_of
 from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.verify.case_memory import prepare_case
-from gemmgen.verify.verification import verify_case
+from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.runner import verify_case
 
 pytestmark = pytest.mark.gpu
 
