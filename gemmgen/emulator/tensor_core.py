@@ -154,7 +154,8 @@ def multiply_fp8_on_halves(a: Factor, b: Factor, c: Array) -> Array:
 def multiply_integers(a: Array, b: Array) -> Array:
     """A B of matrices of integers of up to 8 bits, as int32."""
     # Sums of up to 256 products of two bytes stay below 2**24: float32 holds them exactly, and its product is fast.
-    return np.matmul(a.astype(np.float32), b.astype(np.float32).swapaxes(-1, -2)).astype(np.int32)
+    products: Array = np.matmul(a.astype(np.float32), b.astype(np.float32).swapaxes(-1, -2)).astype(np.int32)
+    return products
 
 
 def accumulate_integers(c: Array, products: Array, *, saturate: bool) -> Array:
@@ -183,7 +184,8 @@ def _sums(a: Factor, b: Factor, addend: Array, parts_of_addend: tuple[Array, Arr
     highest = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)))
     if min(a.lowest + b.lowest, int(lowest.min(initial=_NO_LOWEST))) >= highest - step.fraction_bits:
         # Nothing is cut anywhere: the products and their sums are multiples of one unit, far below 2**53 of them.
-        return np.matmul(a.values.astype(np.float64), b.values.astype(np.float64).swapaxes(-1, -2)) + addend
+        sums: Array = np.matmul(a.values.astype(np.float64), b.values.astype(np.float64).swapaxes(-1, -2)) + addend
+        return sums
     narrow = all(m.highest <= _NARROW and m.lowest >= -_NARROW for m in (a, b))
     rows, columns = addend.shape[-2:]
     depth = a.values.shape[-1]
