@@ -1,0 +1,253 @@
+"""Tensor maps: what the Tensor Memory Accelerator is told about an array, as data, with the driver's checks.
+
+A tensor map (CUtensorMap) describes an array in global memory and the box that one copy moves between it and shared memory. The
+driver encodes it into 128 opaque bytes; here it stays readable, so that it can be planned, checked, printed and emulated without a
+driver. The checks are those of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col (cuda.h 13.0), whose only word is
+CUDA_ERROR_INVALID_VALUE. Axes count from the innermost one, as in the driver's arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal, get_args
+
+Element = Literal["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"]
+Interleave = Literal["none", "16B", "32B"]
+Swizzle = Literal["none", "32B", "64B", "128B"]
+Fill = Literal["zeros", "nan"]
+L2Promotion = Literal["none", "64B", "128B", "256B"]
+
+ELEMENT_BYTES: dict[str, int] = {
+    "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2, "f32_ftz": 4, "tf32": 4,
+    "tf32_ftz": 4,
+}  # fmt: skip
+"""Bytes of an element by type, in the order of CUtensorMapDataType. One byte of any meaning (int8, fp8) is u8."""
+
+FLOATING_ELEMENTS = frozenset(("f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"))
+
+SWIZZLE_SPANS: dict[str, int] = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
+"""Bytes within which a swizzle moves 16-byte chunks."""
+
+MAP_BYTES = 128
+MAP_ALIGNMENT = 64
+MOST_AXES = 5
+SHARED_ALIGNMENT = 128
+"""Alignment of a box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
+
+_CHUNK_BYTES = 16
+_LARGEST_EXTENT = 1 << 32
+_LARGEST_STRIDE = 1 << 40
+_LARGEST_BOX = 256
+_LARGEST_ELEMENT_STRIDE = 8
+_MOST_CHANNELS = 256
+_MOST_PIXELS = 1024
+_CORNER_BITS = {3: 16, 4: 8, 5: 5}
+"""Bits of a signed corner offset by rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Im2col:
+    """The walk of an im2col map over an array of pixels: axis 0 holds channels, the last axis images, those between are spatial.
+
+    Corners are offsets of the walked box from the first and from the last pixel of each spatial axis, innermost first.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels_per_pixel: int
+    pixels_per_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """One tensor map. `strides` are bytes from one index to the next of axis 1, 2, ...; axis 0 is contiguous.
+
+    `box` counts elements an axis that one copy traverses; with an element stride s it takes every s-th of them. An im2col map has
+    no box. `base` is where the array lies: an array, a buffer or an address, whatever the launcher that receives the map takes.
+    """
+
+    element: Element
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...] = ()
+    element_strides: tuple[int, ...] = ()
+    """Empty: 1 along every axis. The one of axis 0 is ignored unless the layout is interleaved."""
+    interleave: Interleave = "none"
+    swizzle: Swizzle = "none"
+    fill: Fill = "zeros"
+    """Content of elements outside of the array, as a copy to shared memory sees them."""
+    l2_promotion: L2Promotion = "none"
+    im2col: Im2col | None = None
+    base: object = field(default=None, compare=False)
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.extents)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES[self.element]
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Element strides, one an axis."""
+        steps = self.element_strides or (1,) * self.rank
+        return (1, *steps[1:]) if self.interleave == "none" else steps
+
+    @property
+    def box_elements(self) -> tuple[int, ...]:
+        """Elements an axis that a copy moves: channels and pixels for an im2col map."""
+        if self.im2col is not None:
+            return self.im2col.channels_per_pixel, self.im2col.pixels_per_column
+        return tuple(-(-size // step) for size, step in zip(self.box, self.steps, strict=True))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the innermost run of elements of a box."""
+        return self.box_elements[0] * self.element_bytes
+
+    @property
+    def row_pitch(self) -> int:
+        """Bytes from one row of a box to the next in shared memory: a swizzle wider than the row leaves room up to its span."""
+        return max(self.row_bytes, SWIZZLE_SPANS[self.swizzle]) if self.interleave == "none" else self.row_bytes
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes that a copy moves, those outside of the array included; a barrier is to expect so many."""
+        return prod(self.box_elements) * self.element_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory from the first to the last of a box."""
+        return prod(self.box_elements[1:]) * self.row_pitch
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of global memory from the first to the last element of the array."""
+        return self.element_bytes + sum((n - 1) * s for n, s in zip(self.extents, (self.element_bytes, *self.strides), strict=True))
+
+
+def packed_strides(element: Element, extents: Sequence[int]) -> tuple[int, ...]:
+    """Byte strides of axis 1, 2, ... of an array without gaps."""
+    return tuple(ELEMENT_BYTES[element] * prod(extents[: axis + 1]) for axis in range(len(extents) - 1))
+
+
+def swizzled(address: int, swizzle: Swizzle) -> int:
+    """Where the byte that would lie at a shared-memory address lies under a swizzle.
+
+    The 16-byte chunk's number within the span (address bits 4 and up) is XORed with bits 7 and up: 3, 2 or 1 of them. The pattern hangs on
+    the address, not on the box: it repeats every 1024, 512 or 256 bytes of shared memory (PTX ISA, "Swizzling modes").
+    """
+    chunks = SWIZZLE_SPANS[swizzle] // _CHUNK_BYTES
+    return address if chunks == 0 else address ^ ((address >> 7) % chunks * _CHUNK_BYTES)
+
+
+def swizzle_period(swizzle: Swizzle) -> int:
+    """Bytes of shared memory after which a swizzle's pattern repeats; 16 for none."""
+    return SWIZZLE_SPANS[swizzle] * 8 or _CHUNK_BYTES
+
+
+def problems(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ...]:
+    """Everything for which the driver would refuse a map, each with its reason; empty for a good one.
+
+    `address` is where the array begins, if that is known. Shape errors hide what depends on them.
+    """
+    return tuple(_malformed(tensor_map)) or tuple(_refused(tensor_map, address))
+
+
+def _malformed(m: TensorMap) -> Iterator[str]:
+    """Parts that do not belong to the format."""
+    for name, allowed in (
+        ("element", Element), ("interleave", Interleave), ("swizzle", Swizzle), ("fill", Fill), ("l2_promotion", L2Promotion),
+    ):  # fmt: skip
+        value = getattr(m, name)
+        if value not in get_args(allowed):
+            yield f"{name}: {value!r} is none of {', '.join(get_args(allowed))}"
+    fewest = 1 if m.im2col is None and m.interleave == "none" else 3
+    if not fewest <= m.rank <= MOST_AXES:
+        why = "" if fewest == 1 else f" of an {'im2col' if m.im2col is not None else 'interleaved'} map"
+        yield f"extents: {m.rank} axes; the rank{why} is {fewest} to {MOST_AXES}"
+    if len(m.strides) != max(m.rank - 1, 0):
+        yield f"strides: {len(m.strides)} for {m.rank} axes; every axis but the innermost has one"
+    if m.element_strides and len(m.element_strides) != m.rank:
+        yield f"element_strides: {len(m.element_strides)} for {m.rank} axes"
+    if m.im2col is None:
+        if len(m.box) != m.rank:
+            yield f"box: {len(m.box)} sizes for {m.rank} axes"
+        return
+    if m.box:
+        yield "box: an im2col map has none; its channels and pixels say what a copy moves"
+    for name in ("lower", "upper"):
+        corner = getattr(m.im2col, name)
+        if len(corner) != m.rank - 2:
+            yield f"im2col.{name}: {len(corner)} offsets for {m.rank - 2} spatial axes"
+
+
+def _refused(m: TensorMap, address: int | None) -> Iterator[str]:
+    yield from _bad_array(m, address)
+    yield from _bad_box(m) if m.im2col is None else _bad_walk(m, m.im2col)
+    yield from _bad_layout(m)
+
+
+def _bad_array(m: TensorMap, address: int | None) -> Iterator[str]:
+    unit = 32 if m.interleave == "32B" else 16
+    because = " with a 32-byte interleave" if unit == 32 else ""
+    if address is not None and address % unit:
+        yield f"base: address 0x{address:x} is {address % unit} bytes past a multiple of {unit}, which it must be{because}"
+    for axis, extent in enumerate(m.extents):
+        if not 1 <= extent <= _LARGEST_EXTENT:
+            yield f"extents[{axis}]: {extent}; 1 to 2^32 are possible"
+    for axis, stride in enumerate(m.strides, 1):
+        if stride % unit:
+            yield f"strides of axis {axis}: {stride} bytes, which is no multiple of {unit}{because}"
+        if not 0 <= stride < _LARGEST_STRIDE:
+            yield f"strides of axis {axis}: {stride} bytes; 0 to 2^40 - 1 are possible"
+    for axis, step in enumerate(m.element_strides):
+        if not 1 <= step <= _LARGEST_ELEMENT_STRIDE:
+            yield f"element_strides[{axis}]: {step}; 1 to {_LARGEST_ELEMENT_STRIDE} are possible"
+
+
+def _bad_box(m: TensorMap) -> Iterator[str]:
+    for axis, size in enumerate(m.box):
+        if not 1 <= size <= _LARGEST_BOX:
+            yield f"box[{axis}]: {size}; 1 to {_LARGEST_BOX} are possible"
+    yield from _bad_row(m, "box[0]", m.box[0])
+
+
+def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:
+    limit = 1 << (_CORNER_BITS[m.rank] - 1)
+    for name in ("lower", "upper"):
+        for axis, offset in enumerate(getattr(walk, name)):
+            if not -limit <= offset < limit:
+                yield f"im2col.{name}[{axis}]: {offset}; with {m.rank} axes {-limit} to {limit - 1} are possible"
+    for axis, (extent, low, high) in enumerate(zip(m.extents[1:-1], walk.lower, walk.upper, strict=True), 1):
+        if extent + high - low <= 0:
+            yield f"im2col: the box is empty along axis {axis}: it begins at {low} and ends at {extent - 1 + high}"
+    if not 1 <= walk.channels_per_pixel <= _MOST_CHANNELS:
+        yield f"im2col.channels_per_pixel: {walk.channels_per_pixel}; 1 to {_MOST_CHANNELS} are possible"
+    if not 1 <= walk.pixels_per_column <= _MOST_PIXELS:
+        yield f"im2col.pixels_per_column: {walk.pixels_per_column}; 1 to {_MOST_PIXELS} are possible"
+    yield from _bad_row(m, "im2col.channels_per_pixel", walk.channels_per_pixel)
+
+
+def _bad_row(m: TensorMap, name: str, count: int) -> Iterator[str]:
+    """The innermost run of elements against its alignment and the swizzle's span."""
+    if m.interleave != "none":
+        return
+    size, span = count * m.element_bytes, SWIZZLE_SPANS[m.swizzle]
+    row = f"{name}: {count} elements of {m.element_bytes} bytes are {size} bytes"
+    if size % _CHUNK_BYTES:
+        yield f"{row}, which is no multiple of {_CHUNK_BYTES}"
+    if span and size > span:
+        yield f"{row}; a {m.swizzle} swizzle takes rows of at most {span}"
+
+
+def _bad_layout(m: TensorMap) -> Iterator[str]:
+    if m.interleave == "32B" and m.swizzle != "32B":
+        yield f"swizzle: {m.swizzle}; a 32-byte interleave needs the 32B swizzle"
+    if m.fill == "nan" and m.element not in FLOATING_ELEMENTS:
+        yield f"fill: nan with elements of type {m.element}, which have none"
