@@ -153,6 +153,9 @@ def _argument(argument: Entry) -> str:
         )
     if argument["kind"] == "host":
         return f"struct {argument['struct']} of {argument['bytes']} bytes, computed on the host: {argument['meaning']}"
+    if argument["kind"] == "tensor_map":
+        extents = ", ".join(map(_plain, argument["extents"]))
+        return f"tensor map of {argument['array']}, {argument['element']}[{extents}] (innermost first): {argument['meaning']}"
     default = "" if argument["default"] is None else f" (else {argument['default']:g})"
     return f"{argument['type']}{default}: {argument['meaning']}"
 

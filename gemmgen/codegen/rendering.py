@@ -18,7 +18,7 @@ from gemmgen import __version__
 from gemmgen.core.resources import resource_directory
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec
-from gemmgen.kernels.launch import C_TYPES, Argument, ArrayArgument, HostArgument
+from gemmgen.kernels.launch import C_TYPES, Argument, ArrayArgument, HostArgument, TensorMapArgument
 
 _DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -66,6 +66,8 @@ def parameter(argument: Argument) -> str:
     """The declaration of a kernel parameter."""
     if isinstance(argument, HostArgument):
         return f"const __grid_constant__ {argument.struct} {argument.name}"
+    if isinstance(argument, TensorMapArgument):
+        return f"const __grid_constant__ TensorMap {argument.name}"
     kind = C_TYPES[argument.type]
     if not isinstance(argument, ArrayArgument):
         return f"{kind} {argument.name}"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
+from gemmgen.hardware import tensor_map as tma
 
 DataType = Literal["f32", "f64", "f16", "bf16", "s8", "u8", "s32", "s64"]
 
@@ -131,7 +132,122 @@ class HostArgument:
         return bytes(packed)
 
 
-Argument = ScalarArgument | ArrayArgument | HostArgument
+@dataclass(frozen=True)
+class Im2colWalk:
+    """The walk of an im2col map, over the problem: corners of the walked box an axis in space, innermost first."""
+
+    lower: tuple[Formula, ...]
+    upper: tuple[Formula, ...]
+    channels_per_pixel: int
+    pixels_per_column: int
+
+
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """A tensor map that the host encodes: an array as the Tensor Memory Accelerator sees it, passed by value as 128 bytes.
+
+    Axes count from the innermost one. Over an array without elements, or a null pointer, there is no map: the kernel is passed
+    zeros, which it must not use.
+    """
+
+    name: str
+    array: str
+    """The array argument that it is a map of."""
+    element: tma.Element
+    extents: tuple[Formula, ...]
+    strides: tuple[Formula, ...]
+    """Bytes from one index to the next of axis 1, 2, ...; axis 0 is contiguous."""
+    meaning: str
+    box: tuple[int, ...] = ()
+    """Elements an axis that one copy traverses; an im2col map has none."""
+    element_strides: tuple[Formula, ...] = ()
+    """Empty: 1 along every axis."""
+    offset_bytes: Formula = field(default_factory=lambda: Formula("0"))
+    """Where the map begins, from where the array does: a plane of a workspace, say."""
+    swizzle: tma.Swizzle = "none"
+    interleave: tma.Interleave = "none"
+    fill: tma.Fill = "zeros"
+    l2_promotion: tma.L2Promotion = "none"
+    im2col: Im2colWalk | None = None
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        """Every formula of the map."""
+        corners = (*self.im2col.lower, *self.im2col.upper) if self.im2col is not None else ()
+        return (*self.extents, *self.strides, *self.element_strides, self.offset_bytes, *corners)
+
+    def resolve(self, dimensions: Mapping[str, int], alignment: int) -> ResolvedMap:
+        """The map for one problem, over an array aligned to so many bytes. ``LaunchError`` with all reasons if the driver would
+        refuse it."""
+
+        def numbers(formulas: tuple[Formula, ...]) -> tuple[int, ...]:
+            return tuple(formula.evaluate(dimensions) for formula in formulas)
+
+        extents, offset = numbers(self.extents), self.offset_bytes.evaluate(dimensions)
+        if 0 in extents:
+            return ResolvedMap(self.name, self.array, offset, None)
+        walk = self.im2col
+        resolved = tma.TensorMap(
+            element=self.element,
+            extents=extents,
+            strides=numbers(self.strides),
+            box=self.box,
+            element_strides=numbers(self.element_strides),
+            interleave=self.interleave,
+            swizzle=self.swizzle,
+            fill=self.fill,
+            l2_promotion=self.l2_promotion,
+            im2col=None
+            if walk is None
+            else tma.Im2col(numbers(walk.lower), numbers(walk.upper), walk.channels_per_pixel, walk.pixels_per_column),
+        )
+        reasons = tma.problems(resolved, alignment + offset)
+        if reasons:
+            raise LaunchError(f"{self.name} ({self.meaning}) cannot be a tensor map of {self.array}: {'; '.join(reasons)}")
+        return ResolvedMap(self.name, self.array, offset, resolved)
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as plain data."""
+        walk = self.im2col
+        return {
+            "kind": "tensor_map",
+            "name": self.name,
+            "array": self.array,
+            "bytes": tma.MAP_BYTES,
+            "element": self.element,
+            "extents": [str(extent) for extent in self.extents],
+            "strides": [str(stride) for stride in self.strides],
+            "box": list(self.box),
+            "element_strides": [str(step) for step in self.element_strides],
+            "offset_bytes": str(self.offset_bytes),
+            "swizzle": self.swizzle,
+            "interleave": self.interleave,
+            "fill": self.fill,
+            "l2_promotion": self.l2_promotion,
+            "im2col": None
+            if walk is None
+            else {
+                "lower": [str(corner) for corner in walk.lower],
+                "upper": [str(corner) for corner in walk.upper],
+                "channels_per_pixel": walk.channels_per_pixel,
+                "pixels_per_column": walk.pixels_per_column,
+            },
+            "meaning": self.meaning,
+        }
+
+
+@dataclass(frozen=True)
+class ResolvedMap:
+    """A tensor map of one problem that only lacks the array's address."""
+
+    name: str
+    array: str
+    offset_bytes: int
+    tensor_map: tma.TensorMap | None
+    """None: the array has no elements."""
+
+
+Argument = ScalarArgument | ArrayArgument | HostArgument | TensorMapArgument
 
 
 @dataclass(frozen=True)
@@ -170,6 +286,9 @@ class KernelLaunch:
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 """The most blocks in x, y, z on every architecture."""
 
+PORTABLE_CLUSTER = 8
+"""The most blocks of a cluster that every architecture with clusters has; more must be asked for."""
+
 
 @dataclass(frozen=True)
 class ResolvedLaunch:
@@ -183,10 +302,17 @@ class ResolvedLaunch:
     """Dynamic shared memory."""
     parameters: tuple[tuple[str, str], ...]
     """(argument name, type) in the order of the kernel's parameters; the type of an array is ``pointer``, that of a host
-    argument ``struct``."""
+    argument ``struct``, that of a tensor map ``tensor_map``."""
     structs: tuple[tuple[str, bytes], ...] = ()
     """(argument name, value) of the host arguments among the parameters."""
+    tensor_maps: tuple[ResolvedMap, ...] = ()
+    """The tensor maps among the parameters."""
     programmatic: bool = False
+
+    @property
+    def cluster_blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
 @dataclass(frozen=True)
@@ -226,6 +352,11 @@ class LaunchSequence:
         return tuple(argument for argument in self.arguments if isinstance(argument, HostArgument))
 
     @property
+    def tensor_maps(self) -> tuple[TensorMapArgument, ...]:
+        """The tensor maps among the arguments."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
+
+    @property
     def scalars(self) -> tuple[ScalarArgument, ...]:
         """Scalars that are no dimension of the problem, such as alpha."""
         dimensions = {dimension.name for dimension in self.dimensions}
@@ -239,10 +370,12 @@ class LaunchSequence:
     def resolve(self, dimensions: Mapping[str, int]) -> tuple[ResolvedLaunch, ...]:
         """The launches of one problem in order, without those whose grid is empty.
 
-        Raises ``LaunchError`` if a grid is larger than a GPU can have, ``FormulaError`` if a dimension is missing.
+        Raises ``LaunchError`` if a grid is larger than a GPU can have or does not consist of whole clusters, and if a host argument
+        or a tensor map is impossible; ``FormulaError`` if a dimension is missing.
         """
         types = {argument.name: _parameter_type(argument) for argument in self.arguments}
         structs: dict[str, bytes] = {}
+        maps: dict[str, ResolvedMap] = {}
         resolved: list[ResolvedLaunch] = []
         for launch in self.launches:
             grid = launch.grid_of(dimensions)
@@ -253,8 +386,13 @@ class LaunchSequence:
                 )
             if 0 in grid:
                 continue
-            if not structs:
+            if any(blocks % size for blocks, size in zip(grid, launch.cluster, strict=True)):
+                raise LaunchError(
+                    f"{launch.entry} would need a grid of {grid} blocks, which does not consist of clusters of {launch.cluster}"
+                )
+            if not resolved:
                 structs = {host.name: host.pack(dimensions) for host in self.host_arguments}
+                maps = {each.name: self._resolve_map(each, dimensions) for each in self.tensor_maps}
             resolved.append(
                 ResolvedLaunch(
                     entry=launch.entry,
@@ -264,10 +402,16 @@ class LaunchSequence:
                     shared_bytes=launch.dynamic_shared_bytes.evaluate(dimensions),
                     parameters=tuple((name, types[name]) for name in launch.arguments),
                     structs=tuple((name, structs[name]) for name in launch.arguments if name in structs),
+                    tensor_maps=tuple(maps[name] for name in launch.arguments if name in maps),
                     programmatic=launch.programmatic,
                 )
             )
         return tuple(resolved)
+
+    def _resolve_map(self, tensor_map: TensorMapArgument, dimensions: Mapping[str, int]) -> ResolvedMap:
+        array = self.argument(tensor_map.array)
+        assert isinstance(array, ArrayArgument), f"{tensor_map.name} is a map of {tensor_map.array}, which is no array"
+        return tensor_map.resolve(dimensions, array.alignment)
 
     def to_json(self) -> dict[str, Any]:
         """The description as plain data, for certificates and hosts in other languages."""
@@ -304,6 +448,8 @@ class LaunchSequence:
                         "meaning": argument.meaning,
                     }
                 )
+            elif isinstance(argument, TensorMapArgument):
+                arguments.append(argument.to_json())
             else:
                 arguments.append(
                     {
@@ -350,6 +496,12 @@ class LaunchSequence:
 
 
 def _parameter_type(argument: Argument) -> str:
-    if isinstance(argument, ScalarArgument):
-        return argument.type
-    return "pointer" if isinstance(argument, ArrayArgument) else "struct"
+    match argument:
+        case ScalarArgument():
+            return argument.type
+        case ArrayArgument():
+            return "pointer"
+        case HostArgument():
+            return "struct"
+        case TensorMapArgument():
+            return "tensor_map"

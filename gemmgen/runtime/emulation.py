@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.hardware.target import ARCHITECTURES
-from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
+from gemmgen.kernels.launch import LaunchSequence, ResolvedMap
 from gemmgen.runtime.backend import BASE_ALIGNMENT, HostBuffer, numpy_type
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gemmgen.emulator import EmulatorError, Observer
+    from gemmgen.emulator import Buffer, EmulatorError, Observer
     from gemmgen.toolchain.nvrtc import Binary
+
+_GIVEN = ("pointer", "struct", "tensor_map")
+"""Types of parameters whose values do not come from the problem or the scalars."""
 
 POISON = 0xF5
 """Fills workspaces: NaN in every floating-point type, should a kernel read it before it wrote it."""
@@ -89,7 +94,7 @@ class EmulatorBackend:
         known = ARCHITECTURES.get(binary.architecture)
         shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
         for launch in launches:
-            given = pointers | dict(launch.structs)
+            given = pointers | dict(launch.structs) | {each.name: _tensor_map(each, pointers) for each in launch.tensor_maps}
             try:
                 emulator.launch_interleaved(
                     binary.ptx,
@@ -97,15 +102,13 @@ class EmulatorBackend:
                     grid=launch.grid,
                     block=launch.block,
                     shared_bytes=launch.shared_bytes,
-                    args=[
-                        given.get(name) if kind in ("pointer", "struct") else _number(name, kind, numbers)
-                        for name, kind in launch.parameters
-                    ],
+                    args=[given.get(name) if kind in _GIVEN else _number(name, kind, numbers) for name, kind in launch.parameters],
                     observers=self._observers,
                     shared_limit=shared_limit,
                     hazards=self._hazards,
                     schedules=self._schedules,
                     step_limit=self._step_limit or STEP_LIMIT,
+                    **({"cluster": launch.cluster} if launch.cluster != (1, 1, 1) else {}),
                 )
             except emulator.EmulatorError as error:
                 raise KernelFault(f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error
@@ -136,11 +139,11 @@ def _pointers(
     buffers: Mapping[str, HostBuffer],
     workspace: npt.NDArray[np.uint8],
     zeroed: npt.NDArray[np.bool_],
-) -> dict[str, Any]:
-    """What the emulator is given for each array; their memory is shared, not copied. Missing ones are null pointers."""
+) -> dict[str, Buffer]:
+    """The emulator's buffer for each array; their memory is shared, not copied. Missing ones are null pointers."""
     from gemmgen.emulator import Buffer
 
-    pointers: dict[str, Any] = {}
+    pointers: dict[str, Buffer] = {}
     for argument in sequence.arrays:
         buffer = buffers.get(argument.name)
         if buffer is None and argument.role == "workspace":
@@ -154,6 +157,25 @@ def _pointers(
                 written=_written(buffer),
             )
     return pointers
+
+
+def _tensor_map(described: ResolvedMap, pointers: Mapping[str, Buffer]) -> TensorMap | bytes:
+    """A map over the buffer of its array; zeros where there is nothing to map."""
+    from gemmgen.emulator import Buffer
+
+    buffer = pointers.get(described.array)
+    if described.tensor_map is None or buffer is None:
+        return bytes(MAP_BYTES)
+    if described.offset_bytes:
+        storage, written, at = buffer.array.view("uint8"), buffer.written, described.offset_bytes
+        buffer = Buffer(
+            storage[at:],
+            offset_bytes=((buffer.offset_bytes or 0) + at) % BASE_ALIGNMENT,
+            name=buffer.name,
+            writable=buffer.writable,
+            written=None if written is None else written[at:],
+        )
+    return replace(described.tensor_map, base=buffer)
 
 
 def _written(buffer: HostBuffer) -> npt.NDArray[np.bool_] | None:

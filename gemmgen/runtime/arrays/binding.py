@@ -15,7 +15,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula, FormulaError
-from gemmgen.kernels.launch import ArrayArgument, HostArgument, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import ArrayArgument, LaunchSequence, ScalarArgument
 from gemmgen.runtime.arrays.views import ArrayView, Device, describe, overlaps, overlaps_itself
 
 INTEGER_RANGES = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 1), "s64": (-(2**63), 2**63 - 1)}
@@ -81,7 +81,7 @@ def _views_of(sequence: LaunchSequence, arrays: Mapping[str, Any], problems: lis
 
 def unknown_names(sequence: LaunchSequence, names: Iterable[str]) -> list[str]:
     """A problem for each name that the sequence has no argument for."""
-    known = [argument.name for argument in sequence.arguments if not isinstance(argument, HostArgument)]
+    known = [argument.name for argument in sequence.arguments if isinstance(argument, ArrayArgument | ScalarArgument)]
     known += [dimension.name for dimension in sequence.dimensions if dimension.name not in known]
     return [f"there is no argument {name!r} of that kind; the arguments are {', '.join(known)}" for name in names]
 
