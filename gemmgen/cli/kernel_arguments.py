@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from gemmgen.emulator.ptx.syntax import Variable
 
-TYPES = {
-    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "uint16", "s8": "int8", "i8": "int8", "u8": "uint8",
-    "s16": "int16", "i16": "int16", "u16": "uint16", "s32": "int32", "i32": "int32", "u32": "uint32", "s64": "int64",
-    "i64": "int64", "u64": "uint64",
-}  # fmt: skip
-"""Each type and the NumPy type that holds it; bfloat16 is held as its bits."""
+_MORE_INTEGERS = {"s16": "int16", "u64": "uint64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"}
+TYPES = {name: element.holder for name, element in ELEMENTS.items()} | _MORE_INTEGERS
+"""Each type and the NumPy type that holds it. A kernel from elsewhere may have integers that gemmgen's own have not."""
 
 FILLS = ("zeros", "ones", "random", "range", "@file.npy")
 POISON = 0xFF
@@ -54,8 +53,6 @@ class KernelArgument:
 
     def numbers(self) -> npt.NDArray[Any]:
         """An array's elements as numbers."""
-        from gemmgen.runtime.backend import to_numbers
-
         return to_numbers(self.type, self.value)
 
 
@@ -134,7 +131,7 @@ def _from_file(text: str, name: str, dtype: np.dtype[Any], extents: tuple[int, .
 
 def _random(kind: str, size: int, rng: np.random.Generator) -> npt.NDArray[Any]:
     """Reals from -1 to 1; integers from -100 to 100, or from 0 where there is no sign."""
-    if kind in ("f32", "f64", "f16", "bf16"):
+    if kind in FLOATS:
         return rng.uniform(-1.0, 1.0, size)
     return rng.integers(0 if kind[0] == "u" else -100, 101, size)
 
@@ -144,7 +141,7 @@ def _scalar(text: str, kind: str, value: str) -> Any:
 
     dtype = np.dtype(TYPES[kind])
     try:
-        number = float(value) if kind in ("f32", "f64", "f16", "bf16") else int(value, 0)
+        number = float(value) if kind in FLOATS else int(value, 0)
     except ValueError:
         raise _wrong(text, f"{value!r} is no value of type {kind}") from None
     if isinstance(number, int):
@@ -157,9 +154,7 @@ def _scalar(text: str, kind: str, value: str) -> Any:
 def _elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     import numpy as np
 
-    from gemmgen.runtime.backend import to_elements
-
-    if kind == "bf16":
+    if kind in FLOATS:
         return to_elements(kind, values)
     with np.errstate(over="ignore"):
         return values.astype(TYPES[kind])

@@ -15,10 +15,11 @@ import jinja2
 import yaml
 
 from gemmgen import __version__
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.resources import resource_directory
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec
-from gemmgen.kernels.launch import C_TYPES, Argument, ArrayArgument, HostArgument, TensorMapArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, HostArgument, TensorMapArgument
 
 _DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -68,7 +69,7 @@ def parameter(argument: Argument) -> str:
         return f"const __grid_constant__ {argument.struct} {argument.name}"
     if isinstance(argument, TensorMapArgument):
         return f"const __grid_constant__ TensorMap {argument.name}"
-    kind = C_TYPES[argument.type]
+    kind = ELEMENTS[argument.type].c_type
     if not isinstance(argument, ArrayArgument):
         return f"{kind} {argument.name}"
     const = "const " if not argument.writes else ""

@@ -10,7 +10,7 @@ from gemmgen import __version__
 from gemmgen.core.formulas import Formula
 from gemmgen.export.arithmetic import INT32, Expression, Facts, to_c
 from gemmgen.export.images import Bundle, Image
-from gemmgen.export.text import C_TYPES, FILTERS, c_name, check_prefix, readable, template
+from gemmgen.export.text import FILTERS, c_name, c_type, check_prefix, readable, template
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, Dimension, HostArgument, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import NAME_DIGITS
@@ -260,7 +260,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
         structs=[_struct(host, launched, names) for host in sequence.host_arguments],
         pointers=[_pointer(sequence, argument, facts) for argument in sequence.arrays if argument.role != "workspace"],
         scalars=sequence.scalars,
-        dimension_types={a.name: C_TYPES[a.type] for a in sequence.arguments if isinstance(a, ScalarArgument) and a.name in names},
+        dimension_types={a.name: c_type(a.type) for a in sequence.arguments if isinstance(a, ScalarArgument) and a.name in names},
         workspace=max(workspaces, key=lambda argument: argument.alignment, default=None),
         workspace_bytes=to_c(sequence.workspace_bytes, launched, names),
         workspace_zero_bytes=to_c(sequence.workspace_zero_bytes, launched, names),
@@ -355,7 +355,7 @@ def _struct(host: HostArgument, facts: Facts, names: Mapping[str, str]) -> Struc
         fields.append(
             StructField(
                 name=c_name(part.name),
-                type=C_TYPES[part.type],
+                type=c_type(part.type),
                 capacity=part.capacity,
                 count=count,
                 value=value,
@@ -381,7 +381,7 @@ def _pointer(sequence: LaunchSequence, argument: ArrayArgument, facts: Facts) ->
     const = "" if argument.writes else "const "
     return Pointer(
         name=c_name(argument.name),
-        declaration=f"{const}{C_TYPES[argument.type]} *{c_name(argument.name)}",
+        declaration=f"{const}{c_type(argument.type)} *{c_name(argument.name)}",
         argument=argument,
         nonempty=" && ".join(f"{extent.text} > 0" for extent in extents if extent.limits[0] < 1),
         nested=(tuple(e.text for e in extents), tuple(s.text for s in strides)) if may_overlap else None,

@@ -12,22 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmgen import __version__
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
 from gemmgen.export.images import Bundle, Image
 from gemmgen.export.text import parameter_list, template
-from gemmgen.kernels.launch import BYTES, ArrayArgument, Constraint, Dimension, HostArgument, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension, HostArgument, LaunchSequence, ScalarArgument
 
-TYPESTRS: dict[str, tuple[str, ...]] = {
-    "f32": ("<f4",), "f64": ("<f8",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<u2"), "s8": ("|i1", "<i1"), "u8": ("|u1", "<u1"),
-    "s32": ("<i4",), "s64": ("<i8",),
-}  # fmt: skip
-"""How ``__cuda_array_interface__`` names each type; it has no name for bfloat16."""
-
-CTYPES = {
-    "f32": "ctypes.c_float", "f64": "ctypes.c_double", "s8": "ctypes.c_byte", "u8": "ctypes.c_ubyte", "s32": "ctypes.c_int",
-    "s64": "ctypes.c_longlong",
-}  # fmt: skip
 _FUNCTIONS = ("ceil_div", "round_up", "ceil_log2", "select")
 _LINE = 120
 
@@ -40,11 +31,15 @@ class ArrayText:
 
     @property
     def typestrs(self) -> tuple[str, ...]:
-        return TYPESTRS[self.argument.type]
+        """``__cuda_array_interface__`` codes that its elements may have. There is none for bfloat16 and the 8-bit floats: they are
+        seen as bytes without meaning or as their bits."""
+        element = ELEMENTS[self.argument.type]
+        own = (element.typestr, f"<{element.typestr[1:]}") if element.bytes == 1 else (element.typestr,)
+        return own if element.holder == element.word else (f"<V{element.bytes}", f"|V{element.bytes}", *own)
 
     @property
     def item_bytes(self) -> int:
-        return BYTES[self.argument.type]
+        return ELEMENTS[self.argument.type].bytes
 
     @property
     def shape_names(self) -> tuple[str | None, ...]:
@@ -238,7 +233,7 @@ def _all_formulas(sequence: LaunchSequence) -> list[Formula]:
 def _parameter_type(argument: Any) -> str:
     if isinstance(argument, HostArgument):
         return "None"
-    return CTYPES[argument.type] if isinstance(argument, ScalarArgument) else "ctypes.c_void_p"
+    return f"ctypes.{ELEMENTS[argument.type].ctypes_name}" if isinstance(argument, ScalarArgument) else "ctypes.c_void_p"
 
 
 def _argument_lines(sequence: LaunchSequence) -> list[str]:
@@ -266,7 +261,7 @@ def _plain(formula: Formula) -> str:
 
 
 def _keyword(scalar: ScalarArgument) -> str:
-    kind = "float" if scalar.type in ("f32", "f64") else "int"
+    kind = "float" if ELEMENTS[scalar.type].is_float else "int"
     return f"{scalar.name}: {kind}" if scalar.default is None else f"{scalar.name}: {kind} = {scalar.default}"
 
 

@@ -9,23 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
 from gemmgen.export.arithmetic import Expression
 
 WIDTH = 110
 """Columns after which lines are folded."""
-
-C_TYPES = {
-    "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "s8": "int8_t", "u8": "uint8_t",
-    "s32": "int32_t", "s64": "int64_t", "u32": "uint32_t",
-}  # fmt: skip
-"""Element types in C; halves are their bits."""
-
-TYPE_NAMES = {
-    "f32": "float", "f64": "double", "f16": "IEEE half (its bits)", "bf16": "bfloat16 (its bits)", "s8": "int8", "u8": "uint8",
-    "s32": "int32", "s64": "int64",
-}  # fmt: skip
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LONGEST_PREFIX = 200
@@ -46,6 +36,19 @@ _LOCALS = frozenset({
     "arguments", "config", "attributes", "result", "kernel", "stream", "images", "reason", "workspace", "NULL",
 })  # fmt: skip
 """What the functions of a header call their own things."""
+
+
+def c_type(kind: str) -> str:
+    """The C type of elements of ``kind``; floats without one are their bits."""
+    return ELEMENTS[kind].stdint
+
+
+def type_name(kind: str) -> str:
+    """Elements of ``kind`` in words."""
+    element = ELEMENTS[kind]
+    if not element.is_float:
+        return element.word
+    return element.c_type if element.computed_in == kind else f"{element.word} (its bits)"
 
 
 def check_prefix(prefix: str) -> None:
@@ -138,8 +141,8 @@ def words(data: bytes) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "comment": comment, "field_comment": field_comment, "readable": readable, "c_string": c_string, "fold": fold, "size": size,
-    "parameter_list": parameter_list, "words": words, "c_name": c_name, "c_type": C_TYPES.__getitem__,
-    "type_name": TYPE_NAMES.__getitem__,
+    "parameter_list": parameter_list, "words": words, "c_name": c_name, "c_type": c_type,
+    "type_name": type_name,
 }  # fmt: skip
 """What a template of C writes text with."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmgen.runtime.backend import to_elements, to_numbers
+from gemmgen.core.elements import float_format, to_elements, to_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
 
-UNIT_ROUNDOFF = 2.0**-24
+UNIT_ROUNDOFF = float_format("f32").roundoff
 """Of float32, rounding to nearest."""
 
-SMALLEST = 2.0**-149
+SMALLEST = float_format("f32").smallest
 """The smallest positive float32, and the largest error of a rounding in the subnormal range."""
 
 LIBRARY_ERROR = 5 * UNIT_ROUNDOFF
@@ -38,10 +38,6 @@ def rounded(value: Array, bound: Array) -> tuple[Array, Array]:
     return value, np.where(inexact & np.isfinite(value), grown, bound)
 
 
-HALF_PRECISIONS = {"f16": (2.0**-11, 2.0**-25, 65520.0), "bf16": (2.0**-8, 2.0**-134, 2.0**128 - 2.0**119)}
-"""For each 16-bit type its unit roundoff, half of its smallest subnormal, and from where on values round to infinity."""
-
-
 def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
     """A result and its error bound after it was rounded to nearest for storage.
 
@@ -51,10 +47,10 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
 
     if element == "f32":
         return value, bound
-    roundoff, smallest, overflow = HALF_PRECISIONS[element]
+    kept = float_format(element)
     with np.errstate(over="ignore", invalid="ignore"):
         known = to_numbers(element, to_elements(element, value.astype(np.float32))).astype(np.float64)
-        infinite = np.abs(value) - bound >= overflow
+        infinite = np.abs(value) - bound >= kept.overflow
         value = np.where((bound == 0) | infinite, known, value)
-        grown = bound + np.maximum(roundoff * (np.abs(value) + bound), smallest)
+        grown = bound + np.maximum(kept.roundoff * (np.abs(value) + bound), kept.smallest / 2)
     return value, np.where((bound == 0) | ~np.isfinite(value), 0.0, grown)

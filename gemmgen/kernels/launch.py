@@ -11,26 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gemmgen.core.elements import DataType
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
-
-DataType = Literal["f32", "f64", "f16", "bf16", "s8", "u8", "s32", "s64"]
-
-BYTES: dict[str, int] = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "s32": 4, "s64": 8}
-"""Bytes of one element of each type."""
-
-C_TYPES: dict[str, str] = {
-    "f32": "float",
-    "f64": "double",
-    "f16": "unsigned short",
-    "bf16": "unsigned short",
-    "s8": "signed char",
-    "u8": "unsigned char",
-    "s32": "int",
-    "s64": "long long",
-}
-"""How each type is written in CUDA. Halves are passed as their bits: the headers that name them are not built in."""
 
 
 @dataclass(frozen=True)

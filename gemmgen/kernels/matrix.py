@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.launch import BYTES, C_TYPES, ArrayArgument, Constraint, DataType, Dimension, ScalarArgument
+from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension, ScalarArgument
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Matrix:
 
     @property
     def element_bytes(self) -> int:
-        return BYTES[self.type]
+        return ELEMENTS[self.type].bytes
 
     @property
     def is_half(self) -> bool:
@@ -41,7 +42,7 @@ class Matrix:
     @property
     def c_type(self) -> str:
         """The type of an element in CUDA."""
-        return C_TYPES[self.type]
+        return ELEMENTS[self.type].c_type
 
     @property
     def variable(self) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
 from gemmgen.kernels.family import KernelSpec
-from gemmgen.kernels.launch import BYTES
 
 MOST_ALIGNMENT = 16
 """Bytes of the widest access: no alignment beyond it matters to a kernel's arrays."""
@@ -38,7 +38,7 @@ class Layout:
 
     @property
     def element_bytes(self) -> int:
-        return BYTES.get(self.type, 1)
+        return ELEMENTS[self.type].bytes if self.type in ELEMENTS else 1
 
     @property
     def is_empty(self) -> bool:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels import family_of
 
@@ -38,7 +39,7 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
     prepared = PreparedCall(loaded, sequence, case.dimensions)
     kinds = {scalar.name: scalar.type for scalar in sequence.scalars}
     given = sequence.default_scalars | dict(case.scalars)
-    scalars = {name: float(value) if kinds.get(name, "f32")[0] == "f" else int(value) for name, value in given.items()}
+    scalars = {name: float(value) if ELEMENTS[kinds.get(name, "f32")].is_float else int(value) for name, value in given.items()}
     owned: list[int] = []
     with current_device(0):
         try:

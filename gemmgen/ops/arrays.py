@@ -5,18 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout
 from gemmgen.runtime.arrays.views import ArrayView, describe
 
-NAMES = {
-    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "s8": "int8", "u8": "uint8", "s32": "int32",
-    "s64": "int64",
-}  # fmt: skip
-"""What libraries call the types."""
-_SEEN_AS = {"uint16": "bf16", "bool": "u8"}
+_SEEN_AS = {"u16": "bf16", "bool": "u8"}
 """NumPy and CuPy hold the bits of bfloat16 as uint16; truth values are bytes, 0 or 1."""
-_BOOLEAN_TYPESTR = "|b1"
 
 
 def view_of(array: Any, name: str, stream: int | None, written: bool = False) -> ArrayView:
@@ -25,8 +20,6 @@ def view_of(array: Any, name: str, stream: int | None, written: bool = False) ->
     kind = _SEEN_AS.get(view.type, view.type)
     if kind == "u8" and not written and view.type == "bool":
         kind = "s8"
-    if view.type == f"of type {_BOOLEAN_TYPESTR!r}":
-        kind = "u8" if written else "s8"
     if written and view.read_only:
         raise LaunchError(f"{name} is written, but the array is read-only")
     if kind == view.type:
@@ -55,7 +48,7 @@ def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False)
     """An uninitialised array of the library of ``like`` and on its device. Raises ``LaunchError`` for libraries without one."""
     if is_torch(like):
         torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=torch.bool if truth else getattr(torch, NAMES[kind]), device=like.device)
+        return torch.empty(shape, dtype=torch.bool if truth else getattr(torch, ELEMENTS[kind].word), device=like.device)
     library = type(like).__module__.split(".")[0]
     if library == "cupy":
         with like.device:
@@ -73,4 +66,4 @@ def array_type(like: Any, kind: str, truth: bool) -> Any:
         return "bool"
     if kind == "bf16":
         return like.dtype if like.dtype.name == "bfloat16" else "uint16"
-    return NAMES[kind]
+    return ELEMENTS[kind].word

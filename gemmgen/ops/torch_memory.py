@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.requests import Result
-from gemmgen.ops.arrays import NAMES
 from gemmgen.runtime.arrays.views import LEGACY_STREAM
 
 
@@ -46,7 +46,7 @@ def templates(torch: Any, results: Sequence[Result], ordinal: int) -> tuple[Any,
     """A tensor like each result, with its strides but without its memory: torch makes others from that in half the time."""
     found = []
     for result in results:
-        kind = torch.bool if result.truth else getattr(torch, NAMES[result.type])
+        kind = torch.bool if result.truth else getattr(torch, ELEMENTS[result.type].word)
         template = torch.empty(result.shape, dtype=kind, device=f"cuda:{ordinal}")
         template.untyped_storage().resize_(0)
         found.append(template)

@@ -102,11 +102,11 @@ def _fake(torch: Any, name: str) -> Any:
 @cache
 def _reduced_type(torch: Any, op: str, kind: Any) -> Any:
     """The type that a reduction has as its result: what a call on one element says."""
+    from gemmgen.core.elements import BY_WORD, ELEMENTS
     from gemmgen.kernels.requests import Layout
     from gemmgen.ops import _REDUCE
-    from gemmgen.ops.arrays import NAMES
 
-    names = {getattr(torch, name): short for short, name in NAMES.items()}
-    stored = Layout.packed((1,), "s8" if kind == torch.bool else names.get(kind, str(kind)))
+    word = str(kind).removeprefix("torch.")
+    stored = Layout.packed((1,), "s8" if kind == torch.bool else BY_WORD.get(word, word))
     (result,) = _REDUCE.family.interpret({"x": stored}, {"op": op}).results
-    return torch.bool if result.truth else getattr(torch, NAMES[result.type])
+    return torch.bool if result.truth else getattr(torch, ELEMENTS[result.type].word)

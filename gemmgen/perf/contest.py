@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
+from gemmgen.core.elements import to_elements
 from gemmgen.core.errors import LaunchError, VerificationError
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.perf.rotation import Rotation
 from gemmgen.perf.timing import Replay, capture, instantiate, new_stream, replay_seconds
 from gemmgen.runtime.arrays import bind
-from gemmgen.runtime.backend import to_elements
 from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, release
 from gemmgen.runtime.cuda.launching import PreparedCall
 from gemmgen.verification.runner import compare_elements
@@ -235,7 +235,7 @@ class Contest:
     def _reference(self, inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]) -> dict[str, Expected]:
         import numpy as np
 
-        from gemmgen.runtime.backend import numpy_type
+        from gemmgen.core.elements import numpy_type
 
         arrays = {
             argument.name: to_elements(argument.type, inputs[argument.name])

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements, to_numbers
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div, round_up
-from gemmgen.kernels.launch import BYTES, ArrayArgument
+from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.runtime.arrays.views import ArrayView
-from gemmgen.runtime.backend import BASE_ALIGNMENT, numpy_type, to_elements, to_numbers
+from gemmgen.runtime.backend import BASE_ALIGNMENT
 from gemmgen.runtime.cuda.driver import CudaError, call, release
 
 if TYPE_CHECKING:
@@ -21,16 +22,6 @@ LARGEST_ROTATION = 2048
 """Sets at most. Problems so small that more would be needed stay in the L2 in part."""
 
 _POOL_ELEMENTS = 1 << 22
-_TYPESTR = {
-    "f32": "<f4",
-    "f64": "<f8",
-    "f16": "<f2",
-    "bf16": "<i2",
-    "s8": "|i1",
-    "u8": "|u1",
-    "s32": "<i4",
-    "s64": "<i8",
-}
 
 
 class Rotation:
@@ -127,7 +118,7 @@ class Rotation:
         import numpy as np
 
         view = self._layouts[name]
-        storage = np.zeros(view.span()[1] // BYTES[view.type], numpy_type(view.type))
+        storage = np.zeros(view.span()[1] // ELEMENTS[view.type].bytes, numpy_type(view.type))
         strides = [stride * storage.itemsize for stride in view.strides]
         return storage, np.lib.stride_tricks.as_strided(storage, view.shape, strides)
 
@@ -145,21 +136,22 @@ def _view(argument: ArrayArgument, dimensions: Mapping[str, int], pointer: int, 
 def _random_pool(kind: str, rng: np.random.Generator) -> npt.NDArray[Any]:
     import numpy as np
 
-    if kind in ("f32", "f64", "f16", "bf16"):
+    if ELEMENTS[kind].is_float:
         return to_elements(kind, rng.standard_normal(_POOL_ELEMENTS, np.float32))
-    low, high = {"s8": (-128, 128), "u8": (0, 256)}.get(kind, (-1000, 1000))
-    return rng.integers(low, high, _POOL_ELEMENTS).astype(numpy_type(kind))
+    low, high = ELEMENTS[kind].limits
+    return rng.integers(int(max(low, -1000)), int(min(high, 999)) + 1, _POOL_ELEMENTS).astype(numpy_type(kind))
 
 
 def _torch_tensor(view: ArrayView, torch: Any) -> Any:
-    item = BYTES[view.type]
+    element = ELEMENTS[view.type]
+    item = element.bytes
     interface = {
         "version": 3,
         "shape": view.shape,
         "strides": tuple(stride * item for stride in view.strides),
-        "typestr": _TYPESTR[view.type],
+        "typestr": f"<i{item}" if element.holder != element.word else element.typestr,
         "data": (view.pointer, False),
     }
     holder = type("DeviceMemory", (), {"__cuda_array_interface__": interface})()
     tensor = torch.as_tensor(holder, device=f"cuda:{view.device[1]}")
-    return tensor.view(torch.bfloat16) if view.type == "bf16" else tensor
+    return tensor if element.holder == element.word else tensor.view(getattr(torch, element.word))

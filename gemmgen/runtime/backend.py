@@ -10,7 +10,6 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.launch import LaunchSequence
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from gemmgen.toolchain.nvrtc import Binary
@@ -60,39 +59,3 @@ class Backend(Protocol):
         buffers: Mapping[str, HostBuffer],
     ) -> None:
         """Runs every launch of ``sequence`` once, in order, on ``buffers`` (a missing one is a null pointer)."""
-
-
-def numpy_type(element_type: str) -> np.dtype[Any]:
-    """The NumPy type that holds elements of ``element_type``; bfloat16 is held as its bits in uint16."""
-    import numpy as np
-
-    names = {
-        "f32": "float32",
-        "f64": "float64",
-        "f16": "float16",
-        "bf16": "uint16",
-        "s8": "int8",
-        "u8": "uint8",
-        "s32": "int32",
-        "s64": "int64",
-    }
-    return np.dtype(names[element_type])
-
-
-def to_elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Numbers as a kernel's elements; bfloat16 as its bits, rounded to nearest even."""
-    import numpy as np
-
-    if kind != "bf16":
-        return np.asarray(values).astype(numpy_type(kind))
-    bits = np.asarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def to_numbers(kind: str, elements: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A kernel's elements as numbers: the inverse of ``to_elements``."""
-    import numpy as np
-
-    if kind != "bf16":
-        return elements
-    return (elements.astype(np.uint32) << 16).view(np.float32)

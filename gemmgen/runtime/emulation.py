@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.elements import numpy_type
 from gemmgen.core.errors import LaunchError
 from gemmgen.hardware.target import ARCHITECTURES
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
 from gemmgen.kernels.launch import LaunchSequence, ResolvedMap
-from gemmgen.runtime.backend import BASE_ALIGNMENT, HostBuffer, numpy_type
+from gemmgen.runtime.backend import BASE_ALIGNMENT, HostBuffer
 
 if TYPE_CHECKING:
     import numpy as np

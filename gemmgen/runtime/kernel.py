@@ -94,7 +94,8 @@ class Kernel:
         return problem
 
     def _emulate(self, problem: _Problem, views: Mapping[str, ArrayView], scalars: Mapping[str, float]) -> None:
-        from gemmgen.runtime.backend import BASE_ALIGNMENT, HostBuffer, numpy_type
+        from gemmgen.core.elements import numpy_type
+        from gemmgen.runtime.backend import BASE_ALIGNMENT, HostBuffer
         from gemmgen.runtime.emulation import EmulatorBackend
 
         buffers = {

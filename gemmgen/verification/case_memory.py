@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, KernelPlan
-from gemmgen.kernels.launch import BYTES, ArrayArgument
-from gemmgen.runtime.backend import HostBuffer, numpy_type, to_elements
+from gemmgen.kernels.launch import ArrayArgument
+from gemmgen.runtime.backend import HostBuffer
 
 POISON = 0xFF
 """Every byte of memory that holds no input; as a float it is a NaN."""
@@ -36,7 +37,7 @@ class CaseMemory:
         storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
         byte_strides = [stride * element.itemsize for stride in strides]
         view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
-        offset = case.offsets.get(array.name, 0) * BYTES[array.type]
+        offset = case.offsets.get(array.name, 0) * ELEMENTS[array.type].bytes
         unread = array.needed is not None and case.scalars.get(array.needed) == 0
         initialised = array.reads and not unread
         flags = _element_bytes(view, storage.nbytes) if initialised and view.size < size else None

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import FormulaError
 from gemmgen.export.header import model, render_header
 from gemmgen.export.images import Bundle, Image
 from gemmgen.hardware.target import ARCHITECTURES
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.launch import BYTES, ArrayArgument, HostArgument, LaunchSequence
+from gemmgen.kernels.launch import ArrayArgument, HostArgument, LaunchSequence
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import overlaps_itself
 
@@ -247,7 +248,7 @@ def _work(event: Event) -> Memset | Launched:
 def _parameter_bytes(argument: Any) -> int:
     if isinstance(argument, HostArgument):
         return argument.size_bytes
-    return 8 if isinstance(argument, ArrayArgument) else BYTES[argument.type]
+    return 8 if isinstance(argument, ArrayArgument) else ELEMENTS[argument.type].bytes
 
 
 def expected(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.kernels.accuracy import rounded, stored
-from gemmgen.runtime.backend import to_elements, to_numbers
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])

@@ -113,7 +113,7 @@ A, B = integers(6, 8), integers(8, 4)
     ("arguments", "options", "message"),
     [
         ((A, A), {}, "a has 8 columns, b has 6 rows"),
-        ((A.astype("d"), B), {}, "a has elements f64, need float32 or float16 or bfloat16"),
+        ((A.astype("d"), B), {}, "a has elements float64, need float32 or float16 or bfloat16"),
         ((A, B), {"bias": integers(3)}, r"bias has shape \(3,\), need \(4,\)"),
         ((A, B), {"beta": 1.0}, "there is no out"),
         ((A[:, ::2], B[::2]), {}, "rows or columns must be contiguous"),

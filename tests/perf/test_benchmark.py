@@ -9,13 +9,13 @@ import pytest
 from fake_driver import LAUNCH_SECONDS, array_at, fake_driver
 from sample_kernels import needs_gpu
 
+from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.errors import EnvironmentMissing, LaunchError, VerificationError
 from gemmgen.perf import benchmark as benchmarks
 from gemmgen.perf import contest
 from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.contest import first_difference
-from gemmgen.runtime.backend import to_elements, to_numbers
 from gemmgen.runtime.cuda import gpu_available
 
 __all__ = ["fake_driver"]

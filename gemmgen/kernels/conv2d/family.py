@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.plan import Conv2dPlan, plan_conv2d
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, sizes
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.family import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
-from gemmgen.kernels.launch import BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ class Conv2dFamily(Family):
         n, c, h, w, k, r, s, p, q = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q"))
         depth = c // problem["groups"] * r * s
         outputs = n * p * q * k
-        size = BYTES[plan.output.type] * outputs
+        size = ELEMENTS[plan.output.type].bytes * outputs
         total = n * c * h * w + depth * k + size + (size if plan.spec.residual else 0) + (4 * k if plan.shifted else 0)
         return Cost(2.0 * outputs * depth, float(total), "int8")
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
-from gemmgen.kernels.launch import (
-    Argument,
-    ArrayArgument,
-    DataType,
-    Dimension,
-    HostArgument,
-    HostField,
-    KernelLaunch,
-    LaunchSequence,
-    ScalarArgument,
-)
+from gemmgen.kernels.launch import Argument, ArrayArgument, Dimension, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
 
 VECTOR_ALIGNMENT = 16
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
-from gemmgen.kernels.launch import BYTES
 from gemmgen.kernels.work import Work
 
 
@@ -18,7 +18,7 @@ def conv2d_work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...
     tiles = ceil_div(n * p * q, pixels) * ceil_div(k // groups, channels) * groups
     depth = c // groups * r * s
     steps = ceil_div(ceil_div(depth, tile.k), plan.split_k)
-    size = BYTES[plan.output.type]
+    size = ELEMENTS[plan.output.type].bytes
     outputs = n * p * q * k
     reads = 1 + plan.spec.residual
     blocks, per_block = tiles * plan.split_k, 1.0

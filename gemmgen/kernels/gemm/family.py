@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gemmgen.core.elements import to_numbers
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
@@ -13,7 +14,6 @@ from gemmgen.kernels.family import Case, Cost, Expected, Family, KernelPlan, Ker
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, plan_gemm
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.runtime.backend import to_numbers
 
 if TYPE_CHECKING:
     import numpy as np

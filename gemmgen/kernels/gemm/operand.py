@@ -8,11 +8,11 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Literal
 
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP
 from gemmgen.kernels.gemm.accesses import estimated_wavefronts, shared_accesses
 from gemmgen.kernels.gemm.spec import SharedOperand, Tile, TiledMainloop
-from gemmgen.kernels.launch import BYTES, C_TYPES, DataType
 from gemmgen.kernels.tiles.indexing import (
     FragmentMap,
     TileCopy,
@@ -85,11 +85,11 @@ class Operand:
     @property
     def c_type(self) -> str:
         """The type of an element in CUDA."""
-        return C_TYPES[self.type]
+        return ELEMENTS[self.type].c_type
 
     @property
     def element_bytes(self) -> int:
-        return BYTES[self.type]
+        return ELEMENTS[self.type].bytes
 
     @property
     def converts_fragments(self) -> bool:
@@ -103,12 +103,12 @@ class Operand:
 
     @property
     def shared_c_type(self) -> str:
-        return C_TYPES[self.shared_type]
+        return ELEMENTS[self.shared_type].c_type
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of an element in shared memory."""
-        return BYTES[self.shared_type]
+        return ELEMENTS[self.shared_type].bytes
 
     @property
     def pitch(self) -> int:
@@ -235,7 +235,7 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         k_vector=shared.k_vector,
         is_async=is_async,
         l2_prefetch=request.l2_prefetch,
-        keeps_in_l1=request.keeps_in_l1 and copy.vector * BYTES[request.type] == WIDEST_COPY_BYTES,
+        keeps_in_l1=request.keeps_in_l1 and copy.vector * ELEMENTS[request.type].bytes == WIDEST_COPY_BYTES,
         guards_rows=not whole[0 if along_k else 1],
         guards_columns=not whole[1 if along_k else 0],
     )

@@ -9,12 +9,12 @@ from typing import Any
 
 import pydantic
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation, Bias, EpilogueOperation, Residual
 from gemmgen.kernels.gemm.request import TYPES, GemmRequest, is_stored
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
-_WORDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _WITHOUT_ARGUMENTS = {
     "relu": {"op": "relu"}, "leaky_relu": {"op": "leaky_relu"}, "gelu": {"op": "gelu"}, "gelu_tanh": {"op": "gelu", "form": "tanh"},
     "silu": {"op": "silu"}, "sigmoid": {"op": "sigmoid"}, "tanh": {"op": "tanh"},
@@ -85,8 +85,9 @@ def _inner(a: Layout, b: Layout) -> str:
 
 def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = "") -> None:
     if layout.type not in types:
-        need = " or ".join(_WORDS[kind] for kind in types) + (f", {whose}" if whose else "")
-        raise LaunchError(f"matmul: {name} has elements {_WORDS.get(layout.type, layout.type)}, need {need}")
+        need = " or ".join(ELEMENTS[kind].word for kind in types) + (f", {whose}" if whose else "")
+        got = ELEMENTS[layout.type].word if layout.type in ELEMENTS else layout.type
+        raise LaunchError(f"matmul: {name} has elements {got}, need {need}")
     if layout.alignment < layout.element_bytes:
         raise LaunchError(f"matmul: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
 

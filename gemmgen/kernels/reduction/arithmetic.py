@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
-from gemmgen.kernels.launch import BYTES, C_TYPES, Argument, ArrayArgument, DataType
-from gemmgen.kernels.reduction.elementwise import DATA_TYPES, HELD_IN, Abs, Cast, Square
-from gemmgen.kernels.reduction.numbers import FLOATS
+from gemmgen.kernels.launch import Argument, ArrayArgument
+from gemmgen.kernels.reduction.elementwise import DATA_TYPES, Abs, Cast, Square
 from gemmgen.kernels.reduction.spec import ReductionSpec
-from gemmgen.kernels.reduction.steps import UNSIGNED, Step, plan_steps
+from gemmgen.kernels.reduction.steps import Step, plan_steps
 
 StateKind = Literal["scalar", "extremum", "logsumexp", "moments"]
 STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments"}
@@ -60,28 +60,28 @@ class Arithmetic:
 
     @property
     def stored_c(self) -> str:
-        return C_TYPES[self.stored]
+        return ELEMENTS[self.stored].c_type
 
     @property
     def compute_c(self) -> str:
-        return C_TYPES[self.compute]
+        return ELEMENTS[self.compute].c_type
 
     @property
     def result_c(self) -> str:
-        return C_TYPES[self.result]
+        return ELEMENTS[self.result].c_type
 
     @property
     def output_c(self) -> str:
-        return C_TYPES[self.output]
+        return ELEMENTS[self.output].c_type
 
     @property
     def value_c(self) -> str:
-        return C_TYPES[self.value]
+        return ELEMENTS[self.value].c_type
 
     @property
     def unsigned_c(self) -> str:
         """The unsigned type in which integers wrap around."""
-        return UNSIGNED[self.compute]
+        return ELEMENTS[self.compute].unsigned_c_type
 
     @property
     def state_c(self) -> str:
@@ -91,11 +91,11 @@ class Arithmetic:
     @property
     def counter_c(self) -> str:
         """The type of an index or a count in a state: as wide as the number beside it, so that no byte of it is unused."""
-        return "int" if BYTES[self.compute] == 4 else "long long"
+        return "int" if ELEMENTS[self.compute].bytes == 4 else "long long"
 
     @property
     def state_bytes(self) -> int:
-        size = BYTES[self.compute]
+        size = ELEMENTS[self.compute].bytes
         return {"scalar": size, "extremum": 2 * size, "logsumexp": 2 * size, "moments": 3 * size}[self.state]
 
     @property
@@ -256,7 +256,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
 
 
 def _accumulator(spec: ReductionSpec, stored: DataType, reasons: list[Reason]) -> DataType:
-    held = HELD_IN[stored]
+    held = ELEMENTS[stored].computed_in
     if spec.accumulator is not None:
         chosen = DATA_TYPES[spec.accumulator]
         if chosen not in FLOATS and stored in FLOATS:

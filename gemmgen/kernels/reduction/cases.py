@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.elements import FLOATS, float_format, numpy_type
 from gemmgen.kernels.family import Case
 from gemmgen.kernels.reduction.arithmetic import EXTREMA
-from gemmgen.kernels.reduction.numbers import FLOATS, INTEGER_TYPES
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan, packed_problem
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _small(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.rand
 def _integers(plan: ReductionPlan, data: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     import numpy as np
 
-    limits = np.iinfo(INTEGER_TYPES[plan.arithmetic.stored])
+    limits = np.iinfo(numpy_type(plan.arithmetic.stored))
     if data == "integers" and plan.arithmetic.operation in ("any", "all", "product"):
         return rng.choice([-1, 0, 1, 2] if plan.arithmetic.operation == "any" else [-1, 1, 3], shape)
     if data == "integers":
@@ -221,7 +221,7 @@ def _float_extremes(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.
         return rng.choice([largest, largest / 2, -largest, 800.0, -np.inf], shape)
     if a.operation == "mean_variance":
         return np.full(shape, 12345.0)
-    least = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 2.0**-1074}[a.stored]
+    least = float_format(a.stored).smallest
     zeros = rng.choice([0.0, -0.0], shape)
     if a.is_extremum or a.is_truth or a.operation == "product":
         return np.where(rng.random(shape) < 0.01, rng.choice([-least, least], shape), zeros)

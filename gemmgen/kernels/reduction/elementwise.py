@@ -9,24 +9,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AllowInfNan, Field
 
+from gemmgen.core.elements import BY_WORD, ELEMENTS, FLOATS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.family import SpecModel
-from gemmgen.kernels.launch import Argument, ArrayArgument, DataType, ScalarArgument
-from gemmgen.kernels.reduction.numbers import FLOATS, Tracked, clear_bounds, rounded, to_type
+from gemmgen.kernels.launch import Argument, ArrayArgument, ScalarArgument
+from gemmgen.kernels.reduction.numbers import Tracked, clear_bounds, rounded, to_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 NumberType = Literal["float32", "float64", "float16", "bfloat16", "int8", "int32", "int64"]
-DATA_TYPES: dict[str, DataType] = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8", "int32": "s32", "int64": "s64",
-    "bool": "u8",
-}  # fmt: skip
-"""The types of a spec as those of a launch sequence."""
+DATA_TYPES: dict[str, DataType] = {word: BY_WORD[word] for word in get_args(NumberType)} | {"bool": "u8"}
+"""The types of a spec as those of a launch sequence; truth values are bytes, 0 or 1."""
 
 EXPONENTIAL_ULPS = {"f32": 1.0, "f64": 1.0}
 """Error of the exponential functions that the kernels use, in units of the last place: the generated float32 one stays
@@ -78,7 +76,7 @@ class Scale(Elementwise):
 
     def problem(self, kind: DataType, place: str) -> tuple[str, str] | None:
         if kind in FLOATS:
-            largest = 3.4028234e38
+            largest = ELEMENTS["f32"].limits[1]
             fits = kind == "f64" or abs(self.factor) <= largest
             return None if fits else (f"a float32 value by {self.factor:g}", f"a factor of at most {largest:g}, the largest float32")
         whole = self.factor.is_integer() and abs(self.factor) < 2**31
@@ -211,7 +209,7 @@ class Cast(Elementwise):
     type: NumberType
 
     def result_type(self, kind: DataType) -> DataType:
-        return HELD_IN[DATA_TYPES[self.type]]
+        return ELEMENTS[DATA_TYPES[self.type]].computed_in
 
     @property
     def becomes_integer(self) -> bool:
@@ -222,12 +220,6 @@ class Cast(Elementwise):
 
     def reference(self, value: Tracked, arguments: tuple[npt.NDArray[Any], ...]) -> Tracked:
         return to_type(value, DATA_TYPES[self.type])
-
-
-HELD_IN: dict[str, DataType] = {
-    "f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "s8": "s32", "u8": "s32", "s32": "s32", "s64": "s64",
-}  # fmt: skip
-"""The type that a value of each type is computed with."""
 
 
 def square_root(value: Tracked) -> Tracked:

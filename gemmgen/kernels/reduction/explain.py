@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.launch import BYTES
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 
 _LINES = {
@@ -98,7 +98,7 @@ def explain_reduction(plan: ReductionPlan) -> list[Section]:
 
 def _work(plan: ReductionPlan) -> tuple[tuple[str, str], ...]:
     layout = plan.layout
-    load = f"{plan.vector * BYTES[plan.arithmetic.stored]} bytes a load"
+    load = f"{plan.vector * ELEMENTS[plan.arithmetic.stored].bytes} bytes a load"
     if isinstance(layout, LaneLayout):
         return (
             ("row", f"{layout.lanes} lanes, {load}, {plan.unroll} at a time"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
-from gemmgen.kernels.launch import BYTES
 from gemmgen.kernels.reduction.plan import ReductionPlan, packed_problem, plan_reduction
 from gemmgen.kernels.reduction.spec import ReductionSpec
 
@@ -70,8 +70,8 @@ class ReductionFamily(Family):
         """One operation and one read for each element, one write for each result."""
         results = problem.get("outer", 1) * problem.get("inner", 1)
         elements = problem["reduced"] * results
-        stored = sum(BYTES[array.type] for array in plan.sequence.arrays if array.role == "output")
-        read = BYTES[plan.arithmetic.stored] * elements
+        stored = sum(ELEMENTS[array.type].bytes for array in plan.sequence.arrays if array.role == "output")
+        read = ELEMENTS[plan.arithmetic.stored].bytes * elements
         return Cost(float(elements), float(read + stored * results), "fp32")
 
     def summary(self, plan: ReductionPlan) -> list[str]:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.kernels.launch import DataType
+from gemmgen.core.elements import ELEMENTS, FLOATS, INTEGERS, DataType, float_format, numpy_type, to_elements, to_numbers
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-FLOATS: tuple[DataType, ...] = ("f32", "f64", "f16", "bf16")
-UNIT_ROUNDOFF: dict[str, float] = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8}
-"""Largest relative error of rounding to nearest."""
-SMALLEST: dict[str, float] = {"f32": 2.0**-149, "f64": 2.0**-1074, "f16": 2.0**-24, "bf16": 2.0**-133}
-"""The smallest positive number: more than any rounding errs in the subnormal range."""
-OVERFLOW: dict[str, float] = {"f32": 2.0**128 - 2.0**103, "f64": float("inf"), "f16": 65520.0, "bf16": 2.0**128 - 2.0**119}
-"""The smallest magnitude that is rounded to infinity; nothing that the references compute in reaches that of float64."""
-INTEGER_TYPES = {"s8": "int8", "u8": "uint8", "s32": "int32", "s64": "int64"}
 
 
 @dataclass(frozen=True)
@@ -41,8 +32,8 @@ def wide_type(kind: str) -> Any:
     """The NumPy type that values of ``kind`` are held in."""
     import numpy as np
 
-    if kind in INTEGER_TYPES:
-        return np.dtype(INTEGER_TYPES[kind])
+    if kind in INTEGERS:
+        return numpy_type(kind)
     return np.dtype(np.longdouble if kind == "f64" else np.float64)
 
 
@@ -65,12 +56,7 @@ def nearest(value: npt.NDArray[Any], kind: DataType) -> npt.NDArray[Any]:
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
-        if kind == "bf16":
-            bits = value.astype(np.float32).view(np.uint32)
-            even = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-            return np.where(np.isfinite(value), even.view(np.float32).astype(value.dtype), value)
-        narrow: Any = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[kind]
-        return value.astype(narrow).astype(value.dtype)
+        return np.where(np.isfinite(value), to_numbers(kind, to_elements(kind, value)).astype(value.dtype), value)
 
 
 def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ulps: float = 1.0) -> Tracked:
@@ -81,6 +67,7 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
     """
     import numpy as np
 
+    shape = float_format(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         if ulps == 1.0:
             exact = nearest(value, kind)
@@ -88,7 +75,7 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
             value = np.where(certain, exact, value)
         else:
             certain = np.zeros(value.shape, np.bool_)
-        grown = bound + ulps * (UNIT_ROUNDOFF[kind] * (np.abs(value) + bound) + SMALLEST[kind])
+        grown = bound + ulps * (shape.roundoff * (np.abs(value) + bound) + shape.smallest)
         return overflown(Tracked(value, np.asarray(np.where(certain, bound, grown), np.float64), kind), kind)
 
 
@@ -97,7 +84,7 @@ def overflown(result: Tracked, kind: DataType) -> Tracked:
     import numpy as np
 
     with np.errstate(invalid="ignore"):
-        beyond = np.isfinite(result.value) & (np.abs(result.value) - result.bound >= OVERFLOW[kind])
+        beyond = np.isfinite(result.value) & (np.abs(result.value) - result.bound >= float_format(kind).overflow)
         value = np.where(beyond, np.copysign(np.inf, result.value).astype(result.value.dtype), result.value)
         return Tracked(value, np.where(np.isfinite(value), result.bound, 0.0), result.kind)
 
@@ -117,9 +104,9 @@ def to_type(value: Tracked, kind: DataType) -> Tracked:
         return Tracked(result.value.astype(wide_type(kind)), result.bound, kind)
     if kind in ("s8", "u8"):
         whole = to_type(value, "s32")
-        byte = np.clip(whole.value, -128, 127) if value.kind in FLOATS else whole.value.astype(INTEGER_TYPES[kind])
+        byte = np.clip(whole.value, -128, 127) if value.kind in FLOATS else whole.value.astype(ELEMENTS[kind].holder)
         return whole.with_integers(byte.astype(np.int32))
-    target = np.dtype(INTEGER_TYPES[kind])
+    target = numpy_type(kind)
     if value.kind in FLOATS:
         limits = np.iinfo(target)
         whole_part = np.nan_to_num(np.trunc(value.value.astype(np.longdouble)), nan=0.0, posinf=2.0**70, neginf=-(2.0**70))

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware.target import ARCHITECTURES, WARP_THREADS, Architecture
 from gemmgen.kernels.family import KernelPlan, SharedRegion
-from gemmgen.kernels.launch import BYTES, Argument
+from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, choose
@@ -92,7 +93,7 @@ class ReductionPlan(KernelPlan):
     @property
     def vector_bytes(self) -> int:
         """Bytes that one load reads."""
-        return self.vector * BYTES[self.arithmetic.stored]
+        return self.vector * ELEMENTS[self.arithmetic.stored].bytes
 
     @property
     def tile(self) -> int:
@@ -176,7 +177,7 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
     """The plan of ``spec`` for ``architecture``. Raises ``PlanError`` with every reason against it."""
     reasons = architecture_reasons(spec, architecture)
     arithmetic = plan_arithmetic(spec, reasons)
-    choice = choose(spec, BYTES[arithmetic.stored], arithmetic.state_bytes)
+    choice = choose(spec, ELEMENTS[arithmetic.stored].bytes, arithmetic.state_bytes)
     reasons += _common_reasons(spec, arithmetic, choice, architecture)
     layout = _layout(choice)
     reasons += _layout_reasons(spec, choice, layout)
@@ -259,7 +260,7 @@ def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
     reasons = []
     if choice.threads & (choice.threads - 1):
         reasons.append(Reason("threads", "strategy.threads", str(choice.threads), "a power of two from 32 to 1024"))
-    size = BYTES[arithmetic.stored]
+    size = ELEMENTS[arithmetic.stored].bytes
     if choice.vector * size > VECTOR_BYTES:
         got = f"{choice.vector} x {size} bytes of {spec.input}"
         reasons.append(Reason("vector", "strategy.vector", got, f"at most {VECTOR_BYTES} bytes: {VECTOR_BYTES // size} elements"))
@@ -328,7 +329,7 @@ def _finish_reasons(arithmetic: Arithmetic, finish: str | None) -> list[Reason]:
 
 def _register_reasons(arithmetic: Arithmetic, choice: Choice, accumulators: int) -> list[Reason]:
     rows = choice.rows if isinstance(choice, LaneChoice) else 1
-    loaded = rows * choice.unroll * ceil_div(choice.vector * BYTES[arithmetic.stored], 4)
+    loaded = rows * choice.unroll * ceil_div(choice.vector * ELEMENTS[arithmetic.stored].bytes, 4)
     states = rows * accumulators * arithmetic.state_registers
     if loaded + states <= MOST_STATE_REGISTERS:
         return []

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gemmgen.core.elements import ELEMENTS, FLOATS, float_format, to_numbers
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.launch import ArrayArgument
-from gemmgen.kernels.reduction.elementwise import EXPONENTIAL_ULPS, HELD_IN, square_root
+from gemmgen.kernels.reduction.elementwise import EXPONENTIAL_ULPS, square_root
 from gemmgen.kernels.reduction.numbers import (
-    FLOATS,
-    SMALLEST,
-    UNIT_ROUNDOFF,
     Tracked,
     clear_bounds,
     overflown,
@@ -28,16 +26,11 @@ from gemmgen.kernels.reduction.numbers import (
     wide_type,
 )
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
-from gemmgen.runtime.backend import to_numbers
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
-
-DIGITS = {"f32": 24, "f64": 53}
-UNITS = {"f32": (1.0, 2.0**-8, 2.0**-149), "f64": (1.0, 2.0**-8, 2.0**-1074)}
-"""Numbers that the elements of exact sums are multiples of."""
 
 
 def reduction_reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> dict[str, Expected]:
@@ -48,7 +41,7 @@ def reduction_reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Ar
     lines = numbers.reshape(problem.get("outer", 1), problem["reduced"], problem.get("inner", 1))
     shape = tuple(extent.evaluate(problem) for extent in _output(plan).shape)
     with np.errstate(all="ignore"):
-        elements = to_type(tracked(lines, HELD_IN[a.stored]), a.value)
+        elements = to_type(tracked(lines, ELEMENTS[a.stored].computed_in), a.value)
         for step in a.prologue:
             elements = step.operation.reference(elements, ())
         depth = path_length(plan, problem)
@@ -136,9 +129,9 @@ def _sum(elements: Tracked, depth: int) -> Tracked:
     total, magnitude = value.sum(axis=1) + 0.0, np.abs(value).sum(axis=1)
     exact = (elements.bound == 0).all(axis=1)
     held = np.zeros(total.shape, np.bool_)
-    for unit in UNITS[kind]:
+    for unit in (1.0, 2.0**-8, float_format(kind).smallest):  # what the elements of exact sums are multiples of
         whole = (value / unit == np.rint(value / unit)).all(axis=1)
-        held |= whole & (magnitude / unit <= 2.0 ** DIGITS[kind])
+        held |= whole & (magnitude / unit <= 2.0 ** float_format(kind).digits)
     exact &= held | ~np.isfinite(magnitude)
     inherited = elements.bound.sum(axis=1)
     own = _gamma(depth, kind) * (magnitude + inherited) + value.shape[1] * np.finfo(value.dtype).eps * magnitude
@@ -154,12 +147,12 @@ def _product(elements: Tracked, depth: int) -> Tracked:
     total, factors = value.prod(axis=1), value.shape[1]
     sizes = np.abs(value)
     exact = ((sizes == np.rint(sizes)) & (elements.bound == 0)).all(axis=1)
-    exact &= np.maximum(sizes, 1).prod(axis=1) <= 2.0 ** DIGITS[kind]
+    exact &= np.maximum(sizes, 1).prod(axis=1) <= 2.0 ** float_format(kind).digits
     exact |= ~np.isfinite(sizes).all(axis=1) | (total == 0)
     inherited = (sizes + elements.bound).prod(axis=1) - sizes.prod(axis=1)
     own = _gamma(factors, kind) * (np.abs(total) + inherited)
-    subnormal = np.where(sizes == 0, 1, np.minimum(sizes, 1)).prod(axis=1) < SMALLEST[kind] / (2 * UNIT_ROUNDOFF[kind])
-    own += np.where(subnormal, factors * SMALLEST[kind] * np.maximum(sizes, 1).prod(axis=1), 0)
+    subnormal = np.where(sizes == 0, 1, np.minimum(sizes, 1)).prod(axis=1) < float_format(kind).smallest / (2 * float_format(kind).roundoff)
+    own += np.where(subnormal, factors * float_format(kind).smallest * np.maximum(sizes, 1).prod(axis=1), 0)
     return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
@@ -170,7 +163,7 @@ def _logsumexp(elements: Tracked, depth: int) -> Tracked:
     to m - x. The relative error of s is an absolute one of log(s).
     """
     kind, value = elements.kind, elements.value
-    u = UNIT_ROUNDOFF[kind]
+    u = float_format(kind).roundoff
     largest = value.max(axis=1, keepdims=True)
     distance = np.where(value == largest, 0.0, largest - value)
     weights = np.exp(-distance)
@@ -191,7 +184,7 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
     joined, at most once more for each of the ``depth`` levels.
     """
     kind, value = elements.kind, elements.value
-    u, count = UNIT_ROUNDOFF[kind], value.shape[1]
+    u, count = float_format(kind).roundoff, value.shape[1]
     correction = plan.arithmetic.correction
     nothing = np.full((value.shape[0], value.shape[2]), np.nan)
     if count == 0:
@@ -219,7 +212,7 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
 
 
 def _gamma(roundings: int, kind: str) -> float:
-    return roundings * UNIT_ROUNDOFF[kind] / (1 - roundings * UNIT_ROUNDOFF[kind])
+    return roundings * float_format(kind).roundoff / (1 - roundings * float_format(kind).roundoff)
 
 
 def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:

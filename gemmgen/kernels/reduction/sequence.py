@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.launch import (
-    BYTES,
-    Argument,
-    ArrayArgument,
-    Constraint,
-    DataType,
-    Dimension,
-    KernelLaunch,
-    LaunchSequence,
-    ScalarArgument,
-)
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
 from gemmgen.kernels.reduction.choice import BlockChoice, Choice, ColumnChoice, LaneChoice
 from gemmgen.kernels.reduction.spec import ReductionSpec
@@ -229,7 +220,7 @@ def _source(spec: ReductionSpec, arithmetic: Arithmetic) -> ArrayArgument:
         role="input",
         shape=tuple(map(Formula, shape)),
         strides=tuple(map(Formula, strides)),
-        alignment=spec.alignment * BYTES[arithmetic.stored],
+        alignment=spec.alignment * ELEMENTS[arithmetic.stored].bytes,
         meaning="what is reduced",
     )
 
@@ -255,7 +246,7 @@ def _results(spec: ReductionSpec, arithmetic: Arithmetic) -> list[ArrayArgument]
         names = {"Y": f"the {arithmetic.operation} of each line"}
     if spec.shape == "all":
         names = {name: meaning.replace("each line", "all elements") for name, meaning in names.items()}
-    return [ArrayArgument(name, kind, "output", shape, strides, BYTES[kind], meaning) for name, meaning in names.items()]
+    return [ArrayArgument(name, kind, "output", shape, strides, ELEMENTS[kind].bytes, meaning) for name, meaning in names.items()]
 
 
 def _shaped(argument: Argument, spec: ReductionSpec) -> Argument:
@@ -263,4 +254,4 @@ def _shaped(argument: Argument, spec: ReductionSpec) -> Argument:
     if not isinstance(argument, ArrayArgument):
         return argument
     shape, strides = result_layout(spec)
-    return ArrayArgument(argument.name, argument.type, argument.role, shape, strides, BYTES[argument.type], argument.meaning)
+    return ArrayArgument(argument.name, argument.type, argument.role, shape, strides, ELEMENTS[argument.type].bytes, argument.meaning)

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.codegen.rendering import float_literal
+from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
-from gemmgen.kernels.launch import BYTES, C_TYPES, Argument, DataType
+from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.reduction.elementwise import DATA_TYPES, Cast, Elementwise
-from gemmgen.kernels.reduction.numbers import FLOATS
-
-UNSIGNED = {"s32": "unsigned int", "s64": "unsigned long long"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Step:
 
     @property
     def c_type(self) -> str:
-        return C_TYPES[self.kind]
+        return ELEMENTS[self.kind].c_type
 
     @property
     def is_float(self) -> bool:
@@ -44,7 +42,7 @@ class Step:
     @property
     def unsigned_c(self) -> str:
         """The unsigned type in which integers wrap around."""
-        return UNSIGNED[self.kind]
+        return ELEMENTS[self.kind].unsigned_c_type
 
     @property
     def cast_to(self) -> DataType:
@@ -54,7 +52,7 @@ class Step:
 
     @property
     def result_c_type(self) -> str:
-        return C_TYPES[self.result]
+        return ELEMENTS[self.result].c_type
 
 
 def plan_steps(
@@ -70,7 +68,7 @@ def plan_steps(
         if problem is not None:
             reasons.append(Reason("elementwise", f"{place}.{index}", f"{operation.op} of {problem[0]}", problem[1]))
         if isinstance(operation, Cast) and operation.becomes_integer and (truncated_to or kind in FLOATS):
-            truncated_to = BYTES[DATA_TYPES[operation.type]]
+            truncated_to = ELEMENTS[DATA_TYPES[operation.type]].bytes
         inexact |= operation.op == "exp"
         result = operation.result_type(kind)
         target = name
@@ -92,7 +90,7 @@ def _truncation_problem(operation: Elementwise, kind: DataType, truncated_to: in
     if truncated_to and kind not in FLOATS:
         if not isinstance(operation, Cast):
             return "a value that was floating point", "only casts after that: do it before the cast"
-        if operation.becomes_integer and BYTES[DATA_TYPES[operation.type]] < truncated_to:
+        if operation.becomes_integer and ELEMENTS[DATA_TYPES[operation.type]].bytes < truncated_to:
             return "a value that was floating point", "no integer type smaller than the first: it would wrap around"
     if inexact and kind in FLOATS and operation.becomes_integer:
         return "an exponential", "a floating-point type: by its last bit elements would differ by one"

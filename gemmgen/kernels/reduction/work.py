@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemmgen.kernels.launch import BYTES
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 from gemmgen.kernels.work import Work
 
@@ -18,11 +18,11 @@ def reduction_work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Wor
         return ()
     main = resolved[1 if plan.finish == "atomic" and len(resolved) > 1 else 0]
     blocks = main.grid[0] * main.grid[1] * main.grid[2]
-    size = BYTES[plan.arithmetic.stored]
+    size = ELEMENTS[plan.arithmetic.stored].bytes
     results = problem.get("outer", 1) * problem.get("inner", 1)
     elements = float(problem["reduced"] * results)
     tile = _tile(plan, results)
-    stored = BYTES[plan.arithmetic.output] * results / max(blocks, 1) + plan.arithmetic.state_bytes
+    stored = ELEMENTS[plan.arithmetic.output].bytes * results / max(blocks, 1) + plan.arithmetic.state_bytes
     # A warp's loads that do not fill their sectors cost whole ones.
     contiguous = _contiguous(plan, problem)
     waste = max(1.0, min(32 / size, 32 / max(contiguous * size, 1)))
@@ -42,7 +42,7 @@ def reduction_work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Wor
             loaded_bytes=min(tile, share) * size * waste,
             in_flight=1.0,
             stored_bytes=stored,
-            memory_bytes=elements * size + results * BYTES[plan.arithmetic.output],
+            memory_bytes=elements * size + results * ELEMENTS[plan.arithmetic.output].bytes,
             turns=2 if plan.finish in ("last_block", "first_block") else 1,
             early=plan.early_launch,
         )

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS, INTEGERS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula, FormulaError
 from gemmgen.kernels.launch import ArrayArgument, LaunchSequence, ScalarArgument
 from gemmgen.runtime.arrays.views import ArrayView, Device, describe, overlaps, overlaps_itself
-
-INTEGER_RANGES = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 1), "s64": (-(2**63), 2**63 - 1)}
-_LARGEST_FLOAT = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f64": math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def bind_scalars(sequence: LaunchSequence, scalars: Mapping[str, Any], problems:
             if problem:
                 problems.append(problem)
             else:
-                values[name] = int(value) if known[name].type in INTEGER_RANGES else float(value)
+                values[name] = int(value) if known[name].type in INTEGERS else float(value)
         elif name in dimensions:
             try:
                 given[name] = operator.index(value)
@@ -118,11 +116,11 @@ def bind_scalars(sequence: LaunchSequence, scalars: Mapping[str, Any], problems:
 def _scalar_problem(argument: ScalarArgument, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, Real):
         return f"{argument.name} must be a real number, got {_short(value)}"
-    if argument.type in INTEGER_RANGES:
-        low, high = INTEGER_RANGES[argument.type]
+    low, high = ELEMENTS[argument.type].limits
+    if argument.type in INTEGERS:
         if not isinstance(value, Integral) or not low <= int(value) <= high:
             return f"{argument.name} must be an integer from {low} to {high}, got {_short(value)}"
-    elif _too_large(value, _LARGEST_FLOAT[argument.type]):
+    elif _too_large(value, high):
         return f"{argument.name} is {_short(value)}, more than {argument.type} can hold"
     return ""
 
@@ -201,7 +199,7 @@ def bind_dimensions(
 def _type_problems(argument: ArrayArgument, view: ArrayView) -> list[str]:
     problems = []
     # Where a library has no bfloat16, its bits are held as uint16.
-    if view.type != argument.type and (view.type, argument.type) != ("uint16", "bf16"):
+    if view.type != argument.type and (view.type, argument.type) != ("u16", "bf16"):
         problems.append(f"{argument.name} has elements {view.type}, need {argument.type}")
     if len(view.shape) != len(argument.shape):
         need = f"{len(argument.shape)} ({', '.join(str(extent) for extent in argument.shape)})"

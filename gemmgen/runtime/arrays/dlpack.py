@@ -5,23 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.runtime.arrays.views import ArrayView, Device, packed_strides
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1
-_TYPES = {
-    (2, 32): "f32",
-    (2, 64): "f64",
-    (2, 16): "f16",
-    (4, 16): "bf16",
-    (0, 8): "s8",
-    (1, 8): "u8",
-    (0, 32): "s32",
-    (0, 64): "s64",
-    (1, 16): "uint16",
-    (6, 8): "bool",
-}
+_TYPES = {element.dlpack: element.name for element in reversed(ELEMENTS.values())}
 
 
 class _Device(ctypes.Structure):

@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.launch import BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,26 +25,7 @@ Device = str | tuple[str, int]
 LEGACY_STREAM = 1
 """The handle of CUDA's legacy default stream, in the driver API, DLPack and ``__cuda_array_interface__`` alike."""
 
-_TYPES = {
-    "float32": "f32",
-    "float64": "f64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int8": "s8",
-    "uint8": "u8",
-    "int32": "s32",
-    "int64": "s64",
-}
-_TYPES_BY_TYPESTR = {
-    "<f4": "f32",
-    "<f8": "f64",
-    "<f2": "f16",
-    "|i1": "s8",
-    "|u1": "u8",
-    "<i4": "s32",
-    "<i8": "s64",
-    "<u2": "uint16",
-}
+_BY_TYPESTR = {e.typestr: e.name for e in reversed(ELEMENTS.values())}
 
 _OVERLAP_WORK = 100_000
 """Steps that the search for a common address may take before two interleaved arrays are taken to overlap."""
@@ -60,7 +41,7 @@ class ArrayView:
     strides: tuple[int, ...]
     """In elements."""
     type: str
-    """As in ``launch.DataType``; a type that kernels do not know keeps its library's name."""
+    """As in ``DataType``; a type that kernels do not know keeps its library's name."""
     device: Device
     read_only: bool = False
     producer_stream: int | None = None
@@ -99,8 +80,8 @@ class ArrayView:
 
 
 def element_bytes(type_name: str) -> int:
-    """Bytes of one element; 1 for types that no kernel takes, 2 for uint16, which may hold the bits of bfloat16."""
-    return BYTES.get(type_name, 2 if type_name == "uint16" else 1)
+    """Bytes of one element; 1 for types that no kernel takes."""
+    return ELEMENTS[type_name].bytes if type_name in ELEMENTS else 1
 
 
 def describe(array: Any, name: str = "the array", stream: int | None = None) -> ArrayView:
@@ -120,7 +101,7 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
     if torch is not None and isinstance(array, torch.Tensor):
         return _describe_torch(array, name, torch)
     interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is not None and (interface["typestr"] in _TYPES_BY_TYPESTR or not hasattr(array, "__dlpack__")):
+    if interface is not None and (interface["typestr"] in _BY_TYPESTR or not hasattr(array, "__dlpack__")):
         return _describe_cuda_array(array, interface, name)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         from gemmgen.runtime.arrays.dlpack import describe_dlpack
@@ -191,10 +172,10 @@ def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
     dtype = array.dtype
-    known = _TYPES.get(dtype.name) if dtype.isnative else None
+    known = BY_WORD.get(dtype.name) if dtype.isnative else None
     # A type that no kernel takes is reported by its name when it is bound; its strides do not matter then.
     type_name = known or (dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order")
-    strides = _strides_in_elements(array.strides, dtype.itemsize, name) if known or dtype.name == "uint16" else array.strides
+    strides = _strides_in_elements(array.strides, dtype.itemsize, name) if known else array.strides
     return ArrayView(array.ctypes.data, array.shape, strides, type_name, "cpu", not array.flags.writeable, None, array)
 
 
@@ -213,7 +194,7 @@ def _describe_torch(tensor: Any, name: str, torch: Any) -> ArrayView:
         tensor.data_ptr(),
         tuple(tensor.shape),
         tuple(tensor.stride()),
-        _TYPES.get(type_name, type_name),
+        BY_WORD.get(type_name, type_name),
         "cpu" if device.type == "cpu" else ("cuda", device.index or 0),
         owner=tensor,
     )
@@ -225,7 +206,7 @@ def _describe_cuda_array(array: Any, interface: dict[str, Any], name: str) -> Ar
     pointer, read_only = interface["data"]
     shape = tuple(interface["shape"])
     typestr = interface["typestr"]
-    type_name = _TYPES_BY_TYPESTR.get(typestr, f"of type {typestr!r}")
+    type_name = _BY_TYPESTR.get(typestr, f"of type {typestr!r}")
     byte_strides = interface.get("strides")
     strides = packed_strides(shape)
     if byte_strides is not None:

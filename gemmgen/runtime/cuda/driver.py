@@ -14,18 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, architecture_for
 from gemmgen.kernels.launch import ResolvedLaunch
 
 _C_TYPES: dict[str, Any] = {
     "pointer": ctypes.c_void_p,
-    "s8": ctypes.c_byte,
-    "u8": ctypes.c_ubyte,
-    "s32": ctypes.c_int,
-    "s64": ctypes.c_longlong,
-    "f32": ctypes.c_float,
-    "f64": ctypes.c_double,
+    **{name: getattr(ctypes, element.ctypes_name) for name, element in ELEMENTS.items()},
 }
 _DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _HOW_TO_GET_A_GPU = "run on a machine with an NVIDIA GPU and its driver, or use the emulator (--backend emulator)"
@@ -357,5 +353,5 @@ def argument_values(
         elif name not in scalars:
             raise LaunchError(f"the scalar argument {name} has no value")
         else:
-            values[name] = float(scalars[name]) if kind in ("f32", "f64") else int(scalars[name])
+            values[name] = float(scalars[name]) if ELEMENTS[kind].is_float else int(scalars[name])
     return values
