@@ -40,13 +40,14 @@ class LaneState:
         self.arrived: dict[tuple[int, int], int] = {}
         self.expected: dict[tuple[int, int], int] = {}
         self.any_waiting = False
+        self.any_stalled = False
 
     def reset(self, padding: np.ndarray) -> None:
         """All lanes at the first block; padding lanes do not exist."""
         self.key[:] = np.where(padding, EXITED, 0)
         self.arrived.clear()
         self.expected.clear()
-        self.any_waiting = False
+        self.any_waiting = self.any_stalled = False
 
     def restart(self, geometry: Geometry, places: np.ndarray) -> None:
         """The lanes of the blocks at these places at the first block; the others stay where they are."""
@@ -153,9 +154,18 @@ class Control:
 
     def _exit(self, lanes: Lanes | None) -> int:
         self.state.key[... if lanes is None else lanes] = EXITED
+        if self.state.any_stalled and lanes is not None:
+            self._look_again(lanes)
         if self.state.any_waiting and lanes is not None:
             self._release(np.unique(self.binder.geometry.block_of_lane[lanes]))
         return AGAIN
+
+    def _look_again(self, exited: Lanes) -> None:
+        """Lanes that stall for others of their warps come to their instruction anew: those that have exited are not waited for."""
+        state = self.state
+        stalled = np.flatnonzero(state.key == STALLED)
+        freed = stalled[np.isin(stalled // WARP, exited // WARP)]
+        state.key[freed] = state.resume[freed]
 
     def _trap(self, inst: Instruction, lanes: Lanes | None) -> NoReturn:
         what = "an assertion failed" if inst.has("assert") else "the kernel executed trap"

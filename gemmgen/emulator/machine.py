@@ -255,6 +255,7 @@ class Machine:
         waiting = together[~ready]
         if len(waiting):
             key[waiting] = STALLED
+            self.state.any_stalled = True
             self.state.resume[waiting] = number
         met = together[ready]
         if len(met):

@@ -34,7 +34,8 @@ _UNIT_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.co
 class Access:
     """One access site: `width` bytes a lane in elements of `element_bytes`; kind is load, store or atomic.
 
-    `hint` is scratch for the space: the region where the site's addresses lay the last time.
+    `hint` is scratch for the space: the region where the site's addresses lay the last time. `stored` tells for some lanes
+    what a plain store is about to write, one row of bytes a lane.
     """
 
     instruction: Instruction
@@ -42,6 +43,7 @@ class Access:
     width: int
     element_bytes: int
     hint: int = 0
+    stored: Callable[[Lanes], np.ndarray] | None = None
 
 
 class Observer:

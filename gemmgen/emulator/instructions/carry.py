@@ -20,7 +20,11 @@ def _leaves_carry(inst: Instruction) -> bool:
 @instruction("add", "sub", "mad", when=_leaves_carry)
 @instruction("addc", "subc", "madc")
 def extended(inst: Instruction, binder: Binder) -> Operation:
-    """`.cc` sets the carry flag; addc, subc and madc add or subtract it. A subtraction's carry is its borrow."""
+    """`.cc` sets the carry flag, and addc, subc and madc take it.
+
+    There is one flag for both directions: a - b is a + ~b + 1, whose carry is set where nothing was borrowed, and subc adds a
+    and ~b and the flag. That is the code which ptxas makes of every mixture of the two.
+    """
     type_name = inst.type
     if not is_integer(inst) or TYPE_BYTES[type_name] < 4 or inst.has("sat"):
         raise UnknownInstruction("this form of carry arithmetic does not exist", instruction=inst)
@@ -47,12 +51,14 @@ def extended(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _combine(a: np.ndarray, b: np.ndarray, subtract: bool, flag: np.ndarray | None) -> tuple[Source, Source]:
-    """a + b + flag or a - b - flag modulo 2**width, and whether that left the range."""
-    result = a - b if subtract else a + b
-    carry = a < b if subtract else result < a
-    if flag is None:
+    """a + b + flag or a + ~b + flag modulo 2**width, and its carry. Without a flag: a + b, or a + ~b + 1."""
+    if subtract:
+        b = ~b
+    result = a + b
+    carry = result < a
+    if flag is None and not subtract:
         return result, carry
-    one = flag.astype(a.dtype)
-    again = result - one if subtract else result + one
+    one = a.dtype.type(1) if flag is None else flag.astype(a.dtype)
+    again = result + one
     # At most one of the two steps can leave the range.
-    return again, carry | (result < one if subtract else again < result)
+    return again, carry | (again < result)

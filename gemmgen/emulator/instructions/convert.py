@@ -35,6 +35,8 @@ def cvt(inst: Instruction, binder: Binder) -> Operation:
         return _to_packed(inst, binder, to)
     source = binder.source(inst, inst.operands[1], source_type)
     target = _target(inst, binder, inst.operands[0], to)
+    if to in _FLOATS and target is not None and target.itemsize > TYPE_BYTES[to]:
+        raise UnknownInstruction(f"a conversion to .{to} into a wider register", instruction=inst)
     if source_type not in _FLOATS and to not in _FLOATS:
         return _integer_to_integer(inst, binder, target, source, to, source_type)
     if source_type not in _FLOATS:

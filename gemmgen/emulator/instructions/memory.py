@@ -102,19 +102,21 @@ def load(inst: Instruction, binder: Binder) -> Operation:
     if size > 8:
         raise UnknownInstruction("128-bit registers are not implemented", instruction=inst)
     access = Access(inst, "load", size * len(elements), size)
+    # Floating-point values are moved as bits: in a wider register zeros lie above them.
+    moved = type_name if type_name[0] in "us" else f"b{size * 8}"
     targets: list[np.ndarray | None] = []
     for element in elements:
         if isinstance(element, Sink):
             targets.append(None)
             continue
         assert isinstance(element, Register)
-        targets.append(binder.registers.row(element, widened(type_name, binder.registers.width(element))))
+        targets.append(binder.registers.row(element, widened(moved, binder.registers.width(element))))
     if len(elements) == 1:
-        return through_space(inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[type_name]))
+        return through_space(inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[moved]))
     block = _adjacent_rows(binder, elements)
     return through_space(
         inst, binder, inst.operands[1],
-        lambda space: _load_vector(space, access, targets, np.dtype(DTYPES[type_name]), block),
+        lambda space: _load_vector(space, access, targets, np.dtype(DTYPES[moved]), block),
     )  # fmt: skip
 
 
@@ -186,9 +188,18 @@ def store(inst: Instruction, binder: Binder) -> Operation:
     raw = f"b{size * 8}"
     sources = [binder.source(inst, element, type_name if not isinstance(element, Register) else raw) for element in elements]
     sources = [source if isinstance(source, np.ndarray) else source.view(DTYPES[raw]) for source in sources]
+    access.stored = lambda lanes: _stored_bytes(sources, size, lanes)
     if len(elements) == 1:
         return through_space(inst, binder, inst.operands[0], lambda space: _store_scalar(space, access, sources[0]))
     return through_space(inst, binder, inst.operands[0], lambda space: _store_vector(space, access, sources))
+
+
+def _stored_bytes(sources: list[Source], size: int, lanes: Lanes) -> np.ndarray:
+    """What lanes are about to store, one row of bytes a lane."""
+    columns = np.empty((len(lanes), len(sources)), f"u{size}")
+    for column, source in enumerate(sources):
+        columns[:, column] = source[lanes] if isinstance(source, np.ndarray) else source
+    return columns.view(np.uint8)
 
 
 def _store_scalar(space: Space, access: Access, source: Source) -> Transfer:
