@@ -17,7 +17,17 @@ from gemmgen.emulator.errors import (
     Trapped,
     UnknownInstruction,
 )
-from gemmgen.emulator.hazards import GlobalRace, HazardError, SharedRace, UndefinedRegister, UnwrittenRead
+from gemmgen.emulator.hazards import (
+    GlobalRace,
+    HazardError,
+    MissedBarrier,
+    SameValue,
+    ScopeRace,
+    SharedRace,
+    UndefinedRegister,
+    UnwrittenRead,
+    VolatileRace,
+)
 from gemmgen.emulator.interleavings import ScheduleDependent, launch_interleaved
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
@@ -25,7 +35,7 @@ from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, S
 
 __all__ = [
     "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace",
-    "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "Observer",
-    "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "Schedule", "ScheduleDependent", "SharedRace",
-    "Trapped", "UndefinedRegister", "UnknownInstruction", "UnwrittenRead", "launch", "launch_interleaved",
+    "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "Observer",
+    "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
+    "SharedRace", "Trapped", "UndefinedRegister", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

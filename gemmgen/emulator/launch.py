@@ -42,6 +42,8 @@ class LaunchResult:
     """Basic blocks executed, over all waves."""
     waves: int
     """How many times blocks were started together."""
+    findings: tuple[HazardError, ...] = ()
+    """Warnings and notes."""
 
     @property
     def total_instructions(self) -> int:
@@ -64,6 +66,7 @@ def launch(
     step_limit: int = STEP_LIMIT,
     lanes_per_wave: int = LANES_PER_WAVE,
     hazards: bool = False,
+    strict: bool = False,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
@@ -71,14 +74,15 @@ def launch(
     the parameter's type; `bytes` are structs by value; None is a null pointer. `shared_bytes` is dynamic shared memory.
     `source` is the CUDA text, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
     `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an error, a
-    HazardError, to race, to read what nothing has written and to use a register without a value.
+    HazardError, to race, to read what nothing has written and to use a register without a value. What may be harmless is a
+    finding of the result; with `strict` that is an error too.
 
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """
     try:
         return _launch(
             ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
-            shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards,
+            shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards, strict,
         )  # fmt: skip
     except EmulatorError as error:
         if error.source is None:
@@ -99,6 +103,7 @@ def _launch(
     step_limit: int,
     lanes_per_wave: int,
     hazards: bool,
+    strict: bool,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
@@ -116,7 +121,7 @@ def _launch(
         raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
     total_blocks = grid[0] * grid[1] * grid[2]
     per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave)
-    detector = HazardDetector(program, memory) if hazards else None
+    detector = HazardDetector(program, memory, strict) if hazards else None
     if detector is not None:
         observers = [*observers, detector]
     counts: Counter[str] = Counter()
@@ -150,7 +155,8 @@ def _launch(
         raise
     finally:
         memory.copy_back()
-    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves)
+    findings = () if detector is None else detector.findings.all()
+    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves, findings)
 
 
 def _dimensions(value: int | Sequence[int], name: str) -> Dim3:

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemmgen.emulator.control import EXITED
-from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.hazards.guesses import Guesses
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import Polling
 from gemmgen.emulator.hazards.report import (
     Findings,
     GlobalRace,
+    HazardError,
     LockstepRace,
+    MissedBarrier,
+    SameValue,
+    ScopeRace,
     SharedRace,
     UndefinedRegister,
     UnwrittenRead,
+    VolatileRace,
     global_place,
     shared_place,
 )
@@ -38,10 +44,10 @@ if TYPE_CHECKING:
 class HazardDetector(Observer):
     """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
 
-    def __init__(self, program: Program, memory: DeviceMemory) -> None:
+    def __init__(self, program: Program, memory: DeviceMemory, strict: bool = False) -> None:
         self.program = program
         self.memory = memory
-        self.findings = Findings()
+        self.findings = Findings(strict)
         self.order = Order(has_parts_of_blocks(program))
         self.records = Records()
         self.granules = granules(program)
@@ -50,6 +56,8 @@ class HazardDetector(Observer):
         self.granules["global"] = min(self.granules["global"], *(_alignment(start, flags) for start, flags in unwritten), 16)
         self._global = Shadow(len(memory.data), self.granules["global"], self.order, self.records, self._global_race)
         self._global.unwritten = self._unwritten_global
+        self._global.repeated = self._global_repeated
+        self._global.content = lambda: memory.data
         for region in memory.regions:
             if region.writable:
                 self._global.state[self._granules_of("global", region.start, region.stop)] |= WATCHED
@@ -110,6 +118,9 @@ class HazardDetector(Observer):
         if old is None or old.count * old.granule != size:
             old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private, lockstep=not private)
             old.unwritten = self._unwritten_local if private else self._unwritten_shared
+            old.content = lambda: space.data
+            if not private:
+                old.repeated = self._shared_repeated
         old.forget()
         old.state.fill(UNWRITTEN if private else UNWRITTEN | WATCHED)
         return old
@@ -143,7 +154,8 @@ class HazardDetector(Observer):
 
     def _site(self, access: Access) -> Site:
         # The site holds on to the access, so that its id stays its own.
-        site = self._sites[id(access)] = site_of(access, self._polling.waits_with(access.instruction))
+        inst = access.instruction
+        site = self._sites[id(access)] = site_of(access, self._polling.waits_with(inst), inst in self._guesses)
         return site
 
     def _offsets(self, space: Space, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
@@ -170,6 +182,9 @@ class HazardDetector(Observer):
         members = np.arange(block * stride, block * stride + stride)
         met = np.zeros(stride, np.bool_)
         met[lanes - block * stride] = True
+        ended = (self.machine.state.key[members] == EXITED) & ~self.geometry.padding[members]
+        if ended.any() and len(instruction.operands) - 2 * instruction.has("red") < 2:
+            self._missed(instruction, lanes, members[ended])
         if (met | (self.machine.state.key[members] == EXITED)).all():
             self.order.whole_blocks_met(lanes)
             self._shared.forget(self._granules_of("shared", block * self._stride, (block + 1) * self._stride))
@@ -197,22 +212,45 @@ class HazardDetector(Observer):
 
     # -- reports -----------------------------------------------------------------------------------------------
 
-    def _global_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
-        offset = int(granules[0]) * self._global.granule
+    def _global_site(self, site: Site, granules: np.ndarray) -> str:
         names = [(region.start, region.stop, region.name) for region in self.memory.regions]
-        place = global_place(names, offset, site.access.element_bytes)
-        self._race(GlobalRace, place, site, lanes, records, others)
+        return global_place(names, int(granules[0]) * self._global.granule, site.access.element_bytes)
+
+    def _shared_site(self, site: Site, granules: np.ndarray) -> str:
+        assert self._shared is not None
+        return shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride, site.access.element_bytes)
+
+    def _global_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
+        other = records.sites[int(others[0]) >> 32]
+        kind: type[HazardError] = GlobalRace
+        if site.strong and other is not None and other.strong:
+            kind = ScopeRace if site.narrow or other.narrow else VolatileRace
+        self._race(kind, self._global_site(site, granules), site, lanes, records, others)
 
     def _shared_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
-        assert self._shared is not None
-        place = shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride)
         other = records.sites[int(others[0]) >> 32]
-        in_lockstep = site.strong and other is not None and other.strong
-        self._race(LockstepRace if in_lockstep else SharedRace, place, site, lanes, records, others)
+        kind: type[HazardError] = SharedRace
+        if site.strong and other is not None and other.strong:
+            one_warp = int(self.order.threads[lanes[0]]) // WARP == (int(others[0]) & 0xFFFFFFFF) // WARP
+            kind = LockstepRace if one_warp else VolatileRace
+        self._race(kind, self._shared_site(site, granules), site, lanes, records, others)
+
+    def _global_repeated(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
+        self._race(SameValue, self._global_site(site, granules), site, lanes, records, others)
+
+    def _shared_repeated(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
+        self._race(SameValue, self._shared_site(site, granules), site, lanes, records, others)
+
+    def _missed(self, instruction: Instruction, lanes: Lanes, ended: Lanes) -> None:
+        self.findings.add(
+            MissedBarrier(
+                f"{len(lanes)} threads of a block met at this barrier; {len(ended)} had ended: {self.geometry.describe(ended)}",
+                instruction=instruction, threads=self.geometry.describe(lanes),
+            )
+        )  # fmt: skip
 
     def _race(
-        self, kind: type[SharedRace] | type[GlobalRace], place: str, site: Site, lanes: Lanes, records: Records,
-        others: np.ndarray,
+        self, kind: type[HazardError], place: str, site: Site, lanes: Lanes, records: Records, others: np.ndarray
     ) -> None:  # fmt: skip
         other = records.sites[int(others[0]) >> 32]
         thread = int(others[0]) & 0xFFFFFFFF
@@ -222,7 +260,7 @@ class HazardDetector(Observer):
         message += f"{verb(other.access)} by another thread touches" if not same else "touches too"
         self.findings.add(
             kind(
-                message, instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
+                message, len(lanes), place, instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
                 other=other.instruction, other_threads=self.geometry.describe_thread(thread),
             )
         )  # fmt: skip
@@ -242,6 +280,10 @@ class HazardDetector(Observer):
         return Polling(self.program)
 
     @cached_property
+    def _guesses(self) -> Guesses:
+        return Guesses(self.program)
+
+    @cached_property
     def _mentions(self) -> Counter[str]:
         """How often the program mentions each register."""
         found: Counter[str] = Counter()
@@ -257,9 +299,7 @@ class HazardDetector(Observer):
         lanes, granules = lanes[kept], granules[kept]
         if not len(granules):
             return
-        names = [(region.start, region.stop, region.name) for region in self.memory.regions]
-        place = global_place(names, int(granules[0]) * self._global.granule, site.access.element_bytes)
-        self._unwritten(site, lanes, place)
+        self._unwritten(site, lanes, self._global_site(site, granules))
 
     def _unwritten_shared(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._shared is not None
@@ -267,7 +307,7 @@ class HazardDetector(Observer):
         lanes, granules = lanes[kept], granules[kept]
         if not len(granules):
             return
-        self._unwritten(site, lanes, shared_place(self.program, int(granules[0]) * self._shared.granule % self._stride))
+        self._unwritten(site, lanes, self._shared_site(site, granules))
 
     def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._local is not None
@@ -281,7 +321,7 @@ class HazardDetector(Observer):
     def _unwritten(self, site: Site, lanes: Lanes, place: str) -> None:
         self.findings.add(
             UnwrittenRead(
-                f"{verb(site.access)} of {place}, which nothing has written",
+                f"{verb(site.access)} of {place}, which nothing has written", len(lanes), place,
                 instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
             )
         )  # fmt: skip

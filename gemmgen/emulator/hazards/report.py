@@ -7,27 +7,39 @@ from collections.abc import Sequence
 
 from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Instruction
 
-MOST_HAZARDS = 5
-"""After so many different ones a launch ends at once."""
+MOST_HAZARDS = 8
+"""After so many different errors a launch ends at once."""
 MOST_REPEATS = 200
-"""After so many findings in all, different or not, a launch ends at once."""
+"""After so many times that errors were seen, different or not, a launch ends at once."""
 
 _LOCAL_STATIC = re.compile(r"^_ZZ.*E(\d+)([A-Za-z_]\w*)$")
 _MANGLED = re.compile(r"^_ZN?(\d+)(\w+)$")
 
 
 class HazardError(EmulatorError):
-    """A kernel whose result depends on luck. `also` are the other hazards of the same launch."""
+    """A kernel whose result depends on luck. `also` are the other hazards of the same launch.
+
+    `place` is the element that it was first seen at (`tile[12]`). `severity` is "error", "warning" (right on today's hardware, or by a rule that CUDA does not give) or "note" (harmless as
+    far as this launch shows); a strict launch takes all for errors. `count` says how many accesses of threads it was seen at.
+    """
 
     hint = ""
+    severity = "error"
 
-    def __init__(self, message: str, **details: object) -> None:
+    def __init__(self, message: str, count: int = 1, place: str = "", **details: object) -> None:
         super().__init__(message, **details)  # type: ignore[arg-type]
+        self.count = count
+        self.place = place
         self.also: tuple[EmulatorError, ...] = ()
 
     def __str__(self) -> str:
         parts = [super().__str__()]
+        if self.severity != "error":
+            parts[0] = f"{self.severity}: {parts[0]}"
+        if self.count > 1:
+            parts[0] += f"\n  count {self.count} accesses"
         if self.hint:
             parts[0] += f"\n  look  {self.hint}"
         for other in self.also:
@@ -54,6 +66,7 @@ class SharedRace(HazardError):
 class LockstepRace(SharedRace):
     """Lanes of one warp pass data through volatile shared memory as if they ran in lockstep."""
 
+    severity = "warning"
     hint = (
         "a __syncwarp() between the two: lanes of a warp do not run in lockstep, and volatile makes none wait for another; a "
         "value has to be read by all before it is overwritten"
@@ -70,6 +83,40 @@ class GlobalRace(HazardError):
     )
 
 
+class ScopeRace(GlobalRace):
+    """Threads of different blocks meet through an atomic operation that holds for the threads of one block only."""
+
+    title = "scope too narrow"
+    hint = "an operation of device scope: atomicAdd() instead of atomicAdd_block(), cuda::thread_scope_device"
+
+
+class VolatileRace(HazardError):
+    """Two threads touch one variable through volatile accesses, one of them writes, and nothing orders them."""
+
+    title = "unordered volatile accesses"
+    severity = "warning"
+    hint = "volatile neither makes an access atomic nor orders it: a barrier, an atomic operation or cuda::atomic_ref does"
+
+
+class SameValue(HazardError):
+    """Several threads store the same value to one place, and nothing orders them."""
+
+    title = "several threads store the same value"
+    severity = "note"
+    hint = "no harm is done as long as the values are equal; an atomic operation says what is meant"
+
+
+class MissedBarrier(HazardError):
+    """A barrier of the whole block that some of its threads never reach, because they have ended."""
+
+    title = "barrier that not all threads reach"
+    severity = "warning"
+    hint = (
+        "__syncthreads() is for all threads of a block: guard the work between the barriers, not the barriers, instead of returning "
+        "early; hardware does not count threads that have ended, CUDA promises nothing"
+    )
+
+
 class UndefinedRegister(HazardError):
     """A value that no instruction has computed reaches memory, an address or a branch."""
 
@@ -78,28 +125,47 @@ class UndefinedRegister(HazardError):
 
 
 class Findings:
-    """Collects hazards; the same pair of instructions counts once."""
+    """Collects hazards, one for each array and pair of source lines (of instructions, where there are no source lines)."""
 
-    def __init__(self) -> None:
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
         self._found: dict[tuple[object, ...], HazardError] = {}
         self._repeats = 0
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return any(hazard.severity == "error" for hazard in self._found.values())
 
     def add(self, hazard: HazardError) -> None:
-        """Notes a hazard. Raises all if there are enough."""
-        lines = tuple(inst.line if inst is not None else 0 for inst in (hazard.instruction, hazard.other))
-        self._found.setdefault((type(hazard), *lines), hazard)
+        """Notes a hazard. Raises all if there are enough errors."""
+        if self.strict:
+            hazard.severity = "error"
+        key = (type(hazard), hazard.place.partition("[")[0], _place(hazard.instruction), _place(hazard.other))
+        known = self._found.setdefault(key, hazard)
+        if known is not hazard:
+            known.count += hazard.count
+        if hazard.severity != "error":
+            return
         self._repeats += 1
-        if len(self._found) >= MOST_HAZARDS or self._repeats >= MOST_REPEATS:
+        if self._repeats >= MOST_REPEATS or sum(found.severity == "error" for found in self._found.values()) >= MOST_HAZARDS:
             raise self.error()
+
+    def all(self) -> tuple[HazardError, ...]:
+        """What was found, the worst first."""
+        ranks = ("error", "warning", "note")
+        return tuple(sorted(self._found.values(), key=lambda hazard: ranks.index(type(hazard).severity)))
 
     def error(self, last: EmulatorError | None = None) -> HazardError:
         """The first hazard, with all others, and with the error that ended the launch."""
-        first, *others = self._found.values()
+        first, *others = self.all()
         first.also = (*others, *([last] if last is not None and last is not first else []))
         return first
+
+
+def _place(instruction: Instruction | None) -> object:
+    if instruction is None:
+        return None
+    location = instruction.location
+    return instruction.line if location is None else (location.file, location.line)
 
 
 def plain_name(symbol: str) -> str:
@@ -111,19 +177,25 @@ def plain_name(symbol: str) -> str:
     return symbol
 
 
-def shared_place(program: Program, address: int) -> str:
-    """`shared tile_a + 132`: the shared variable that holds an address, and the byte in it."""
+def shared_place(program: Program, address: int, element_bytes: int) -> str:
+    """`shared tile_a[33]`: the shared variable that holds an address, and the element in it."""
     best: tuple[int, str] | None = None
     for name, placed in program.symbols.items():
         if placed.variable.space == "shared" and placed.offset <= address and (best is None or placed.offset >= best[0]):
             best = (placed.offset, name)
-    return f"shared address {address}" if best is None else f"shared {plain_name(best[1])} + {address - best[0]}"
+    if best is None:
+        return f"shared address {address}"
+    return _element(f"shared {plain_name(best[1])}", address - best[0], element_bytes)
+
+
+def _element(name: str, offset: int, element_bytes: int) -> str:
+    element, byte = divmod(offset, element_bytes)
+    return f"{name}[{element}]" + (f" (its byte {byte})" if byte else "")
 
 
 def global_place(names: Sequence[tuple[int, int, str]], offset: int, element_bytes: int) -> str:
     """`C[17]`: the region (start, stop, name) that holds an offset, and the element in it."""
     for start, stop, name in names:
         if start <= offset < stop:
-            element, byte = divmod(offset - start, element_bytes)
-            return f"{plain_name(name)}[{element}]" + (f" (its byte {byte})" if byte else "")
+            return _element(plain_name(name), offset - start, element_bytes)
     return f"global offset {offset}"

@@ -15,8 +15,9 @@ from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.sites import Site
 
-UNWRITTEN, WRITTEN, READ, STRONG_WRITE, STRONG_READ, WATCHED = 1, 2, 4, 8, 16, 32
-"""Bits of a granule's state. WATCHED: somebody may write it, so that reads must be remembered."""
+UNWRITTEN, WRITTEN, READ, STRONG_WRITE, STRONG_READ, WATCHED, NARROW, GUARD = 1, 2, 4, 8, 16, 32, 64, 128
+"""Bits of a granule's state. WATCHED: somebody may write it, so that reads must be remembered. NARROW: a strong access orders
+only the threads of its block. GUARD: the granule lies between variables and belongs to none."""
 
 _RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
 _PIECE = 8
@@ -148,8 +149,9 @@ class Shadow:
     def __init__(
         self, size: int, granule: int, order: Order, records: Records, race: Race, private: bool = False, lockstep: bool = False
     ) -> None:
-        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races. `lockstep`: strong
-        accesses of one warp that move data without an order are races as well."""
+        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races. `lockstep`: the space
+        belongs to a block, so that scopes do not matter, and strong accesses of one warp that move data without an order are
+        races as well."""
         self.granule = granule
         self.private = private
         self.lockstep = lockstep
@@ -161,6 +163,11 @@ class Shadow:
         self._sets: dict[int, AccessSet] = {}
         self._pending: list[tuple[int, np.ndarray, Lanes | None, int]] = []
         self.unwritten: Callable[[Site, Lanes, np.ndarray], None] | None = None
+        self.outside: Callable[[Site, Lanes, np.ndarray], None] | None = None
+        self.repeated: Race | None = None
+        """Called in place of `race` where the bytes that are written are there already, or are written by all lanes alike."""
+        self.content: Callable[[], np.ndarray] | None = None
+        """The bytes of the space, as they are before the access."""
 
     def forget(self, part: slice | None = None) -> None:
         """A barrier has ordered all that happened to some granules (None: all)."""
@@ -169,7 +176,7 @@ class Shadow:
         else:
             self.settle()
         chosen = slice(None) if part is None else part
-        self.state[chosen] &= UNWRITTEN | WATCHED
+        self.state[chosen] &= UNWRITTEN | WATCHED | GUARD
         for accesses in self._sets.values():
             accesses.clear(chosen)
 
@@ -186,9 +193,7 @@ class Shadow:
     def _piece(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, only_ask: bool) -> None:
         view = self._views[per]
         state = view[index]
-        matters = UNWRITTEN * site.reads if self.private else _matters(site)
-        if self.lockstep and site.exchanges:
-            matters |= STRONG_READ if site.writes else STRONG_WRITE
+        matters = UNWRITTEN * site.reads if self.private else self._matters(site)
         everywhere = _SPREAD[per]
         combined = int(np.bitwise_or.reduce(state))
         if combined & (matters * everywhere):
@@ -200,12 +205,13 @@ class Shadow:
                 view[index] = 0
             return
         if site.writes:
-            mark = STRONG_WRITE if site.strong else WRITTEN
+            mark = (STRONG_WRITE | NARROW * site.narrow) if site.strong else WRITTEN
             if combined & (UNWRITTEN * everywhere):
                 state &= state.dtype.type(~(UNWRITTEN * everywhere) & ((1 << 8 * per) - 1))
             view[index] = state | state.dtype.type(mark * everywhere)
         elif combined & (WATCHED * everywhere):
-            view[index] = state | state.dtype.type((STRONG_READ if site.strong else READ) * everywhere)
+            mark = (STRONG_READ | NARROW * site.narrow) if site.strong else READ
+            view[index] = state | state.dtype.type(mark * everywhere)
         else:
             return
         record = self.records.add(site, self.order.time)
@@ -218,6 +224,8 @@ class Shadow:
         packed = threads | record << 32
         if site.strong:
             self._set(STRONG_WRITE if site.writes else STRONG_READ).add(granules, packed)
+            if (site.narrow and not self.lockstep) or (site.volatile and site.writes):
+                self._meet_at_once(site, lanes, per, granules, packed)
             return
         if self._writers is None:
             self._writers = np.zeros(self.count, np.int64)
@@ -225,8 +233,61 @@ class Shadow:
         found = self._writers[granules]
         lost = np.flatnonzero(found != packed)
         if len(lost):
-            who = np.arange(len(index)) if lanes is None else lanes
-            self.race(site, who.repeat(per)[lost], granules[lost], self.records, found[lost])
+            who = (np.arange(len(index)) if lanes is None else lanes).repeat(per)
+            same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
+            self._tell(site, who[lost], granules[lost], found[lost], same)
+
+    def _meet_at_once(self, site: Site, lanes: Lanes | None, per: int, granules: np.ndarray, packed: np.ndarray) -> None:
+        """Strong accesses of one instruction that conflict with each other: volatile stores, and narrow ones of two blocks."""
+        order = np.argsort(granules, kind="stable")
+        first, second = order[:-1], order[1:]
+        meet = granules[first] == granules[second]
+        if not site.volatile:
+            stride = self.order.geometry.stride
+            meet &= (packed[first] & 0xFFFFFFFF) // stride != (packed[second] & 0xFFFFFFFF) // stride
+        if meet.any():
+            first, second = first[meet], second[meet]
+            who = (np.arange(len(granules) // per) if lanes is None else lanes).repeat(per)
+            same = self._alike(site, who, granules, first, second)
+            self._tell(site, who[first], granules[first], packed[second], same)
+
+    def _tell(self, site: Site, who: Lanes, granules: np.ndarray, others: np.ndarray, repeated: np.ndarray) -> bool:
+        """Reports accesses that meet others; False if all of them repeat what is there."""
+        if repeated.any():
+            assert self.repeated is not None
+            self.repeated(site, who[repeated], granules[repeated], self.records, others[repeated])
+        rest = ~repeated
+        if rest.any():
+            self.race(site, who[rest], granules[rest], self.records, others[rest])
+        return bool(rest.any())
+
+    def _bytes_to_store(self, site: Site, who: Lanes, granules: np.ndarray) -> np.ndarray | None:
+        """What lanes are about to write to granules, one row of bytes each; None if that is not known."""
+        if self.repeated is None or site.access.stored is None or not len(who):
+            return None
+        rows = site.access.stored(who)
+        first = granules * self.granule % site.access.width
+        content: np.ndarray = rows[np.arange(len(who))[:, None], first[:, None] + np.arange(self.granule)]
+        return content
+
+    def _alike(self, site: Site, who: Lanes, granules: np.ndarray, lost: np.ndarray, won: np.ndarray) -> np.ndarray:
+        """Which of the `lost` entries write the same bytes to their granule as the one that won."""
+        ours, theirs = (self._bytes_to_store(site, who[chosen], granules[chosen]) for chosen in (lost, won))
+        if ours is None or theirs is None:
+            return np.zeros(len(lost), np.bool_)
+        order = np.argsort(granules[won], kind="stable")
+        winner = order[np.searchsorted(granules[won], granules[lost], sorter=order)]
+        alike: np.ndarray = (ours == theirs[winner]).all(axis=1)
+        return alike
+
+    def _repeats(self, site: Site, who: Lanes, granules: np.ndarray) -> np.ndarray:
+        """Which lanes write bytes that are in memory already."""
+        ours = self._bytes_to_store(site, who, granules)
+        if ours is None or self.content is None:
+            return np.zeros(len(who), np.bool_)
+        there = self.content()[granules[:, None] * self.granule + np.arange(self.granule)]
+        repeats: np.ndarray = (ours == there).all(axis=1)
+        return repeats
 
     def _spread(self, index: np.ndarray, lanes: Lanes | None, per: int) -> tuple[np.ndarray, np.ndarray]:
         """Granules and threads, one a granule touched."""
@@ -250,11 +311,16 @@ class Shadow:
     def _examine(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, state: np.ndarray, matters: int) -> None:
         """Looks at each granule with a bit that matters."""
         bits = np.ascontiguousarray(state).view(np.uint8)
+        if matters & NARROW and (bits & NARROW).any():
+            matters |= STRONG_WRITE | STRONG_READ * site.writes
         who = np.arange(len(index)) if lanes is None else lanes
         chosen = np.flatnonzero(bits & matters)
         bits = bits[chosen]
         who = who[chosen // per]
         granules = index[chosen // per].astype(np.int64) * per + chosen % per
+        if self.outside is not None and (bits & GUARD).any():
+            bad = np.flatnonzero(bits & GUARD)
+            self.outside(site, who[bad], granules[bad])
         if matters & UNWRITTEN and self.unwritten is not None:
             bad = np.flatnonzero(bits & UNWRITTEN)
             if len(bad):
@@ -264,8 +330,9 @@ class Shadow:
             if len(here):
                 found, others = _not_ordered(here, self._writers[granules[here]], who, self.records, self.order)
                 if len(found):
-                    self.race(site, who[found], granules[found], self.records, others)
-                    return
+                    same = self._repeats(site, who[found], granules[found]) & (self._of_stores(others))
+                    if self._tell(site, who[found], granules[found], others, same):
+                        return
         if self._pending and matters & READ and (bits & READ).any():
             self.settle()
         for kind in (READ, STRONG_WRITE, STRONG_READ):
@@ -273,20 +340,54 @@ class Shadow:
             if len(here):
                 found, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
                 if site.strong and kind != READ:
-                    found, others = self._of_one_warp(found, others, who[here])
+                    found, others = self._conflicting(site, found, others, who[here])
                 elif kind == STRONG_WRITE and len(found):
                     found, others = self._not_observed(found, others, granules[here], who[here])
-                if len(found):
-                    self.race(site, who[here][found], granules[here][found], self.records, others)
+                if not len(found):
+                    continue
+                at, on = who[here][found], granules[here][found]
+                same = np.zeros(len(found), np.bool_)
+                if kind == STRONG_WRITE and site.writes:
+                    same = self._repeats(site, at, on) & self._of_stores(others)
+                if self._tell(site, at, on, others, same):
                     return
 
-    def _of_one_warp(self, found: np.ndarray, others: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
-        """Only the accesses that exchange data with a lane of the same warp."""
-        same = (others & 0xFFFFFFFF) // WARP == self.order.threads[who[found]] // WARP
-        for position in np.flatnonzero(same).tolist():
-            other = self.records.sites[int(others[position]) >> 32]
-            same[position] = other is not None and other.exchanges
-        return found[same], others[same]
+    def _of_stores(self, others: np.ndarray) -> np.ndarray:
+        """Which accesses (packed) are plain or volatile stores."""
+        sites = self.records.sites
+        return np.array([(other := sites[number]) is not None and other.access.kind == "store" for number in (others >> 32).tolist()], np.bool_)
+
+    def _matters(self, site: Site) -> int:
+        """The state bits that an access has to look at. Strong accesses race with each other only where scopes are too narrow,
+        where lanes rely on lockstep, and through volatile variables."""
+        matters = _matters(site)
+        if self.outside is not None:
+            matters |= GUARD
+        if site.strong:
+            if not self.lockstep:
+                matters |= NARROW
+            if (site.narrow and not self.lockstep) or site.volatile or (self.lockstep and site.exchanges):
+                matters |= STRONG_WRITE | STRONG_READ * site.writes
+        return matters
+
+    def _conflicting(self, site: Site, found: np.ndarray, others: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """Only those unordered strong accesses that conflict with one of another thread nevertheless."""
+        theirs, ours = others & 0xFFFFFFFF, self.order.threads[who[found]]
+        stride = self.order.geometry.stride
+        same_warp, same_block = theirs // WARP == ours // WARP, theirs // stride == ours // stride
+        keep = np.zeros(len(found), np.bool_)
+        numbers, inverse = np.unique(others >> 32, return_inverse=True)
+        for position, number in enumerate(numbers.tolist()):
+            other = self.records.sites[number]
+            assert other is not None
+            here = inverse == position
+            if self.lockstep and site.exchanges and other.exchanges:
+                keep |= here & same_warp
+            if site.volatile and other.volatile:
+                keep |= here
+            if not self.lockstep and (site.narrow or other.narrow):
+                keep |= here & ~same_block
+        return found[keep], others[keep]
 
     def _not_observed(self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
         """Leaves out the strong writes that a strong read, itself ordered before the present access, has seen: a write

@@ -28,18 +28,26 @@ class Site:
     """What it reads can be part of an acquire pattern; `red` cannot."""
     exchanges: bool = False
     """A strong load that nobody waits with, or a strong store. Between lanes of a warp these move data only in lockstep."""
+    volatile: bool = False
+    """It exchanges data through a volatile variable, which C++ leaves unordered."""
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it is strong for the threads of its own block only."""
+        return self.strong and not self.device
 
     @property
     def instruction(self) -> Instruction:
         return self.access.instruction
 
 
-def site_of(access: Access, waits: bool = False) -> Site:
-    """The meaning of an access. `waits`: it is a load whose value decides on another turn of its loop."""
+def site_of(access: Access, waits: bool = False, guesses: bool = False) -> Site:
+    """The meaning of an access. `waits`: it is a load whose value decides on another turn of its loop; `guesses`: one whose
+    value a compare-and-swap checks."""
     inst = access.instruction
     atomic = access.kind == "atomic"
     ordering = inst.opcode in ("ld", "st", "atom", "red")
-    strong = atomic or (ordering and any(inst.has(word) for word in _STRONG_WORDS))
+    strong = atomic or guesses or (ordering and any(inst.has(word) for word in _STRONG_WORDS))
     return Site(
         access,
         reads=access.kind != "store",
@@ -49,7 +57,8 @@ def site_of(access: Access, waits: bool = False) -> Site:
         releases=ordering and (inst.has("release") or inst.has("acq_rel")),
         device=not inst.has("cta"),
         observes=inst.opcode != "red",
-        exchanges=strong and not atomic and not waits,
+        exchanges=strong and not atomic and not waits and not guesses,
+        volatile=ordering and inst.has("volatile") and not waits,
     )
 
 

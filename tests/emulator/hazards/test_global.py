@@ -22,7 +22,7 @@ def test_a_barrier_orders_no_other_block():
 
 
 def test_two_blocks_write_one_element():
-    source = "int* data) { data[threadIdx.x + 64 * blockIdx.x] = 1; }"
+    source = "int* data) { data[threadIdx.x + 64 * blockIdx.x] = blockIdx.x; }"
     text = twins(source, "64 * blockIdx.x", emulator.GlobalRace, ints(256), instead="63 * blockIdx.x", grid=4)
     assert "of block (0,0,0)" in text and "write" in text
 

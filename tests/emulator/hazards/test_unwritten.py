@@ -15,7 +15,7 @@ def test_shared_memory_that_a_part_of_the_lanes_wrote():
         if (t < 64) tile[t] = t;
         __syncthreads(); out[t] = tile[63 - t]; }"""
     text = twins(source, "t < 64", emulator.UnwrittenRead, ints(64), instead="t < 63")
-    assert "read of shared tile + 252, which nothing has written" in text
+    assert "read of shared tile[63], which nothing has written" in text
     assert "by    thread (0,0,0) of block (0,0,0)\n" in text and "out[t] = tile[63 - t];" in text
 
 

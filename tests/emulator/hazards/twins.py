@@ -22,11 +22,11 @@ def check(source: str, *args: Any, grid: int = 1, block: int = 64, architecture:
 
 
 def twins(source: str, remove: str, error: type[emulator.EmulatorError], *args: Any, instead: str = "", **kwargs: Any) -> str:
-    """A source is clean; with `remove` replaced it has a hazard, whose message is returned."""
+    """A source is clean; with `remove` replaced it has a hazard by strict rules, whose message is returned."""
     assert remove in source
     check(source, *args, **kwargs)
     with pytest.raises(error) as raised:
-        check(source.replace(remove, instead), *args, **kwargs)
+        check(source.replace(remove, instead), *args, **kwargs, strict=True)
     return str(raised.value)
 
 
