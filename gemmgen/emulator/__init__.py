@@ -34,8 +34,8 @@ from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
 
 __all__ = [
-    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace",
-    "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "Observer",
+    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace", "HazardError",
+    "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "Observer",
     "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
     "SharedRace", "Trapped", "UndefinedRegister", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

@@ -130,7 +130,7 @@ def _launch(
     try:
         while first < total_blocks:
             count = min(per_wave, total_blocks - first)
-            machine = _machine(program, block, count, needed, hazards)
+            machine = _machine(program, block, count, needed + program.shared_gap_bytes, hazards)
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
             machine.spaces.global_.map(memory.data, memory.regions)
             if detector is not None:

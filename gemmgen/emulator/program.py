@@ -27,6 +27,11 @@ from gemmgen.emulator.ptx.syntax import (
 
 MAX_CALL_DEPTH = 32
 MAX_INSTRUCTIONS = 2_000_000
+SHARED_GAP = 1024
+"""Bytes left free between shared variables, so that an overrun is not taken for an access to the next one. A multiple of the row of
+banks and of every swizzle, so that both see the addresses that they would see without gaps."""
+_SHARED_ADDRESSES = 1 << 18
+"""Matrix descriptors know no shared addresses from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,10 @@ class Program:
     dynamic_shared_offset: int
     local_bytes: int
     polls: bool
+    shared_gaps: tuple[tuple[int, int], ...] = ()
+    """Bytes [start, stop) of shared memory that lie between variables; sizes and `dynamic_shared_offset` do not count them."""
+    shared_gap_bytes: int = 0
+    """What the gaps add to the addresses of the last variable."""
 
 
 def register_class(type_name: str) -> str:
@@ -99,11 +108,12 @@ class _Linker:
         static_bytes = self._place_module_variables(parameter_bytes)
         self._expand(self.entry, "", {}, 0)
         self._append_final_return()
-        shared_bytes, dynamic_offset = self._place_shared()
+        shared_bytes, dynamic_offset, gaps, gap_bytes = self._place_shared()
         blocks = cut(self.flat.body, self.flat.labels, self.branch_targets)
         return Program(
             self.module, self.entry, blocks, self._collect_registers(), self.symbols, parameter_bytes, static_bytes,
             shared_bytes, dynamic_offset, _align(self.local_bytes, 16), any(block.polling for block in blocks),
+            gaps, gap_bytes,
         )  # fmt: skip
 
     # -- placing -----------------------------------------------------------------------------------------------
@@ -127,22 +137,31 @@ class _Linker:
                 offset += variable.size + 256
         return _align(offset, 256)
 
-    def _place_shared(self) -> tuple[int, int]:
+    def _place_shared(self) -> tuple[int, int, tuple[tuple[int, int], ...], int]:
         mentioned = {name for instruction in self.flat.body for name in _symbols_of(instruction.operands)}
         declared = list(self.module.variables.values()) + self.shared
         candidates = [v for v in declared if v.space == "shared" and v.name in mentioned]
-        offset, dynamic = 0, []
-        for variable in candidates:
-            if variable.external or variable.size == 0:
-                dynamic.append(variable)
-                continue
-            offset = _align(offset, variable.alignment)
-            self.symbols[variable.name] = Placed(variable, offset)
-            offset += variable.size
+        dynamic = [variable for variable in candidates if variable.external or variable.size == 0]
+        fixed = [variable for variable in candidates if variable not in dynamic]
+        total = sum(_align(variable.size, variable.alignment) for variable in fixed)
+        steps = max(len(fixed) - 1 + bool(dynamic), 1)
+        gap = SHARED_GAP if total + steps * SHARED_GAP <= _SHARED_ADDRESSES // 2 else 0
+        gaps = []
+        offset = added = 0
+        for variable in fixed:
+            start = _align(offset, variable.alignment)
+            if offset and gap:
+                gaps.append((offset + added, start + added + gap))
+                added += gap
+            self.symbols[variable.name] = Placed(variable, start + added)
+            offset = start + variable.size
         dynamic_offset = _align(offset, max([16, *(v.alignment for v in dynamic)]))
+        if dynamic and offset and gap:
+            gaps.append((offset + added, dynamic_offset + added + gap))
+            added += gap
         for variable in dynamic:
-            self.symbols[variable.name] = Placed(variable, dynamic_offset)
-        return offset, dynamic_offset
+            self.symbols[variable.name] = Placed(variable, dynamic_offset + added)
+        return offset, dynamic_offset, tuple(gaps), added
 
     def _place_local(self, variable: Variable, name: str) -> None:
         self.local_bytes = _align(self.local_bytes, variable.alignment)

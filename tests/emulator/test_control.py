@@ -362,3 +362,14 @@ def test_lanes_of_a_warp_wait_for_each_other():
     run_cuda(source, "wait", 1, 32, [out])
     t = np.arange(32)
     np.testing.assert_array_equal(out, 31 - t + (t ^ 1))
+
+
+@pytest.mark.parametrize("schedule", [None, emulator.RandomWarps(1), emulator.RandomWarps(2), emulator.RandomCrowds(3)])
+def test_lanes_that_exit_later_are_no_longer_waited_for(schedule):
+    source = """extern "C" __global__ void kernel(int* out, int n) {
+        int t = threadIdx.x;
+        if (t >= n) return;
+        out[t] = __ballot_sync(0xffffffffu, t % 2); }"""
+    out = np.zeros(64, np.int32)
+    run_cuda(source, "kernel", 1, 64, [out, 40], schedule=schedule)
+    assert out.tolist() == [0xAAAAAAAA - (1 << 32)] * 32 + [0xAA] * 8 + [0] * 24

@@ -387,3 +387,15 @@ def test_packed_minimum_cut_at_zero():
     a, b = (np.random.default_rng(s).integers(-(2**15), 2**15, (64, 2)).astype(np.int16) for s in (1, 2))
     got = run_instruction("min.s16x2.relu %d, %a, %b;", "u32", ("u32", a.view(np.uint32)[:, 0]), ("u32", b.view(np.uint32)[:, 0]))
     np.testing.assert_array_equal(got.view(np.int16).reshape(-1, 2), np.maximum(np.minimum(a, b), 0))
+
+
+@pytest.mark.parametrize(("first", "second", "wanted"), [
+    ("sub.cc.u32 %e, %a, %b;", "addc.u32 %d, 0, 0;", lambda a, b: a >= b),
+    ("add.cc.u32 %e, %a, %b;", "subc.u32 %d, 0, 0;", lambda a, b: (a + b < 2**32) * (2**32 - 1)),
+    ("sub.cc.u32 %e, %a, %b;", "subc.u32 %d, 0, 0;", lambda a, b: (a < b) * (2**32 - 1)),
+])  # fmt: skip
+def test_one_carry_flag_serves_sums_and_differences(first, second, wanted):
+    # What ptxas 13.0 makes of these: IADD3 with a carry, then SEL or IMAD.X on the same predicate.
+    a, b = all_pairs(np.array([0, 1, 2, 2**31, 2**32 - 1], np.uint32))
+    got = run_instruction(f".reg .b32 %e; {first} {second}", "u32", ("u32", a), ("u32", b))
+    assert got.tolist() == [int(wanted(x, y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]

@@ -250,3 +250,13 @@ def test_errors_leave_what_was_written_before():
             grid=1, block=1, args=[x],
         )  # fmt: skip
     assert x[0] == 0 and x[1] == 1
+
+
+@pytest.mark.parametrize("type_name", ["f32", "b32", "u32", "s32", "f16", "b16"])
+def test_a_wider_register_holds_the_bits_of_a_load(type_name):
+    body = f""".reg .b64 %a, %b, %t; ld.param.u64 %a, [p]; ld.param.u64 %b, [q];
+        ld.global.{type_name} %t, [%a]; st.global.b64 [%b], %t; ret;"""
+    out = np.zeros(1, np.uint64)
+    emulator.launch(wrap_ptx(body, ".param .u64 p, .param .u64 q"), grid=1, block=1, args=[np.array([0xBF80BC00], np.uint32), out])
+    wanted = {"s32": 0xFFFFFFFFBF80BC00, "f16": 0xBC00, "b16": 0xBC00}.get(type_name, 0xBF80BC00)
+    assert int(out[0]) == wanted

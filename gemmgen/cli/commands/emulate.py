@@ -81,6 +81,7 @@ class _Run:
     metavar="N",
     help="Also run N random interleavings of warps; the results must be equal.",
 )
+@click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
 @click.option("printed", "--print", metavar="ARRAY[:COUNT]", multiple=True, help="Print an array afterwards, by name or position.")
 @click.option("saved", "--save", metavar="ARRAY=FILE.npy", multiple=True, help="Save an array afterwards. Repeatable.")
@@ -98,6 +99,7 @@ def command(
     include_directories: Sequence[str],
     definitions: Sequence[str],
     schedules: int,
+    strict: bool,
     want_counters: bool,
     printed: Sequence[str],
     saved: Sequence[str],
@@ -123,10 +125,10 @@ def command(
         check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
         shown = [_parse_print(text, entry, arguments) for text in printed]
         files = [_parse_save(text, entry, arguments) for text in saved]
-        run = _launch(kernel, entry, grid, block, shared_bytes, arguments, None, want_counters)
+        run = _launch(kernel, entry, grid, block, shared_bytes, arguments, None, strict, want_counters)
         problem = str(run.error) if run.error is not None else ""
         for seed in range(schedules if not problem else 0):
-            other = _launch(kernel, entry, grid, block, shared_bytes, arguments, RandomWarps(seed), False)
+            other = _launch(kernel, entry, grid, block, shared_bytes, arguments, RandomWarps(seed), strict, False)
             problem = _compare(run, other, entry, seed)
             if problem:
                 break
@@ -151,7 +153,7 @@ def command(
 
 def _launch(
     kernel: KernelFile, entry: Entry, grid: Dimensions, block: Dimensions, shared_bytes: int, given: Sequence[KernelArgument],
-    schedule: Schedule | None, want_counters: bool,
+    schedule: Schedule | None, strict: bool, want_counters: bool,
 ) -> _Run:  # fmt: skip
     """One launch on memory of its own. Raises what says that the launch itself is impossible."""
     from gemmgen import emulator
@@ -176,6 +178,7 @@ def _launch(
             schedule=schedule,
             shared_limit=known.shared_bytes_per_block if known is not None else SHARED_LIMIT,
             hazards=True,
+            strict=strict,
         )
     except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction):
         raise
@@ -266,6 +269,8 @@ def _print_run(file: Path, entry: Entry, run: _Run, problem: str, schedules: int
         f"grid ({grid}), block ({block}), {count(run.result.shared_bytes)} bytes of shared memory, "
         f"{counted(run.result.total_instructions, 'instruction')} of threads"
     )
+    for finding in run.result.findings:
+        click.echo(f"\n{finding}")
 
 
 def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
@@ -288,9 +293,41 @@ def _to_json(kernel: KernelFile, entry: Entry, run: _Run, problem: str, shown: S
         "source_line": location.line if location is not None else None,
         "ptx_line": error.ptx_line if error is not None else None,
         "threads": error.threads if error is not None else None,
+        "findings": [_finding(found) for found in _all_findings(run)],
         "grid": run.result.grid if run.result is not None else None,
         "block": run.result.block if run.result is not None else None,
         "instructions": run.result.total_instructions if run.result is not None else None,
         "arrays": {entry.parameter_names[index]: run.arguments[index].numbers().reshape(-1)[:limit].tolist() for index, limit in shown},
         "counters": run.counters.to_json() if run.counters is not None else None,
+    }
+
+
+def _all_findings(run: _Run) -> list[EmulatorError]:
+    if run.error is None:
+        return list(run.result.findings) if run.result is not None else []
+    return [run.error, *getattr(run.error, "also", ())]
+
+
+def _finding(found: EmulatorError) -> dict[str, Any]:
+    """A finding as data."""
+    places = [
+        {
+            "file": location.file if location is not None else None,
+            "line": location.line if location is not None else None,
+            "column": location.column if location is not None else None,
+            "ptx_line": inst.line,
+            "ptx": inst.text,
+            "threads": threads,
+        }
+        for inst, threads in ((found.instruction, found.threads), (found.other, found.other_threads))
+        if inst is not None
+        for location in (inst.location,)
+    ]
+    return {
+        "kind": found.title,
+        "severity": getattr(found, "severity", "error"),
+        "message": found.message,
+        "element": getattr(found, "place", "") or None,
+        "count": getattr(found, "count", 1),
+        "places": places,
     }

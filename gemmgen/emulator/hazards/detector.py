@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemmgen.emulator.control import EXITED
+from gemmgen.emulator.errors import OutOfBounds
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.guesses import Guesses
 from gemmgen.emulator.hazards.order import Order
@@ -28,11 +29,11 @@ from gemmgen.emulator.hazards.report import (
     global_place,
     shared_place,
 )
-from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED, Records, Shadow
+from gemmgen.emulator.hazards.shadow import GUARD, UNWRITTEN, WATCHED, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, site_of
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters
 from gemmgen.emulator.instructions.warp import member_mask_operand, value_at
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces, verb
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Space, Spaces, verb
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
 
 if TYPE_CHECKING:
@@ -107,13 +108,13 @@ class HazardDetector(Observer):
             first, stop = int(run[0]), int(run[-1]) + 1
             part = self._granules_of("shared", first * self._stride, stop * self._stride)
             self._shared.forget(part)
-            self._shared.state[part] = UNWRITTEN | WATCHED
+            self._shared.state[part] = (self._shared.state[part] & GUARD) | (UNWRITTEN | WATCHED)
             self._local.state[self._granules_of("local", first * local_stride, stop * local_stride)] = UNWRITTEN
         replaced = np.zeros(self.geometry.blocks, np.bool_)
         replaced[places] = True
         self.order.blocks_replaced(places, lambda place: place < 0 and bool(replaced[(-1 - place) // self._stride]))
 
-    def _banked(self, old: Shadow | None, space: Space, private: bool) -> Shadow:
+    def _banked(self, old: Shadow | None, space: BankedSpace, private: bool) -> Shadow:
         size = len(space.data)
         if old is None or old.count * old.granule != size:
             old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private, lockstep=not private)
@@ -123,6 +124,11 @@ class HazardDetector(Observer):
                 old.repeated = self._shared_repeated
         old.forget()
         old.state.fill(UNWRITTEN if private else UNWRITTEN | WATCHED)
+        if not private and self.program.shared_gaps:
+            old.outside = self._between_variables
+            by_block = old.state[: old.count].reshape(-1, space.stride // old.granule)
+            for start, stop in self.program.shared_gaps:
+                by_block[:, -(-start // old.granule) : stop // old.granule] |= GUARD
         return old
 
     def written(self, start: int, stop: int) -> np.ndarray:
@@ -308,6 +314,13 @@ class HazardDetector(Observer):
         if not len(granules):
             return
         self._unwritten(site, lanes, self._shared_site(site, granules))
+
+    def _between_variables(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        place = self._shared_site(site, granules)
+        raise OutOfBounds(
+            f"{verb(site.access)} of {site.access.width} bytes at {place}, past the end of this variable",
+            instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
+        )  # fmt: skip
 
     def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._local is not None

@@ -21,8 +21,9 @@ _MANGLED = re.compile(r"^_ZN?(\d+)(\w+)$")
 class HazardError(EmulatorError):
     """A kernel whose result depends on luck. `also` are the other hazards of the same launch.
 
-    `place` is the element that it was first seen at (`tile[12]`). `severity` is "error", "warning" (right on today's hardware, or by a rule that CUDA does not give) or "note" (harmless as
-    far as this launch shows); a strict launch takes all for errors. `count` says how many accesses of threads it was seen at.
+    `place` is the element that it was first seen at (`tile[12]`), `count` at how many accesses of threads it was seen.
+    `severity` is "error", "warning" (right on today's hardware, or by a rule that CUDA does not give) or "note" (harmless as
+    far as this launch shows); a strict launch takes all for errors.
     """
 
     hint = ""

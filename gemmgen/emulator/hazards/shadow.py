@@ -355,7 +355,9 @@ class Shadow:
     def _of_stores(self, others: np.ndarray) -> np.ndarray:
         """Which accesses (packed) are plain or volatile stores."""
         sites = self.records.sites
-        return np.array([(other := sites[number]) is not None and other.access.kind == "store" for number in (others >> 32).tolist()], np.bool_)
+        return np.array(
+            [(other := sites[number]) is not None and other.access.kind == "store" for number in (others >> 32).tolist()], np.bool_
+        )
 
     def _matters(self, site: Site) -> int:
         """The state bits that an access has to look at. Strong accesses race with each other only where scopes are too narrow,
