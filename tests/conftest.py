@@ -16,6 +16,7 @@ SHIPPED = sorted(shipped_specs().values())
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests neither use nor change the cache of the person who runs them."""
     os.environ["GEMMGEN_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["GEMMGEN_CACHE_KEY"] = str(tmp_path_factory.mktemp("secret") / "cache.key")
 
 
 @pytest.fixture(autouse=True)

@@ -216,8 +216,8 @@ def _cache() -> Iterable[Finding]:
     if info.writable:
         yield Finding("cache", "ok", detail)
     else:
-        cost = f"every kernel is compiled anew; set {DIRECTORY_VARIABLE} to a directory that you may write"
-        yield Finding("cache", "warning", f"{detail}, not writable", cost)
+        cost = f"every kernel is compiled anew; set {DIRECTORY_VARIABLE} to a directory that you may write and others may not"
+        yield Finding("cache", "warning", f"{detail}, not writable, or not by you alone", cost)
 
 
 def _result(driver: Any, returned: tuple[Any, ...]) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmgen.core.errors import GemmgenError
+from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Variable
@@ -48,11 +49,13 @@ def read_kernel_file(path: Path, architecture: str | None, include_directories: 
     Raises ``GemmgenError``; ``CompileError`` with the compiler's errors.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path, MAXIMUM_BYTES).decode()
     except OSError as error:
         raise GemmgenError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise GemmgenError(f"{path} is not text; expected CUDA (.cu) or PTX (.ptx)") from None
+    if len(text) > MAXIMUM_BYTES:
+        raise GemmgenError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no kernel is")
     if path.suffix == ".ptx":
         if include_directories or definitions:
             raise click.UsageError(f"--include and --define are for CUDA; {path} is PTX")

@@ -1,16 +1,22 @@
-"""The compile cache on disk: content-addressed, written atomically, checked on every read, bounded in size.
+"""The compile cache on disk: content-addressed, written atomically, proven on every read, bounded in size.
 
-Layout under the cache directory: `v1/<key>/` holds an entry's files, `meta.json` with their checksums, and `used`, the
-time of the last read; `v1.tmp/` holds entries being built or removed. An entry is built in `v1.tmp`, its meta file
-written last, and renamed into place as a whole. Whatever does not match its checksums is a miss and is removed. A
-cache that cannot be written works as far as it can and warns once; it never makes a compilation fail.
+Layout under the cache directory: `v1/<key>/` holds an entry's files and `meta.json` with their checksums; `v1.tmp/` holds
+entries being built or removed. An entry is built in `v1.tmp`, its meta file written last, and renamed into place as a whole;
+the time of the folder is that of the last read.
+
+What a cache holds is executed on a GPU, so it counts only where this user can have written it: the folders are the user's own
+and nobody else may write them, nothing in them is reached through a link, and every meta file carries an HMAC under a secret
+of the user's that lies outside the cache. Whatever does not prove itself is a miss and is removed. A cache that cannot be
+used works as far as it can and warns once; it never makes a compilation fail.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -18,21 +24,36 @@ import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmgen.core.private_files import (
+    NotPrivateError,
+    create_file,
+    make_folder,
+    open_folder,
+    open_private_folder,
+    read_file,
+    user_key,
+)
+
 DIRECTORY_VARIABLE = "GEMMGEN_CACHE_DIR"
 LIMIT_VARIABLE = "GEMMGEN_CACHE_LIMIT"
+KEY_VARIABLE = "GEMMGEN_CACHE_KEY"
 DEFAULT_LIMIT_BYTES = 1024**3
 
 _FORMAT = "v1"
+_BUILDING = f"{_FORMAT}.tmp"
 _META = "meta.json"
-_USED = "used"
+_LARGEST_META_BYTES = 2**20
+_LARGEST_FILE_BYTES = 2**28
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_ABANDONED_NS = 3600 * 10**9
+_ABANDONED_NS = 60 * 10**9
 _STORES_BETWEEN_SCANS = 64
 _FILL_AFTER_EVICTION = 0.9
+_NO_FAULT_OF_THE_ENTRY = {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}
 _SIZE = re.compile(r"\s*(\d+)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
@@ -70,6 +91,15 @@ def default_directory() -> Path:
     return Path(platformdirs.user_cache_dir("gemmgen", appauthor=False))
 
 
+def default_key_file() -> Path:
+    """GEMMGEN_CACHE_KEY if set, else a file in the per-user data directory of the platform; never inside a cache."""
+    if override := os.environ.get(KEY_VARIABLE):
+        return Path(os.path.abspath(override))
+    import platformdirs  # here, because it is not needed when the file is given
+
+    return Path(platformdirs.user_data_dir("gemmgen", appauthor=False)) / "cache.key"
+
+
 def default_limit_bytes() -> int:
     """GEMMGEN_CACHE_LIMIT if set ("500M", "2GiB", bytes without a unit; K is 1024), else 1 GiB."""
     text = os.environ.get(LIMIT_VARIABLE, "")
@@ -84,46 +114,61 @@ def default_limit_bytes() -> int:
 
 
 class Cache:
-    """Named byte strings under a key, on disk. Safe to share among threads and processes."""
+    """Named byte strings under a key, on disk. Safe to share among threads and processes of one user."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, limit_bytes: int | None = None) -> None:
         """The directory is made on the first write; see `default_directory` and `default_limit_bytes`."""
         self.directory = Path(os.path.abspath(default_directory() if directory is None else directory))
         self.limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
-        self._entries = self.directory / _FORMAT
-        self._building = self.directory / f"{_FORMAT}.tmp"
+        self._key_file = default_key_file()
         self._warned = False
         self._estimated_bytes = 0
+        self._looked_for_leftovers = False
 
     def load(self, key: str) -> dict[str, bytes] | None:
-        """The files stored under `key`, or None. An incomplete or damaged entry is removed and counts as absent."""
-        entry = self._entry(key)
+        """The files stored under `key`, or None. An entry that is incomplete, damaged or not this user's is removed."""
+        _require_key(key)
         try:
-            files = _read_entry(entry, key)
+            with self._open(_FORMAT) as entries:
+                os.stat(key, dir_fd=entries, follow_symlinks=False)
+                try:
+                    files = _read_entry(entries, key, self._secret())
+                except OSError as error:
+                    if error.errno in _NO_FAULT_OF_THE_ENTRY:
+                        return None
+                    files = None
+                if files is None:
+                    self._remove(entries, key)
+                    return None
+                with contextlib.suppress(OSError), open_folder(key, entries) as entry:
+                    os.utime(entry)
+                return files
         except FileNotFoundError:
-            if not entry.exists():
-                return None
-            files = None
+            return None
+        except NotPrivateError as error:
+            self._warn(f"the compile cache {self.directory} is not used, because {error}")
+            return None
         except OSError:
             return None
-        if files is None:
-            self._remove(entry)
-            return None
-        with contextlib.suppress(OSError):
-            (entry / _USED).write_text(str(time.time_ns()))
-        return files
 
     def store(self, key: str, files: Mapping[str, bytes]) -> bool:
         """Stores `files` under `key`; returns whether the entry is on disk. An intact entry of another is kept."""
-        if any(_NAME.fullmatch(name) is None or name in (_META, _USED) for name in files):
+        if any(_NAME.fullmatch(name) is None or name == _META for name in files):
             raise ValueError(f"not file names for a cache entry: {sorted(files)}")
-        entry = self._entry(key)
+        _require_key(key)
         try:
-            built = self._build(key, files)
-            try:
-                self._place(built, entry, key)
-            finally:
-                shutil.rmtree(built, ignore_errors=True)
+            secret = self._secret()
+            with self._open(_FORMAT, create=True) as entries, self._open(_BUILDING, create=True) as building:
+                self._remove_leftovers_once(building)
+                built = _new_name()
+                try:
+                    _build(building, built, key, files, secret)
+                    self._place(building, built, entries, key, secret)
+                finally:
+                    _delete(built, building)
+        except NotPrivateError as error:
+            self._warn(f"the compile cache {self.directory} is not used, because {error}")
+            return False
         except OSError as error:
             self._warn(f"the compile cache {self.directory} cannot be written, so kernels are compiled anew: {error}")
             return False
@@ -133,68 +178,61 @@ class Cache:
     def info(self) -> CacheInfo:
         """Counts what is there. Never raises."""
         sizes = [size for _, size, _ in self._list()]
-        return CacheInfo(self.directory, len(sizes), sum(sizes), self.limit_bytes, _writable(self.directory))
+        return CacheInfo(self.directory, len(sizes), sum(sizes), self.limit_bytes, _usable(self.directory))
 
     def clear(self) -> int:
         """Removes all entries, but nothing foreign and nothing that others are building; returns how many it removed."""
-        removed = sum(self._remove(entry) for entry, _, _ in self._list())
-        self._remove_abandoned()
+        removed = 0
+        with contextlib.suppress(OSError), self._open(_FORMAT) as entries:
+            removed = sum(self._remove(entries, name) for name, _, _ in self._list())
+        with contextlib.suppress(OSError), self._open(_BUILDING) as building:
+            _remove_leftovers(building)
         self._estimated_bytes = 0
         return removed
 
-    def _entry(self, key: str) -> Path:
-        if _NAME.fullmatch(key) is None:
-            raise ValueError(f"not a cache key: {key!r}")
-        return self._entries / key
+    def _secret(self) -> bytes:
+        return user_key(self._key_file)
 
-    def _temporary(self) -> Path:
-        self._building.mkdir(parents=True, exist_ok=True)
-        return self._building / f"{time.time_ns()}-{os.getpid()}-{secrets.token_hex(4)}"
+    @contextmanager
+    def _open(self, part: str, *, create: bool = False) -> Iterator[int]:
+        """A descriptor of one of the two folders, after a look at who may write it and the folder that it is in."""
+        with open_private_folder(self.directory, create=create) as directory, open_private_folder(part, directory, create=create) as found:
+            yield found
 
-    def _build(self, key: str, files: Mapping[str, bytes]) -> Path:
-        built = self._temporary()
-        built.mkdir()
-        for name, data in files.items():
-            (built / name).write_bytes(data)
-        (built / _USED).write_text(str(time.time_ns()))
-        checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-        (built / _META).write_text(json.dumps({"format": _FORMAT, "key": key, "sha256": checksums}))
-        return built
-
-    def _place(self, built: Path, entry: Path, key: str) -> None:
-        self._entries.mkdir(parents=True, exist_ok=True)
+    def _place(self, building: int, built: str, entries: int, key: str, secret: bytes) -> None:
         for _ in range(8):
             try:
-                os.rename(built, entry)
+                os.rename(built, key, src_dir_fd=building, dst_dir_fd=entries)
                 return
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
             # Somebody else was first. Theirs is as good as ours if it is whole.
             with contextlib.suppress(OSError):
-                if _read_entry(entry, key) is not None:
+                if _read_entry(entries, key, secret) is not None:
                     return
-            self._remove(entry)
+            self._remove(entries, key)
         raise OSError(f"entry {key} keeps being replaced")
 
-    def _remove(self, entry: Path) -> bool:
+    def _remove(self, entries: int, name: str) -> bool:
         """Takes an entry out of sight in one step, then deletes it."""
+        doomed = _new_name()
         try:
-            doomed = self._temporary()
-            os.rename(entry, doomed)
+            with self._open(_BUILDING, create=True) as building:
+                os.rename(name, doomed, src_dir_fd=entries, dst_dir_fd=building)
+                _delete(doomed, building)
         except OSError:
             return False
-        _delete(doomed)
         return True
 
-    def _list(self) -> list[tuple[Path, int, int]]:
-        """The entries with their sizes in bytes and when each was last used."""
+    def _list(self) -> list[tuple[str, int, int]]:
+        """The entries with their sizes in bytes and when each was last used, in nanoseconds since the epoch."""
         found = []
-        with contextlib.suppress(OSError):
-            for entry in self._entries.iterdir():
-                with contextlib.suppress(OSError):
-                    size = sum(file.stat().st_size for file in entry.iterdir())
-                    found.append((entry, size, _last_used(entry)))
+        with contextlib.suppress(OSError), self._open(_FORMAT) as entries:
+            for name in os.listdir(entries):
+                with contextlib.suppress(OSError), open_folder(name, entries) as entry:
+                    size = sum(os.stat(file, dir_fd=entry, follow_symlinks=False).st_size for file in os.listdir(entry))
+                    found.append((name, size, os.fstat(entry).st_mtime_ns))
         return found
 
     def _keep_within_limit(self, added_bytes: int) -> None:
@@ -206,24 +244,22 @@ class Cache:
         self._estimated_bytes += added_bytes
         if self._estimated_bytes <= self.limit_bytes and secrets.randbelow(_STORES_BETWEEN_SCANS):
             return
-        self._remove_abandoned()
-        listing = sorted(self._list(), key=lambda item: item[2])
-        total = sum(size for _, size, _ in listing)
-        goal = self.limit_bytes * _FILL_AFTER_EVICTION if total > self.limit_bytes else total
-        for entry, size, _ in listing:
-            if total <= goal:
-                break
-            if self._remove(entry):
-                total -= size
-        self._estimated_bytes = total
+        with contextlib.suppress(OSError), self._open(_FORMAT) as entries, self._open(_BUILDING) as building:
+            _remove_leftovers(building)
+            listing = sorted(self._list(), key=lambda item: item[2])
+            total = sum(size for _, size, _ in listing)
+            goal = self.limit_bytes * _FILL_AFTER_EVICTION if total > self.limit_bytes else total
+            for name, size, _ in listing:
+                if total <= goal:
+                    break
+                if self._remove(entries, name):
+                    total -= size
+            self._estimated_bytes = total
 
-    def _remove_abandoned(self) -> None:
-        """Deletes what a killed process left half-built; the time in its name tells that it is old."""
-        with contextlib.suppress(OSError):
-            for leftover in self._building.iterdir():
-                born = leftover.name.split("-")[0]
-                if born.isdigit() and time.time_ns() - int(born) > _ABANDONED_NS:
-                    _delete(leftover)
+    def _remove_leftovers_once(self, building: int) -> None:
+        if not self._looked_for_leftovers:
+            self._looked_for_leftovers = True
+            _remove_leftovers(building)
 
     def _warn(self, message: str) -> None:
         if not self._warned:
@@ -231,43 +267,86 @@ class Cache:
             warnings.warn(message, CacheWarning, stacklevel=3)
 
 
-def _read_entry(entry: Path, key: str) -> dict[str, bytes] | None:
-    """The files of a whole entry, None for a damaged one. Raises OSError where they cannot be read."""
-    try:
-        meta = json.loads((entry / _META).read_bytes())
-        if meta["format"] != _FORMAT or meta["key"] != key:
+def _require_key(key: str) -> None:
+    if _NAME.fullmatch(key) is None:
+        raise ValueError(f"not a cache key: {key!r}")
+
+
+def _new_name() -> str:
+    return f"{time.time_ns()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _build(building: int, name: str, key: str, files: Mapping[str, bytes], secret: bytes) -> None:
+    """Writes an entry. The lock on its folder, which ends with the process, tells others that it is not a leftover."""
+    make_folder(name, building)
+    with open_folder(name, building) as folder:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+        for file, data in files.items():
+            create_file(file, folder, data)
+        meta = {"format": _FORMAT, "key": key, "sha256": {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}}
+        create_file(_META, folder, json.dumps({**meta, "hmac": _proof(meta, secret)}).encode())
+
+
+def _proof(meta: Mapping[str, object], secret: bytes) -> str:
+    """The HMAC-SHA256 of what a meta file says (RFC 2104)."""
+    return hmac.new(secret, json.dumps(meta, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+
+
+def _read_entry(entries: int, key: str, secret: bytes) -> dict[str, bytes] | None:
+    """The files of a whole entry of this user's, None for any other. Raises OSError where they cannot be read."""
+    with open_folder(key, entries) as entry:
+        try:
+            meta = json.loads(read_file(_META, entry, _LARGEST_META_BYTES))
+            proof = meta.pop("hmac")
+            if meta["format"] != _FORMAT or meta["key"] != key or not hmac.compare_digest(proof.encode(), _proof(meta, secret).encode()):
+                return None
+            files = {}
+            for name, checksum in meta["sha256"].items():
+                files[name] = read_file(name, entry, _LARGEST_FILE_BYTES)
+                if hashlib.sha256(files[name]).hexdigest() != checksum:
+                    return None
+            return files
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        files = {}
-        for name, checksum in meta["sha256"].items():
-            if _NAME.fullmatch(name) is None:
-                return None
-            files[name] = (entry / name).read_bytes()
-            if hashlib.sha256(files[name]).hexdigest() != checksum:
-                return None
-        return files
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
 
 
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _last_used(entry: Path) -> int:
-    """Nanoseconds since the epoch, as the entry itself says; 0 if it does not."""
+def _delete(name: str, folder: int) -> None:
+    """Deletes a file, a link or a folder with all that is in it; never what a link leads to."""
     try:
-        return int((entry / _USED).read_text())
-    except (OSError, ValueError):
-        return 0
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+    except OSError:
+        pass
 
 
-def _writable(directory: Path) -> bool:
-    """Whether the directory, or the nearest existing one above it, can be written."""
-    for candidate in (directory, *directory.parents):
-        if candidate.exists():
-            return candidate.is_dir() and os.access(candidate, os.W_OK | os.X_OK)
-    return False
+def _remove_leftovers(building: int) -> None:
+    """Deletes what killed processes left half-built: named a minute ago or longer, and locked by nobody."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(building):
+            born = name.split("-")[0]
+            if born.isdecimal() and len(born) < 32 and time.time_ns() - int(born) > _ABANDONED_NS and not _locked(name, building):
+                _delete(name, building)
+
+
+def _locked(name: str, building: int) -> bool:
+    try:
+        with open_folder(name, building) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _usable(directory: Path) -> bool:
+    """Whether the directory is this user's to write; where there is none yet, whether one can be made."""
+    try:
+        with open_private_folder(directory):
+            return os.access(directory, os.W_OK | os.X_OK)
+    except FileNotFoundError:
+        above = next((folder for folder in directory.parents if folder.exists()), None)
+        return above is not None and above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    except OSError:
+        return False

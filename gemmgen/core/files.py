@@ -1,27 +1,47 @@
-"""Writes files so that a reader sees the old content or the new, and leaves alone what would not change."""
+"""Reads files that others name without waiting for a pipe, and writes files so that a reader sees the old content or the new."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
 from pathlib import Path
+
+_DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
+"""Where names stand for what a process has open: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
+
+
+MAXIMUM_BYTES = 2**27
+"""Larger than any file of text or JSON that gemmgen reads."""
+
+
+def read_plain(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
+    """The content of a plain file, and no more than ``limit_bytes`` + 1 of it, which tells that it is larger.
+
+    A named pipe is an error, not a wait for whoever might write to it; a pipe that the shell made is read. Raises OSError.
+    """
+    waits = os.path.abspath(path).startswith(_DESCRIPTORS)
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if waits else os.O_NONBLOCK)), "rb") as stream:
+        if not waits and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is a pipe or a device, not a file", os.fspath(path))
+        return stream.read(limit_bytes + 1)
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool:
     """Writes `content` (text as UTF-8, line ends as given) to `path`; returns whether the file changed.
 
     The content goes to a temporary file beside `path`, which then takes its place in one step; a file that already
-    holds it is not touched, and a symbolic link is followed. Missing folders are made. A device or a pipe, such as
-    /dev/stdout, is written to and stays what it is. Raises OSError.
+    holds it is not touched. A symbolic link gives way to the file; where it leads, nothing is written. Missing folders
+    are made. A device or a pipe, such as /dev/stdout, is written to and stays what it is. Raises OSError.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     if _is_special(path):
         with open(path, "wb") as stream:
             stream.write(data)
         return True
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.abspath(path))
     if _holds(target, data):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -29,8 +49,8 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
     try:
         with open(temporary, "xb") as file:
             file.write(data)
-        if target.exists():
-            os.chmod(temporary, target.stat().st_mode & 0o7777)
+        if not target.is_symlink() and target.exists():
+            os.chmod(temporary, target.stat().st_mode & 0o777)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -40,15 +60,18 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a pipe or a device, or stands for something open, whatever that is."""
+    if os.path.abspath(path).startswith(_DESCRIPTORS):
+        return True
     try:
-        mode = os.stat(path).st_mode
+        mode = os.lstat(path).st_mode
     except OSError:
         return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode)
 
 
 def _holds(path: Path, data: bytes) -> bool:
     try:
-        return path.stat().st_size == len(data) and path.read_bytes() == data
+        return stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:
         return False

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Literal
 
 from gemmgen.core.errors import SpecError
-from gemmgen.core.files import write_atomically
+from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.kernels import FAMILIES, family
@@ -181,7 +181,7 @@ def request_distance(one: Request, other: Request) -> float:
 def read_table(path: Path) -> Table:
     """The table in a file. Raises ``SpecError``."""
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        data: Any = json.loads(read_plain(path, MAXIMUM_BYTES))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ import pydantic
 import yaml
 
 from gemmgen.core.errors import Reason, SpecError
+from gemmgen.core.files import read_plain
 from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
 
@@ -63,8 +64,7 @@ def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm,
     try:
         if path.is_dir():
             raise SpecError(f"{path}: is a directory; name the YAML files in it")
-        with path.open("rb") as stream:
-            data = stream.read(MAXIMUM_BYTES + 1)
+        data = read_plain(path, MAXIMUM_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError(f"{path}: cannot be read: {reason}") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
-from gemmgen.core.files import write_atomically
+from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
 from gemmgen.library.certificate import FORMAT, MANIFEST, MANIFEST_FORMAT
 
@@ -38,7 +38,7 @@ class LibraryFolder:
     def text(self, file_name: str) -> str | None:
         """The content of a file; None if there is none that can be read as text."""
         try:
-            return (self.path / file_name).read_bytes().decode()
+            return read_plain(self.path / file_name, MAXIMUM_BYTES).decode()
         except (OSError, ValueError):
             return None
 
@@ -66,7 +66,7 @@ def _is_own(path: Path) -> bool:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_plain(path, MAXIMUM_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -100,14 +101,28 @@ class PointResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PointResult:
         """The inverse of ``to_json``. Raises ``SweepError`` if ``data`` is something else."""
+        if not isinstance(data, Mapping):
+            raise SweepError(f"not the result of a point: {reprlib.repr(data)}")
+        known = {"cases": [], **data}
+        for item in fields(cls):
+            if item.name not in known or not _SHAPES[str(item.type)](known[item.name]):
+                got = reprlib.repr(known[item.name]) if item.name in known else "missing"
+                raise SweepError(f"not the result of a point: its {item.name} is {got}")
         try:
-            return cls(
-                **{
-                    **data,
-                    "stage": Stage(data["stage"]),
-                    "status": Status(data["status"]),
-                    "cases": tuple(data.get("cases", ())),
-                }
-            )
-        except (TypeError, ValueError, KeyError) as error:
+            return cls(**{**known, "stage": Stage(known["stage"]), "status": Status(known["status"]), "cases": tuple(known["cases"])})
+        except (TypeError, ValueError) as error:
             raise SweepError(f"not the result of a point: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("str", "Stage", "Status"), lambda value: isinstance(value, str)),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+    "dict[str, int]": lambda value: isinstance(value, dict) and all(type(item) is int for item in value.values()),
+    "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+}
+"""What JSON has for a field of each type."""

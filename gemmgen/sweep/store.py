@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ class ResultStore:
         with self._explained():
             if not exists:
                 self._create()
+            self._require_plain()
             self._require_own()
             self._connection = self._open_to_read() if read_only else self._open_to_write()
 
@@ -103,6 +105,14 @@ class ResultStore:
             return self.path.exists()
         except (OSError, ValueError) as error:
             raise SweepError(f"{str(self.path)!r}: cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
+
+    def _require_plain(self) -> None:
+        """SQLite follows links, also those in place of the files that it keeps beside a database (sqlite.org/tempfiles.html)."""
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path = self.path.with_name(self.path.name + suffix)
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(path.lstat().st_mode):
+                    raise SweepError(f"{path}: is a link, a pipe or a device; name the results file itself")
 
     def _require_own(self) -> None:
         """Looks at the header only, so that nothing foreign is opened for writing."""

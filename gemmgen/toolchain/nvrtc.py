@@ -279,5 +279,5 @@ def _from_files(files: dict[str, bytes], key: str) -> Binary | None:
             digest=key,
             resources={name: KernelResources(**values) for name, values in about["resources"].items()},
         )
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError):
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError):
         return None

@@ -28,7 +28,7 @@ def info(as_json: bool) -> None:
     entries = f"{found.entries} {'entry' if found.entries == 1 else 'entries'}"
     click.echo(f"{found.directory}: {entries}, {found.size_bytes / 2**20:.1f} of {found.limit_bytes / 2**20:.0f} MiB")
     if not found.writable:
-        click.echo("it cannot be written, so kernels are compiled anew each time")
+        click.echo("it cannot be written, or not by you alone, so kernels are compiled anew each time")
 
 
 @command.command("clear")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from gemmgen.cli.kernel_arguments import KernelArgument, check_arguments, parse_
 from gemmgen.cli.kernel_file import Entry, KernelFile, find_entry, read_kernel_file
 from gemmgen.cli.options import complete_architecture, json_option
 from gemmgen.cli.output import count, counted, print_json
+from gemmgen.cli.selection import write_output
 from gemmgen.core.errors import GemmgenError
 
 if TYPE_CHECKING:
@@ -249,11 +251,9 @@ def _parse_save(text: str, entry: Entry, arguments: Sequence[KernelArgument]) ->
 def _save(argument: KernelArgument, path: Path) -> None:
     import numpy as np
 
-    try:
-        with path.open("wb") as stream:
-            np.save(stream, argument.value, allow_pickle=False)
-    except OSError as error:
-        raise GemmgenError(f"{path}: cannot be written: {error.strerror}") from None
+    stream = io.BytesIO()
+    np.save(stream, argument.value, allow_pickle=False)
+    write_output(path, stream.getvalue())
 
 
 def _print_run(file: Path, entry: Entry, run: _Run, problem: str, schedules: int) -> None:
