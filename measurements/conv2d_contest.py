@@ -21,7 +21,7 @@ from gemmgen.kernels.family import Cost
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.timing import Replay, capture, replay_seconds
 from gemmgen.runtime.cuda.driver import LoadedBinary, call
-from gemmgen.runtime.cuda.launching import PreparedCall
+from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.toolchain.nvrtc import Binary
 
 MMA_OPS = 1287e12
@@ -136,15 +136,15 @@ def _candidate(
 ) -> Contestant:  # fmt: skip
     loaded = LoadedBinary(binary.cubin, binary.architecture, ordinal)
     cleanup.callback(loaded.unload)
-    prepared = PreparedCall(loaded, plan.sequence, problem)
+    launcher = Launcher(loaded, plan.sequence.resolve(problem), problem)
     extra: dict[str, int] = {}
-    if prepared.workspace_bytes:
-        workspace = torch.empty(prepared.workspace_bytes, dtype=torch.int8, device="cuda")
+    workspace_bytes = plan.sequence.workspace_bytes.evaluate(problem)
+    if workspace_bytes:
+        workspace = torch.empty(workspace_bytes, dtype=torch.int8, device="cuda")
         cleanup.callback(workspace.untyped_storage)  # the stack keeps it alive as long as the graphs
-        extra = {"partial": int(workspace.data_ptr())}
-    pointers = [tensors.pointers(index) | extra for index in range(tensors.count)]
-    scalars = {"alpha": alpha}
-    return Contestant(name, lambda index: prepared.enqueue(stream, pointers[index], scalars))
+        extra = dict.fromkeys(plan.sequence.workspace_names, int(workspace.data_ptr()))
+    values = [launcher.values(tensors.pointers(index) | extra, {"alpha": alpha}) for index in range(tensors.count)]
+    return Contestant(name, lambda index: launcher.launch(stream, *values[index]))
 
 
 def _cudnn(

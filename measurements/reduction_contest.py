@@ -17,7 +17,7 @@ from gemmgen.kernels.reduction.reference import path_length
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.timing import Replay, capture, instantiate, replay_seconds
 from gemmgen.runtime.cuda.driver import LoadedBinary, bindings, call
-from gemmgen.runtime.cuda.launching import PreparedCall
+from gemmgen.runtime.cuda.launcher import Launcher
 
 GRAPH_SECONDS = 1.5e-3
 MOST_LAUNCHES = 1024
@@ -114,13 +114,15 @@ class Contest:
     ) -> Contestant:  # fmt: skip
         loaded = LoadedBinary(instance.binary.cubin, instance.binary.architecture, 0)
         cleanup.callback(loaded.unload)
-        prepared = PreparedCall(loaded, instance.plan.sequence, problem)
-        workspace = torch.zeros(max(1, prepared.workspace_bytes), dtype=torch.uint8, device="cuda")
+        sequence = instance.plan.sequence
+        launcher = Launcher(loaded, sequence.resolve(problem), problem)
+        workspace = torch.zeros(max(1, sequence.workspace_bytes.evaluate(problem)), dtype=torch.uint8, device="cuda")
         y = int(self.y.data_ptr())
-        pointers = [{"X": int(part.data_ptr()), "Y": y, "workspace": int(workspace.data_ptr())} for part in inputs]
+        space = dict.fromkeys(sequence.workspace_names, int(workspace.data_ptr()))
+        values = [launcher.values({"X": int(part.data_ptr()), "Y": y} | space, {}) for part in inputs]
 
         def enqueue(index: int, keep: Any = workspace) -> None:
-            prepared.enqueue(self.handle, pointers[index], {})
+            launcher.launch(self.handle, *values[index])
 
         contestant = Contestant(name, enqueue)
         results = []

@@ -5,17 +5,18 @@ It stands in for the functions of ``cuda.bindings.driver`` that gemmgen calls; t
 
 import ctypes
 import itertools
-import struct
 import types
 
 import pytest
 from cuda.bindings import driver as real
 
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.runtime.cuda import abi, launcher, workspaces
 from gemmgen.runtime.cuda import driver as checked
-from gemmgen.runtime.cuda import quick, workspaces
 
 OK = real.CUresult.CUDA_SUCCESS
 LAUNCH_SECONDS = 1e-5
+C_TYPES = {"pointer": ctypes.c_void_p} | {name: getattr(ctypes, element.ctypes_name) for name, element in ELEMENTS.items()}
 
 
 class FakeDriver:
@@ -35,6 +36,8 @@ class FakeDriver:
         self.functions = {}
         self.parameters = {}
         self.struct_bytes = {}
+        self.encoded = []
+        self.encode_code = 0
 
     def __getattr__(self, name):
         return getattr(real, name)
@@ -144,43 +147,44 @@ class FakeDriver:
         self.calls.append((attribute.name, function, value))
         return (OK,) if value <= 100_000 else (real.CUresult.CUDA_ERROR_INVALID_VALUE,)
 
-    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra):
-        values = [value if kind is None else kind(value).value for value, kind in zip(*arguments, strict=True)]
-        launch = (function, (gx, gy, gz), (bx, by, bz), shared, int(stream))
-        return self._enqueue(int(stream), launch, values)
-
-    def cuLaunchKernelEx(self, config, function, arguments, extra):
-        values = [value if kind is None else kind(value).value for value, kind in zip(*arguments, strict=True)]
-        grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
-        block = (config.blockDimX, config.blockDimY, config.blockDimZ)
-        for attribute in config.attrs[: config.numAttrs]:
-            value = attribute.value
-            if attribute.id == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-                self.calls.append(("cluster", value.clusterDim.x, value.clusterDim.y, value.clusterDim.z))
-            else:
-                self.calls.append((attribute.id.name, value.programmaticStreamSerializationAllowed))
-        return self._enqueue(int(config.hStream), (function, grid, block, config.sharedMemBytes, int(config.hStream)), values)
-
     def launch_raw(self, config, function, parameters, extra):
         """cuLaunchKernelEx as the driver has it: everything is an address."""
         assert extra is None
-        *grid_and_block, shared, stream, attributes, count = struct.unpack("<7I4xQQI4x", ctypes.string_at(config, 56))
-        for index in range(count):
-            kind, *value = struct.unpack("<I4x3I", ctypes.string_at(attributes + 72 * index, 20))
-            name = real.CUlaunchAttributeID(kind).name
-            self.calls.append(("cluster", *value) if name == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION" else (name, value[0]))
+        config = abi.LaunchConfig.from_address(config)
+        attributes = (abi.LaunchAttribute * config.numAttrs).from_address(config.attrs) if config.numAttrs else ()
+        for attribute in attributes:
+            if attribute.id == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+                cluster = attribute.value.clusterDim
+                self.calls.append(("cluster", cluster.x, cluster.y, cluster.z))
+            else:
+                value = attribute.value.programmaticStreamSerializationAllowed
+                self.calls.append((real.CUlaunchAttributeID(attribute.id).name, value))
         name = self.functions[function]
-        places = struct.unpack(f"<{len(self.parameters[name])}Q", ctypes.string_at(parameters, 8 * len(self.parameters[name])))
+        places = (ctypes.c_uint64 * len(self.parameters[name])).from_address(parameters)
         values = [self._read(place, parameter, kind) for place, (parameter, kind) in zip(places, self.parameters[name], strict=True)]
-        grid, block = tuple(grid_and_block[:3]), tuple(grid_and_block[3:])
-        self._enqueue(stream, (name, grid, block, shared, stream), values)
+        grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        block = (config.blockDimX, config.blockDimY, config.blockDimZ)
+        self._enqueue(config.hStream, (name, grid, block, config.sharedMemBytes, config.hStream), values)
         return 0
 
     def _read(self, place, parameter, kind):
-        if kind == "struct":
-            return types.SimpleNamespace(bytes=ctypes.string_at(place, self.struct_bytes[parameter]))
-        value = checked._C_TYPES[kind].from_address(place).value
+        if kind in ("struct", "tensor_map"):
+            return ctypes.string_at(place, self.struct_bytes.get(parameter, 128))
+        value = C_TYPES[kind].from_address(place).value
         return 0 if value is None else value
+
+    def encode_tiled(self, target, element, rank, address, *rest):
+        """cuTensorMapEncodeTiled: the map holds the address alone; what it was made of is noted."""
+        return self._encode(target, address, (element, rank, *[list(part) for part in rest[:4]], *rest[4:]))
+
+    def encode_im2col(self, target, element, rank, address, *rest):
+        """cuTensorMapEncodeIm2col."""
+        return self._encode(target, address, (element, rank, *[list(part) for part in rest[:4]], *rest[4:6], list(rest[6]), *rest[7:]))
+
+    def _encode(self, target, address, described):
+        self.encoded.append((address, *described))
+        ctypes.memmove(target, address.to_bytes(128, "little"), 128)
+        return self.encode_code
 
     def current_context(self, address):
         ctypes.c_uint64.from_address(address).value = 0
@@ -287,14 +291,7 @@ def fake_driver(monkeypatch):
     fake = FakeDriver({})
     checked._probe.cache_clear()
     checked.primary_context.cache_clear()
-    for module in _modules_with_bindings():
-        monkeypatch.setattr(module, "bindings", lambda: fake)
-    raw = types.SimpleNamespace(
-        launch=fake.launch_raw, current_context=fake.current_context, is_capturing=fake.is_capturing, stream_id=fake.stream_id
-    )
-    for module in (workspaces, quick):
-        monkeypatch.setattr(module, "raw_functions", lambda: raw)
-    monkeypatch.setattr(checked.LoadedBinary, "function", fake.recording(checked.LoadedBinary.function))
+    install(fake, monkeypatch.setattr)
     workspaces._kept.clear()
     yield fake
     workspaces._kept.clear()
@@ -304,11 +301,20 @@ def fake_driver(monkeypatch):
     assert not fake.events
 
 
-def _modules_with_bindings():
+def install(fake, set_attribute=setattr):
+    """Makes a fake driver the one that gemmgen calls."""
     from gemmgen.perf import contest, timing
-    from gemmgen.runtime.cuda import launching, worker
+    from gemmgen.runtime.cuda import worker
 
-    return checked, launching, timing, worker, contest, quick
+    for module in (checked, timing, worker, contest, launcher):
+        set_attribute(module, "bindings", lambda: fake)
+    raw = types.SimpleNamespace(
+        launch=fake.launch_raw, current_context=fake.current_context, is_capturing=fake.is_capturing, stream_id=fake.stream_id,
+        encode_tiled=fake.encode_tiled, encode_im2col=fake.encode_im2col,
+    )  # fmt: skip
+    for module in (workspaces, launcher):
+        set_attribute(module, "raw_functions", lambda: raw)
+    set_attribute(checked.LoadedBinary, "function", fake.recording(checked.LoadedBinary.function))
 
 
 def array_at(pointer, shape, type=ctypes.c_float):

@@ -331,6 +331,11 @@ class LaunchSequence:
         return tuple(argument for argument in self.arguments if isinstance(argument, ArrayArgument))
 
     @property
+    def workspace_names(self) -> frozenset[str]:
+        """The arguments that point to the workspace."""
+        return frozenset(argument.name for argument in self.arrays if argument.role == "workspace")
+
+    @property
     def host_arguments(self) -> tuple[HostArgument, ...]:
         """What the host computes from the problem."""
         return tuple(argument for argument in self.arguments if isinstance(argument, HostArgument))

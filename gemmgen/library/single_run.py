@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels import family_of
 
@@ -32,14 +31,12 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
     import numpy as np
 
     from gemmgen.runtime.cuda.driver import call, current_device, release
-    from gemmgen.runtime.cuda.launching import PreparedCall
+    from gemmgen.runtime.cuda.launcher import Launcher
     from gemmgen.verification.case_memory import prepare_case
 
     sequence = planned.sequence
-    prepared = PreparedCall(loaded, sequence, case.dimensions)
-    kinds = {scalar.name: scalar.type for scalar in sequence.scalars}
-    given = sequence.default_scalars | dict(case.scalars)
-    scalars = {name: float(value) if ELEMENTS[kinds.get(name, "f32")].is_float else int(value) for name, value in given.items()}
+    launcher = Launcher(loaded, sequence.resolve(case.dimensions), case.dimensions)
+    workspace_bytes = sequence.workspace_bytes.evaluate(case.dimensions)
     owned: list[int] = []
     with current_device(0):
         try:
@@ -47,11 +44,11 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
             for name, piece in prepare_case(planned, case).items():
                 owned.append(_upload(piece.buffer.storage.view(np.uint8), piece.buffer.offset_bytes))
                 pointers[name] = owned[-1] + piece.buffer.offset_bytes
-            if prepared.workspace_bytes:
+            if workspace_bytes and not launcher.is_empty:
                 # Allocated here and filled by a copy, because a memset of the driver's could be a kernel of its own.
-                owned.append(_upload(np.zeros(prepared.workspace_bytes, np.uint8), 0))
-                pointers |= {array.name: owned[-1] for array in sequence.arrays if array.role == "workspace"}
-            prepared.enqueue(0, pointers, scalars)
+                owned.append(_upload(np.zeros(workspace_bytes, np.uint8), 0))
+                pointers |= dict.fromkeys(sequence.workspace_names, owned[-1])
+            launcher.launch(0, *launcher.values(pointers, sequence.default_scalars | dict(case.scalars)))
             call("cuCtxSynchronize")
         finally:
             for address in owned:

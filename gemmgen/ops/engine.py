@@ -22,7 +22,7 @@ from gemmgen.runtime.kernel import Kernel, stream_handle
 
 if TYPE_CHECKING:
     from gemmgen.runtime.cuda.driver import LoadedBinary
-    from gemmgen.runtime.cuda.quick import QuickCall
+    from gemmgen.runtime.cuda.launcher import Launcher
     from gemmgen.runtime.cuda.workspaces import Allocate
 
 CACHED_CALLS = 8192
@@ -32,7 +32,7 @@ CACHED_CALLS = 8192
 class Call:
     """What every call with the same layouts and options has in common."""
 
-    __slots__ = ("apart", "choice", "interpretation", "kernel", "orders", "ordinal", "quick", "spans", "templates")
+    __slots__ = ("apart", "choice", "interpretation", "kernel", "launcher", "orders", "ordinal", "spans", "templates")
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Call:
         """What the arrays' library makes each result from fastest."""
         self.apart: list[int] = []
         """Addresses of arrays that were found not to overlap."""
-        self.quick: QuickCall | None = None
+        self.launcher: Launcher | None = None
         """On a GPU: how it is launched."""
 
 
@@ -138,7 +138,7 @@ class Operator:
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
         handle = (current_stream(torch)(call.ordinal) or LEGACY_STREAM) if stream is None else stream_handle(stream)
-        call.quick.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
+        call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
     def _looked_up(self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], tensors: Sequence[Any]) -> Call | None:
@@ -163,7 +163,7 @@ class Operator:
         if call is None:
             call = self._prepare(arrays, options)
             call.ordinal = ordinal = arrays[0].get_device()
-            self._prepare_quick(call, ordinal, kept_memory(torch, ordinal), captured_memory(torch, ordinal))
+            self._prepare_launcher(call, ordinal, kept_memory(torch, ordinal), captured_memory(torch, ordinal))
             call.templates = templates(torch, call.interpretation.results, ordinal)
             self._remember(key, call)
         return call
@@ -201,7 +201,7 @@ class Operator:
         call = self._known(key)
         if call is None:
             call = self._prepare(arrays, options)
-            self._prepare_quick(call, ordinal)
+            self._prepare_launcher(call, ordinal)
             results = call.interpretation.results
             call.templates = tuple((result.shape, array_type(arrays[0], result.type, result.truth)) for result in results)
             self._remember(key, call)
@@ -215,7 +215,7 @@ class Operator:
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
         handle = (cupy.cuda.get_current_stream().ptr or LEGACY_STREAM) if stream is None else stream_handle(stream)
-        call.quick.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
+        call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
     def _on_others(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
@@ -229,7 +229,7 @@ class Operator:
             call = self._prepare(arrays, options)
             device = arrays_device(views)
             if not isinstance(device, str):
-                self._prepare_quick(call, device[1])
+                self._prepare_launcher(call, device[1])
             self._remember(key, call)
         if call.orders:
             orders = dict(call.orders)
@@ -239,14 +239,14 @@ class Operator:
         if any(result is None for result in results):
             results = tuple(new_array(arrays[0], result.shape, result.type, result.truth) for result in call.interpretation.results)
             views = (*views[: self._given], *self._views((None,) * self._given + results, handle)[self._given :])
-        elif call.quick is not None:
+        elif call.launcher is not None:
             pointers = [0 if view is None else view.pointer for view in views]
             if call.apart != pointers:
                 self._check_overlap(call, arrays, pointers)
-        if call.quick is None:
+        if call.launcher is None:
             self._emulate(call, dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
         else:
-            self._launch(call.quick, views, numbers, handle)
+            self._launch(call.launcher, views, numbers, handle)
         return results
 
     def _views(self, arrays: Sequence[Any], stream: int | None) -> tuple[ArrayView | None, ...]:
@@ -296,21 +296,21 @@ class Operator:
         arguments |= {name: numbers[source] for name, source in option.fit.scalars.items() if name in scalars}
         call.kernel(**arguments)
 
-    def _launch(self, quick: QuickCall, views: Sequence[ArrayView | None], numbers: Sequence[float], handle: int | None) -> None:
+    def _launch(self, launcher: Launcher, views: Sequence[ArrayView | None], numbers: Sequence[float], handle: int | None) -> None:
         """Launches on a stream that waits for all that the arrays' libraries enqueued; on theirs if no other was asked for."""
         producers = [view.producer_stream for view in views if view is not None and view.producer_stream is not None]
         if handle is None:
             handle = producers[0] if producers else LEGACY_STREAM
         waits = set(producers) - {handle}
-        if waits and not quick.is_empty:
-            from gemmgen.runtime.cuda.launching import wait_for
+        if waits and not launcher.is_empty:
+            from gemmgen.runtime.cuda.launcher import wait_for
 
-            wait_for(quick.ordinal, handle, waits)
-        quick.launch(handle, *(0 if view is None else view.pointer for view in views), *numbers)
+            wait_for(launcher.ordinal, handle, waits)
+        launcher.launch(handle, *(0 if view is None else view.pointer for view in views), *numbers)
 
-    def _prepare_quick(self, call: Call, ordinal: int, kept: Allocate | None = None, captured: Allocate | None = None) -> None:
-        """``kept``, ``captured``: make workspaces, as for ``QuickCall``."""
-        from gemmgen.runtime.cuda.quick import QuickCall
+    def _prepare_launcher(self, call: Call, ordinal: int, kept: Allocate | None = None, captured: Allocate | None = None) -> None:
+        """``kept``, ``captured``: make workspaces, as for ``Launcher``."""
+        from gemmgen.runtime.cuda.launcher import Launcher
 
         option = call.choice.chosen
         sequence = option.plan.sequence
@@ -319,7 +319,7 @@ class Operator:
         slots = [(f"{name}[]", "pointer") for name in self._arrays] + [(name, "f32") for name in self.numbers]
         sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
         sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
-        call.quick = QuickCall(loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured)
+        call.launcher = Launcher.of_sequence(loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured)
 
     def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: list[int]) -> None:
         """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array, else remembers that."""

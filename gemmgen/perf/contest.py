@@ -19,7 +19,7 @@ from gemmgen.perf.rotation import Rotation
 from gemmgen.perf.timing import Replay, capture, instantiate, new_stream, replay_seconds
 from gemmgen.runtime.arrays import bind
 from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, release
-from gemmgen.runtime.cuda.launching import PreparedCall
+from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.verification.runner import compare_elements
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Contest:
         self._cleanup, self._problem, self._scalars, self._ordinal = cleanup, problem, dict(scalars), ordinal
         self._plan = candidates[0].plan
         self._family = family_of(self._plan.spec)
-        self._calls: list[tuple[Candidate, PreparedCall, dict[str, int]]] = []
+        self._calls: list[tuple[Candidate, Launcher, dict[str, int]]] = []
         self._bounds: dict[str, Expected] = {}
         self.rotation: Rotation = Rotation(cleanup, self._plan.sequence.arrays, problem, ordinal, rotate_bytes)
         for candidate in candidates:
@@ -80,17 +80,18 @@ class Contest:
             self._scalars |= bind(sequence, self.rotation.views(0), {**own, **problem}).scalars
             loaded = LoadedBinary(candidate.binary.cubin, candidate.binary.architecture, ordinal)
             cleanup.callback(loaded.unload)
-            prepared = PreparedCall(loaded, sequence, problem)
-            if prepared.is_empty:
+            launcher = Launcher(loaded, sequence.resolve(problem), problem)
+            if launcher.is_empty:
                 raise LaunchError(f"{sequence.name} has nothing to do for {problem}: there is nothing to time")
             workspace: dict[str, int] = {}
-            if prepared.workspace_bytes:
-                pointer = int(call("cuMemAlloc", prepared.workspace_bytes))
+            workspace_bytes, zero_bytes = sequence.workspace_bytes.evaluate(problem), sequence.workspace_zero_bytes.evaluate(problem)
+            if workspace_bytes:
+                pointer = int(call("cuMemAlloc", workspace_bytes))
                 cleanup.callback(release, "cuMemFree", pointer)
-                if prepared.workspace_zero_bytes:
-                    call("cuMemsetD8", pointer, 0, prepared.workspace_zero_bytes)
-                workspace = {array.name: pointer for array in sequence.arrays if array.role == "workspace"}
-            self._calls.append((candidate, prepared, workspace))
+                if zero_bytes:
+                    call("cuMemsetD8", pointer, 0, zero_bytes)
+                workspace = dict.fromkeys(sequence.workspace_names, pointer)
+            self._calls.append((candidate, launcher, workspace))
 
     def prepare(self, with_peer: bool, seed: int) -> None:
         """Makes the contestants, checks them on small integers, and fills the arrays with random data."""
@@ -148,12 +149,13 @@ class Contest:
             self._torch_stream = torch.cuda.Stream(device=self._ordinal)
             self._stream = int(self._torch_stream.cuda_stream)
 
-    def _candidate(self, candidate: Candidate, prepared: PreparedCall, workspace: dict[str, int]) -> Contestant:
-        pointers = [self.rotation.pointers(index) | workspace for index in range(self.rotation.count)]
+    def _candidate(self, candidate: Candidate, launcher: Launcher, workspace: dict[str, int]) -> Contestant:
+        sets = range(self.rotation.count)
+        values = [launcher.values(self.rotation.pointers(index) | workspace, self._scalars) for index in sets]
         return Contestant(
             name=candidate.plan.name,
             kind="candidate",
-            enqueue=lambda index: prepared.enqueue(self._stream, pointers[index], self._scalars),
+            enqueue=lambda index: launcher.launch(self._stream, *values[index]),
             capture=lambda enqueue: capture(self._cleanup, self._stream, enqueue),
         )
 
@@ -201,11 +203,11 @@ class Contest:
             self.notes.append("results were not checked: no peer, and too large for the reference on the CPU")
             return
         bounded = False
-        for candidate, prepared, workspace in self._calls:
-            pointers = self.rotation.pointers(0) | workspace
-            got = self._outputs(lambda call=prepared, at=pointers: call.enqueue(self._stream, at, scalars), inputs)  # type: ignore[misc]
-            for name, values in expected.items():
-                problem = first_difference(name, got[name], values)
+        for candidate, launcher, workspace in self._calls:
+            values = launcher.values(self.rotation.pointers(0) | workspace, scalars)
+            got = self._outputs(lambda call=launcher, given=values: call.launch(self._stream, *given), inputs)  # type: ignore[misc]
+            for name, wanted in expected.items():
+                problem = first_difference(name, got[name], wanted)
                 if problem and not self._within_bounds(name, got[name], inputs, scalars):
                     raise VerificationError(f"{candidate.plan.name} differs from {against}: {problem}")
                 bounded |= bool(problem)

@@ -13,7 +13,7 @@ from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, describe
 
 if TYPE_CHECKING:
     from gemmgen.runtime.cuda.driver import LoadedBinary
-    from gemmgen.runtime.cuda.quick import QuickCall
+    from gemmgen.runtime.cuda.launcher import Launcher
     from gemmgen.toolchain.nvrtc import Binary
 
 CACHED_PROBLEMS = 256
@@ -118,14 +118,14 @@ class Kernel:
             handle = next(named, LEGACY_STREAM)
         waits = producers - {handle}
         if waits and not prepared.is_empty:
-            from gemmgen.runtime.cuda.launching import wait_for
+            from gemmgen.runtime.cuda.launcher import wait_for
 
             wait_for(problem.ordinal or 0, handle, waits)
         prepared.launch(handle, *(view.pointer for view in views.values()), *(scalars[name] for name in self._scalars))
 
-    def _prepare(self, problem: _Problem) -> QuickCall:
+    def _prepare(self, problem: _Problem) -> Launcher:
         from gemmgen.runtime.cuda.driver import LoadedBinary
-        from gemmgen.runtime.cuda.quick import QuickCall
+        from gemmgen.runtime.cuda.launcher import Launcher
 
         ordinal = problem.ordinal or 0
         loaded = self._loaded.get(ordinal)
@@ -133,7 +133,7 @@ class Kernel:
             loaded = self._loaded.setdefault(ordinal, LoadedBinary(self.binary.cubin, self.binary.architecture, ordinal))
         slots = [(argument.name, "pointer") for argument in self._arrays]
         slots += [(scalar.name, scalar.type) for scalar in self.sequence.scalars]
-        return QuickCall(loaded, self.sequence, problem.dimensions, slots, {name: name for name, _ in slots})
+        return Launcher.of_sequence(loaded, self.sequence, problem.dimensions, slots)
 
 
 class _Problem:
@@ -150,7 +150,7 @@ class _Problem:
         self.spans = {name: view.span() for name, view in views.items()}
         device = next((view.device for view in views.values()), "cpu")
         self.ordinal = None if isinstance(device, str) else device[1]
-        self.prepared: QuickCall | None = None
+        self.prepared: Launcher | None = None
 
 
 def stream_handle(stream: Any) -> int:

@@ -28,7 +28,8 @@ from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.kernels.launch import KernelLaunch, ResolvedLaunch
 from gemmgen.runtime.backend import HostBuffer
 from gemmgen.runtime.cuda import GpuBackend, gpu, gpu_available, list_gpus, why_no_gpu
-from gemmgen.runtime.cuda.driver import LoadedBinary, PreparedLaunch, argument_values
+from gemmgen.runtime.cuda.driver import LoadedBinary
+from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.runtime.cuda.worker import GUARD_BYTES, BufferRequest, RunRequest, serve
 
 __all__ = ["fake_driver"]
@@ -103,7 +104,7 @@ def request(entry, size, offset=0, workspace=0, zero=0, **launch):
 def test_the_worker_runs_kernels_and_brings_the_arrays_back(fake_driver):
     def doubled(launch, values):
         n, out, absent, alpha, workspace = values
-        assert (out % 256, absent, alpha) == (12, None, 1.5)
+        assert (out % 256, absent, alpha) == (12, 0, 1.5)
         assert np.isnan(array_at(workspace, 8)).all()
         array_at(out, n)[:] *= 2
 
@@ -190,7 +191,7 @@ def test_an_error_without_a_fault_leaves_the_worker_alive(fake_driver):
 FAKE_WORKER = """
 import os, time
 import fake_driver
-from gemmgen.runtime.cuda import driver, worker
+from gemmgen.runtime.cuda import worker
 
 def doubled(launch, values):
     fake_driver.array_at(values[1], values[0])[:] *= 2
@@ -202,9 +203,7 @@ kernels = {
     "doubled": doubled, "fault": fault, "endless": lambda *_: time.sleep(60), "crash": lambda *_: os._exit(7),
     "stray": lambda _, values: fake_driver.array_at(values[1] - 4, 1).fill(1),
 }
-fake = fake_driver.FakeDriver(kernels)
-for module in (driver, worker):
-    module.bindings = lambda: fake
+fake_driver.install(fake_driver.FakeDriver(kernels))
 worker.main()
 """
 
@@ -271,7 +270,7 @@ def test_a_worker_that_cannot_start_says_why(fake_driver):
 def test_clusters_are_passed_as_a_launch_attribute(fake_driver):
     fake_driver.kernels["fine"] = lambda launch, values: None
     launch = ResolvedLaunch("fine", (4, 2, 1), (32, 1, 1), (2, 1, 1), 0, (("n", "s32"),))
-    PreparedLaunch(LoadedBinary(b"cubin", "sm_80", 0), launch).enqueue(5, {"n": 3})
+    Launcher(LoadedBinary(b"cubin", "sm_80", 0), [launch], {"n": 3}).launch(5)
     assert fake_driver.launches == [("fine", (4, 2, 1), (32, 1, 1), 0, 5)]
     assert ("cluster", 2, 1, 1) in fake_driver.calls
 
@@ -280,7 +279,7 @@ def test_clusters_are_passed_as_a_launch_attribute(fake_driver):
 def test_an_early_start_is_passed_as_a_launch_attribute(fake_driver, cluster):
     fake_driver.kernels["fine"] = lambda launch, values: None
     launch = ResolvedLaunch("fine", (4, 2, 1), (32, 1, 1), cluster, 0, (("n", "s32"),), programmatic=True)
-    PreparedLaunch(LoadedBinary(b"cubin", "sm_80", 0), launch).enqueue(5, {"n": 3})
+    Launcher(LoadedBinary(b"cubin", "sm_80", 0), [launch], {"n": 3}).launch(5)
     assert fake_driver.launches == [("fine", (4, 2, 1), (32, 1, 1), 0, 5)]
     assert ("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 1) in fake_driver.calls
     assert (("cluster", 2, 1, 1) in fake_driver.calls) == (cluster != (1, 1, 1))
@@ -298,13 +297,31 @@ def test_a_device_that_does_not_exist_is_refused_with_the_count(fake_driver):
         GpuBackend(3)
 
 
-def test_arguments_get_their_types():
-    parameters = {"n": "s32", "alpha": "f32", "A": "pointer", "bias": "pointer", "count": "s64"}
-    values = argument_values(parameters, {"n": np.int64(3)}, {"alpha": 1, "count": 4.0}, {"A": 4096})
-    assert values == {"n": 3, "alpha": 1.0, "A": 4096, "bias": 0, "count": 4}
-    assert [type(value) for value in values.values()] == [int, float, int, int, int]
+@pytest.fixture
+def scaling(fake_driver):
+    """A launcher of a kernel that takes a dimension, scalars and arrays."""
+    fake_driver.kernels["scale"] = lambda launch, values: None
+    parameters = (("n", "s32"), ("alpha", "f32"), ("A", "pointer"), ("bias", "pointer"), ("count", "s64"))
+    launch = ResolvedLaunch("scale", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0, parameters)
+    return Launcher(LoadedBinary(b"cubin", "sm_80", 0), [launch], {"n": 3})
+
+
+def test_arguments_get_their_types(scaling):
+    values = scaling.values({"A": 4096}, {"alpha": 1, "count": 4.0})
+    assert values == (1.0, 4096, 0, 4)
+    assert [type(value) for value in values] == [float, int, int, int]
+
+
+def test_a_scalar_without_a_value_is_an_error(scaling):
     with pytest.raises(LaunchError, match="alpha has no value"):
-        argument_values(parameters, {"n": 3}, {"count": 1}, {})
+        scaling.values({}, {"count": 1})
+
+
+def test_clusters_of_more_than_eight_blocks_are_asked_for(fake_driver):
+    fake_driver.kernels["fine"] = lambda launch, values: None
+    launch = ResolvedLaunch("fine", (16, 1, 1), (32, 1, 1), (16, 1, 1), 0, ())
+    Launcher(LoadedBinary(b"cubin", "sm_80", 0), [launch], {}).launch(0)
+    assert ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", "fine", 1) in fake_driver.calls
 
 
 # -- on a GPU --------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Structs that the host computes from the problem: packed, described, and passed by value on every backend."""
 
-import ctypes
 import struct
 
 import numpy as np
@@ -11,7 +10,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.launch import ArrayArgument, Dimension, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.runtime.cuda.driver import LoadedBinary
-from gemmgen.runtime.cuda.launching import PreparedCall
+from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.nvrtc import compile_source
 
@@ -91,8 +90,7 @@ def test_a_caller_cannot_pass_what_the_host_computes():
 def test_the_driver_is_given_a_pointer_to_the_struct(fake_driver):
     seen = []
     fake_driver.kernels["look_up"] = lambda launch, values: seen.append(values)
-    call = PreparedCall(LoadedBinary(b"", "sm_80", 0), SEQUENCE, {"count": 2, "pitch": 5})
-    call.enqueue(1, {"y": 4096}, {})
-    table, y, count = seen[0]
-    assert isinstance(table, ctypes.Structure) and bytes(table) == TABLE.pack({"count": 2, "pitch": 5})
-    assert (y, count) == (4096, 2)
+    problem = {"count": 2, "pitch": 5}
+    launcher = Launcher(LoadedBinary(b"", "sm_80", 0), SEQUENCE.resolve(problem), problem)
+    launcher.launch(1, *launcher.values({"y": 4096}, {}))
+    assert seen == [[TABLE.pack(problem), 4096, 2]]

@@ -5,14 +5,28 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_driver import fake_driver
 
 from gemmgen.codegen.rendering import parameter
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
-from gemmgen.kernels.launch import ArrayArgument, Dimension, Im2colWalk, KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.kernels.launch import (
+    ArrayArgument,
+    Dimension,
+    Im2colWalk,
+    KernelLaunch,
+    LaunchSequence,
+    ResolvedLaunch,
+    ResolvedMap,
+    TensorMapArgument,
+)
 from gemmgen.runtime.backend import HostBuffer
+from gemmgen.runtime.cuda.driver import LoadedBinary
+from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.runtime.emulation import EmulatorBackend
+
+__all__ = ["fake_driver"]
 
 A_MAP = TensorMapArgument(
     "a_map",
@@ -135,3 +149,68 @@ def _launches(monkeypatch):
     seen = []
     monkeypatch.setattr("gemmgen.emulator.launch_interleaved", lambda ptx, entry, **given: seen.append(given))
     return seen
+
+
+# -- with the driver -------------------------------------------------------------------------------------------
+
+A, ELSEWHERE, PLANES = 1 << 20, 1 << 21, 1 << 22
+
+
+@pytest.fixture
+def launcher(fake_driver):
+    fake_driver.seen = []
+    fake_driver.kernels["copy_tiles"] = lambda launch, values: fake_driver.seen.append(values)
+    return Launcher(LoadedBinary(b"", "sm_80", 0), SEQUENCE.resolve(PROBLEM), PROBLEM)
+
+
+def test_the_driver_encodes_maps_of_the_pointers(fake_driver, launcher):
+    launcher.launch(0, *launcher.values({"A": A, "planes": PLANES}, {}))
+    no_interleave, swizzle_128b, no_promotion, zeros = 0, 3, 0, 0
+    assert fake_driver.encoded[0] == (
+        A, 9, 2, [64, 256], [144], [64, 128], [1, 1], no_interleave, swizzle_128b, no_promotion, zeros,
+    )  # fmt: skip
+    assert fake_driver.encoded[1][:2] == (PLANES + 4 * 256 * 64, 7)
+
+
+def test_the_kernel_is_passed_what_was_encoded(fake_driver, launcher):
+    launcher.launch(0, *launcher.values({"A": A, "planes": PLANES}, {}))
+    assert fake_driver.seen == [[A.to_bytes(128, "little"), (PLANES + 4 * 256 * 64).to_bytes(128, "little"), A]]
+
+
+def test_a_map_is_encoded_anew_only_for_another_pointer(fake_driver, launcher):
+    for pointer in (A, A, ELSEWHERE):
+        launcher.launch(0, *launcher.values({"A": pointer, "planes": PLANES}, {}))
+    assert [address for address, *_ in fake_driver.encoded] == [A, PLANES + 4 * 256 * 64, ELSEWHERE]
+
+
+def test_a_null_pointer_leaves_zeros_for_its_map(fake_driver, launcher):
+    for pointer in (A, 0):
+        launcher.launch(0, *launcher.values({"A": pointer, "planes": PLANES}, {}))
+    assert fake_driver.seen[1][0] == bytes(128)
+
+
+def test_a_map_that_the_driver_refuses_is_named(fake_driver, launcher):
+    fake_driver.encode_code = 1
+    with pytest.raises(LaunchError, match="a_map cannot be encoded as a tensor map of A at 0x100000"):
+        launcher.launch(0, *launcher.values({"A": A, "planes": PLANES}, {}))
+
+
+def test_a_walk_is_encoded_with_its_corners(fake_driver):
+    fake_driver.kernels["walk"] = lambda launch, values: None
+    walk = TensorMap("bf16", (64, 9, 9, 4), (128, 1152, 10368), im2col=Im2col((-1, -2), (1, 2), 64, 128))
+    launch = ResolvedLaunch(
+        "walk", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0, (("x_map", "tensor_map"),), tensor_maps=(ResolvedMap("x_map", "x", 0, walk),)
+    )
+    Launcher(LoadedBinary(b"", "sm_80", 0), [launch], {}).launch(0, A)
+    assert fake_driver.encoded == [
+        (A, 9, 4, [64, 9, 9, 4], [128, 1152, 10368], [-1, -2], [1, 2], 64, 128, [1, 1, 1, 1], 0, 0, 0, 0),
+    ]  # fmt: skip
+
+
+def test_a_kernel_maps_its_own_workspace(fake_driver):
+    seen = []
+    fake_driver.kernels["copy_tiles"] = lambda launch, values: seen.append(values)
+    launcher = Launcher.of_sequence(LoadedBinary(b"", "sm_80", 0), SEQUENCE, PROBLEM, [("A", "pointer")])
+    launcher.launch(7, A)
+    (workspace,) = set(fake_driver.memory)
+    assert int.from_bytes(seen[0][1], "little") == workspace + 4 * 256 * 64

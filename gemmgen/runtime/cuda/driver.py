@@ -8,21 +8,17 @@ from 12 on, and a launch through it costs less.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, architecture_for
-from gemmgen.kernels.launch import ResolvedLaunch
+from gemmgen.kernels.launch import PORTABLE_CLUSTER, ResolvedLaunch
+from gemmgen.runtime.cuda import abi
 
-_C_TYPES: dict[str, Any] = {
-    "pointer": ctypes.c_void_p,
-    **{name: getattr(ctypes, element.ctypes_name) for name, element in ELEMENTS.items()},
-}
 _DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _HOW_TO_GET_A_GPU = "run on a machine with an NVIDIA GPU and its driver, or use the emulator (--backend emulator)"
 
@@ -85,18 +81,24 @@ class RawFunctions:
     """Functions of the driver that a launch calls, without the types around them: arguments are addresses and handles as
     integers, the result is the error code. They let other Python threads run meanwhile, as a full launch queue blocks."""
 
-    __slots__ = ("current_context", "is_capturing", "launch", "stream_id")
+    __slots__ = ("current_context", "encode_im2col", "encode_tiled", "is_capturing", "launch", "stream_id")
 
     def __init__(self, library: Any) -> None:
-        def function(name: str, arguments: int) -> Any:
+        def function(name: str, arguments: tuple[Any, ...]) -> Callable[..., int]:
             found = getattr(library, name)
-            found.restype, found.argtypes = ctypes.c_int, (ctypes.c_void_p,) * arguments
-            return found
+            found.restype, found.argtypes = ctypes.c_int, arguments
+            return cast("Callable[..., int]", found)
 
-        self.launch = function("cuLaunchKernelEx", 4)
-        self.current_context = function("cuCtxGetCurrent", 1)
-        self.is_capturing = function("cuStreamIsCapturing", 2)
-        self.stream_id = function("cuStreamGetId", 2) if hasattr(library, "cuStreamGetId") else None
+        def newer(name: str, arguments: tuple[Any, ...]) -> Callable[..., int] | None:
+            return function(name, arguments) if hasattr(library, name) else None
+
+        address = ctypes.c_void_p
+        self.launch = function("cuLaunchKernelEx", (address,) * 4)
+        self.current_context = function("cuCtxGetCurrent", (address,))
+        self.is_capturing = function("cuStreamIsCapturing", (address,) * 2)
+        self.stream_id = newer("cuStreamGetId", (address,) * 2)
+        self.encode_tiled = newer("cuTensorMapEncodeTiled", abi.ENCODE_TILED)
+        self.encode_im2col = newer("cuTensorMapEncodeIm2col", abi.ENCODE_IM2COL)
 
 
 @cache
@@ -234,11 +236,12 @@ class LoadedBinary:
             )
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}
+        self._large_clusters: set[str] = set()
         with current_device(ordinal):
             self._module = call("cuModuleLoadData", cubin)
 
     def function(self, launch: ResolvedLaunch) -> Any:
-        """The kernel of ``launch``, allowed as much dynamic shared memory as it asks for."""
+        """The kernel of ``launch``, allowed as much dynamic shared memory and as large clusters as it asks for."""
         function = self._functions.get(launch.entry)
         if function is None:
             with current_device(self.device.ordinal):
@@ -258,100 +261,14 @@ class LoadedBinary:
                         f"{self.device.name} can have {self.device.shared_bytes_per_block} in all ({error.code})"
                     ) from None
             self._shared[launch.entry] = launch.shared_bytes
+        if launch.cluster_blocks > PORTABLE_CLUSTER and launch.entry not in self._large_clusters:
+            attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            with current_device(self.device.ordinal):
+                call("cuFuncSetAttribute", function, attribute, 1)
+            self._large_clusters.add(launch.entry)
         return function
 
     def unload(self) -> None:
         """Frees the module; its kernels must not run any more."""
         with current_device(self.device.ordinal):
             release("cuModuleUnload", self._module)
-
-
-class PreparedLaunch:
-    """A launch of a loaded kernel that only lacks the values of its arguments and a stream."""
-
-    __slots__ = ("_config", "_driver", "_entry", "_function", "_geometry", "_names", "_structs", "_types")
-
-    def __init__(self, loaded: LoadedBinary, launch: ResolvedLaunch) -> None:
-        for name, kind in launch.parameters:
-            if kind not in _C_TYPES and kind != "struct":
-                raise LaunchError(f"{launch.entry}: the argument {name} has type {kind}, which cannot be passed by value")
-        self._driver = bindings()
-        self._entry = launch.entry
-        self._function = loaded.function(launch)
-        self._names = tuple(name for name, _ in launch.parameters)
-        self._types = tuple(_C_TYPES.get(kind) for _, kind in launch.parameters)  # None: a ctypes structure
-        self._structs = {name: _structure(value) for name, value in launch.structs}
-        self._geometry = (*launch.grid, *launch.block, launch.shared_bytes)
-        self._config = launch if launch.programmatic or launch.cluster != (1, 1, 1) else None
-
-    def enqueue(self, stream: int, values: Mapping[str, Any]) -> None:
-        """Enqueues the kernel on a stream of the current context; pointers are integers, 0 for null.
-
-        Raises ``CudaError``. Errors inside the kernel show in a later call.
-        """
-        driver = self._driver
-        if self._structs:
-            values = {**values, **self._structs}
-        arguments = (tuple([values[name] for name in self._names]), self._types)
-        if self._config is None:
-            result = driver.cuLaunchKernel(self._function, *self._geometry, stream, arguments, 0)
-        else:
-            result = driver.cuLaunchKernelEx(self._launch_config(self._config, stream), self._function, arguments, 0)
-        if result[0].value:
-            try:
-                check(driver, result)
-            except CudaError as error:
-                raise CudaError(error.code, f"{self._entry} cannot be launched: {error}") from None
-
-    def _launch_config(self, launch: ResolvedLaunch, stream: int) -> Any:
-        driver = self._driver
-        identifiers = driver.CUlaunchAttributeID
-        attributes = []
-        if launch.cluster != (1, 1, 1):
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = identifiers.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            cluster = attribute.value.clusterDim
-            cluster.x, cluster.y, cluster.z = launch.cluster
-            attributes.append(attribute)
-        if launch.programmatic:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = identifiers.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(attribute)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
-        config.sharedMemBytes = launch.shared_bytes
-        config.hStream = driver.CUstream(stream)
-        config.attrs = attributes
-        config.numAttrs = len(attributes)
-        return config
-
-
-def _structure(value: bytes) -> ctypes.Structure:
-    """A struct of these bytes, which the driver copies when the kernel is launched."""
-    kind: Any = type("HostStruct", (ctypes.Structure,), {"_fields_": [("bytes", ctypes.c_byte * len(value))]})
-    structure: ctypes.Structure = kind.from_buffer_copy(value)
-    return structure
-
-
-def argument_values(
-    parameters: Mapping[str, str],
-    dimensions: Mapping[str, int],
-    scalars: Mapping[str, float],
-    pointers: Mapping[str, int],
-) -> dict[str, Any]:
-    """A value for every parameter (name to type) but the structs; an array that is not in ``pointers`` is a null pointer."""
-    values: dict[str, Any] = {}
-    for name, kind in parameters.items():
-        if kind == "struct":
-            continue  # part of the launch
-        if kind == "pointer":
-            values[name] = int(pointers.get(name, 0))
-        elif name in dimensions:
-            values[name] = int(dimensions[name])
-        elif name not in scalars:
-            raise LaunchError(f"the scalar argument {name} has no value")
-        else:
-            values[name] = float(scalars[name]) if ELEMENTS[kind].is_float else int(scalars[name])
-    return values

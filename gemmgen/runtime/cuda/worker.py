@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError, LaunchError
 from gemmgen.kernels.launch import ResolvedLaunch
-from gemmgen.runtime.cuda.driver import (
-    CudaError,
-    LoadedBinary,
-    PreparedLaunch,
-    argument_values,
-    bindings,
-    call,
-    primary_context,
-    release,
-)
+from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, primary_context, release
+from gemmgen.runtime.cuda.launcher import Launcher
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,12 +128,11 @@ def _run(connection: Connection[Any, Any], binary: LoadedBinary, request: RunReq
             buffers[own[0]] = GuardedBuffer(allocations, own[0], request.workspace_bytes, 0)
             buffers[own[0]].upload(np.zeros(request.workspace_zero_bytes, np.uint8))
             pointers |= dict.fromkeys(own, buffers[own[0]].pointer)
-        parameters = {name: kind for launch in request.launches for name, kind in launch.parameters}
-        values = argument_values(parameters, request.dimensions, request.scalars, pointers)
         for launch in request.launches:
-            prepared = PreparedLaunch(binary, launch)
+            launcher = Launcher(binary, [launch], request.dimensions)
+            values = launcher.values(pointers, request.scalars)
             connection.send(("launching", launch.entry))
-            prepared.enqueue(0, values)
+            launcher.launch(0, *values)
             try:
                 call("cuCtxSynchronize")
             except CudaError as error:
