@@ -10,11 +10,15 @@ from gemmgen.emulator.errors import (
     InFlightRead,
     InFlightWrite,
     InvalidCopy,
+    InvalidMatrix,
     Misaligned,
+    MissingWarpgroupFence,
     OutOfBounds,
     ParseError,
     ReadOnly,
+    RegisterInFlight,
     Trapped,
+    UnfinishedWgmma,
     UnknownInstruction,
 )
 from gemmgen.emulator.hazards import (
@@ -34,8 +38,10 @@ from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
 
 __all__ = [
-    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace", "HazardError",
-    "InFlightRead", "InFlightWrite", "InvalidCopy", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "Observer",
-    "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
-    "SharedRace", "Trapped", "UndefinedRegister", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
+    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace",
+    "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock",
+    "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds", "ParseError", "RandomCrowds",
+    "RandomWarps", "ReadOnly", "RegisterInFlight", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace",
+    "Trapped", "UndefinedRegister", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch",
+    "launch_interleaved",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Operand, Symbol
 
 _BRANCHES = {"bra", "brx", "ret", "exit", "trap"}
 _BARRIERS = {"bar", "barrier"}
-_WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"}
+_WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"}
 
 
 @dataclass(frozen=True, slots=True)

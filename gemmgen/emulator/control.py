@@ -153,6 +153,9 @@ class Control:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _exit(self, lanes: Lanes | None) -> int:
+        warpgroups = self.binder.spaces.shared.warpgroups
+        if warpgroups is not None:
+            warpgroups.exited(lanes)
         self.state.key[... if lanes is None else lanes] = EXITED
         if self.state.any_stalled and lanes is not None:
             self._look_again(lanes)

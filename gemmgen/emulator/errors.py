@@ -123,6 +123,30 @@ class InFlightWrite(EmulatorError):
     title = "write over data still in flight"
 
 
+class RegisterInFlight(EmulatorError):
+    """A lane touched a register that a wgmma, not yet waited for, reads or writes."""
+
+    title = "register of a wgmma in flight"
+
+
+class MissingWarpgroupFence(EmulatorError):
+    """No wgmma.fence orders register accesses before a wgmma that uses those registers."""
+
+    title = "missing wgmma.fence"
+
+
+class UnfinishedWgmma(EmulatorError):
+    """A lane ended without waiting for a wgmma."""
+
+    title = "wgmma never waited for"
+
+
+class InvalidMatrix(EmulatorError):
+    """A wgmma operand whose descriptor the PTX ISA gives no meaning, or that lies outside shared memory."""
+
+    title = "invalid matrix operand"
+
+
 class InvalidCopy(EmulatorError):
     """An asynchronous copy whose operands the PTX ISA gives no meaning."""
 

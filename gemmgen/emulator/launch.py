@@ -133,6 +133,8 @@ def _launch(
             machine = _machine(program, block, count, needed + program.shared_gap_bytes, hazards)
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
             machine.spaces.global_.map(memory.data, memory.regions)
+            if machine.spaces.shared.warpgroups is not None:
+                machine.spaces.shared.warpgroups.strict = hazards
             if detector is not None:
                 detector.attach(machine)
             machine.start_wave(first, grid, observers)

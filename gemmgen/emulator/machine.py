@@ -28,6 +28,7 @@ from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.specials import SpecialRegisters
 from gemmgen.emulator.standstill import Watch
+from gemmgen.emulator.warpgroups import Warpgroups, meets_warpgroup, whole_groups
 
 
 class RegisterTracker(Protocol):
@@ -78,6 +79,8 @@ class Machine:
             BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes),
             BankedSpace("local", geometry, everyone, geometry.lanes, program.local_bytes),
         )
+        if any(inst.opcode == "wgmma" for block in program.blocks for inst in block.body):
+            self.spaces.shared.warpgroups = Warpgroups(geometry, self.registers, self.spaces.shared, program.blocks)
         self.specials = SpecialRegisters(geometry)
         self.binder = Binder(program, geometry, self.registers, self.spaces, self.specials)
         self.state = LaneState(geometry.lanes)
@@ -104,6 +107,8 @@ class Machine:
                 operation = fusion.bind_group(piece, self.binder, self.scratch, self.flags)
             else:
                 operation = self.binder.guarded(piece, bind(piece, self.binder))
+            if self.spaces.shared.warpgroups is not None:
+                operation = self.spaces.shared.warpgroups.follow(piece if isinstance(piece, list) else [piece], operation)
             if self.tracker is not None:
                 operation = self.tracker.follow(piece if isinstance(piece, list) else [piece], operation)
             operations.append(operation)
@@ -250,8 +255,10 @@ class Machine:
                 together[wanted & own == 0],
             )  # fmt: skip
         gone = present_words(self.binder, np.flatnonzero(key == EXITED))
-        there = present_words(self.binder, together)
-        ready = (wanted & ~(there | gone)[together // WARP]) == 0
+        there = present_words(self.binder, together) | gone
+        if meets_warpgroup(inst):
+            there = whole_groups(self.geometry, there)
+        ready = (wanted & ~there[together // WARP]) == 0
         waiting = together[~ready]
         if len(waiting):
             key[waiting] = STALLED

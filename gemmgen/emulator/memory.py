@@ -19,6 +19,7 @@ from gemmgen.emulator.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
     from gemmgen.emulator.in_flight import InFlight
+    from gemmgen.emulator.warpgroups import Warpgroups
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
@@ -80,6 +81,13 @@ class Observer:
     def async_group_landed(self, wait: Instruction, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """These lanes' part of an issued copy is about to be written, because they execute `wait`. Called once a copy of
         each group, `accessed` with the same lanes and addresses right after."""
+
+    def matrix_read_issued(self, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
+        """Warpgroups, by their first lanes, start a wgmma that reads 16-byte chunks at these offsets [groups, chunks] into all of
+        shared memory, at any time until it ends."""
+
+    def matrix_read_ended(self, wait: Instruction, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
+        """A wgmma of these warpgroups has read its operand, because a warp of each executes `wait`."""
 
 
 class Space:
@@ -248,6 +256,8 @@ class BankedSpace(Space):
         self.describe_miss: Callable[[int], str] | None = None
         self.in_flight: InFlight | None = None
         """What asynchronous copies are about to write; made by the first such instruction."""
+        self.warpgroups: Warpgroups | None = None
+        """What wgmma operations are about to read; made with a machine whose program has any."""
         self._base = owner_of_lane.astype(np.int64) * self.stride
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
@@ -260,11 +270,15 @@ class BankedSpace(Space):
             self.data.reshape(-1, self.stride)[np.unique(self._base[lanes]) // self.stride] = 0xFF
         if self.in_flight is not None:
             self.in_flight.clear(lanes)
+        if self.warpgroups is not None:
+            self.warpgroups.clear(lanes)
 
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         index = self.resolve(access, lanes, addresses)
         if self.in_flight is not None:
             self.in_flight.check(access, lanes, index)
+        if self.warpgroups is not None:
+            self.warpgroups.check_write(access, lanes, index, min(access.width, UNIT_BYTES))
         for observer in self.observers:
             observer.accessed(self, access, lanes, addresses)
         return index

@@ -128,6 +128,11 @@ def _parts_of_float32(bits: Array) -> tuple[Array, Array]:
     return np.where(zero, np.int16(_NO_EXPONENT), exponents), lowest.astype(np.int16)
 
 
+def negated(matrix: Factor) -> Factor:
+    """The matrix with all signs changed."""
+    return matrix._replace(values=-matrix.values, special=None if matrix.special is None else -matrix.special)
+
+
 def multiply_float(a: Factor, b: Factor, c: Array, step: Step = FLOAT_STEP) -> Array:
     """D = A B + C with float32 accumulators; c and the result are float32 bits (uint32)."""
     addend = np.ascontiguousarray(c).view(np.float32)

@@ -23,7 +23,7 @@ from gemmgen.emulator.registers import RegisterFile
 
 _NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
               "prefetchu", "griddepcontrol", "setmaxnreg", "pmevent", "mbarrier"}  # fmt: skip
-_EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma"}
+_EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma", "wgmma"}
 
 Report = Callable[[Instruction, Lanes, str, str, Instruction | None], None]
 """`report(instruction, lanes, register, use, None)`: lanes use a register that holds no value."""

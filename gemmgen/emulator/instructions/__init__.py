@@ -2,10 +2,6 @@
 
 What Hopper adds fits beside this, one new file each:
 
-- `wgmma`: four warps (128 lanes) execute together, so `blocks.py` must stall lanes until their warpgroup is whole (its warp
-  is 32 wide today). The product is that of `multiply.py` on taller tiles; operands in shared memory are read through
-  `spaces.shared`, their descriptor being a 64-bit register. The accumulators are in flight until `wgmma.wait_group`: one
-  more user of commit groups as in `in_flight.py`, with registers in place of shared memory.
 - `mbarrier`: phase and pending counts live in the shared memory that the kernel names; `try_wait` is an instruction that
   yields a predicate, and blocks that contain it count as polling (`blocks.py` does that already).
 - `cp.async.bulk` and its tensor form: `InFlight.issue` takes the copy (an `index` a piece instead of a lane), and what lands
@@ -20,7 +16,7 @@ from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
 
 for _concern in (
     "approximate", "async_copy", "atomics", "bits", "carry", "compare", "convert", "floating", "half", "integer", "matrix", "memory",
-    "moves", "multiply", "ordering", "packed", "warp",
+    "moves", "multiply", "ordering", "packed", "warp", "wgmma",
 ):  # fmt: skip
     import_module(f"{__name__}.{_concern}")
 

@@ -10,6 +10,7 @@ _ROUNDINGS = "rn rz rm rp"
 _COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
 _SPACES = "global shared shared::cta shared::cluster local param param::entry param::func const"
 _SHAPES = "m8n8k16 m8n8k32 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64"
+_WARPGROUP_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32))
 _ORDER = "weak volatile mmio relaxed acquire release acq_rel sc cta cluster gpu sys"
 
 _FORMS = {
@@ -48,6 +49,7 @@ _FORMS = {
     "elect": "sync",
     "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
     "mma": f"sync aligned {_SHAPES} row col satfinite tf32 e4m3 e5m2 s4 u4",
+    "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
     "movmatrix": "sync aligned m8n8 trans",
     "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
     "bra ret": "uni",

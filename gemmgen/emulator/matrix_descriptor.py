@@ -1,0 +1,74 @@
+"""Matrix descriptors of wgmma: which 16-byte chunks of shared memory an operand lies in.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout". All layouts are made of chunks of 16 bytes, in groups of
+eight that lie 16, 32, 64 or 128 bytes apart (the mode). K-major, a chunk runs along k and a group down the rows; otherwise a
+chunk runs along the rows and a group along k. A swizzled mode exchanges the chunks of each row of 128 bytes or less by bits
+of the address (`Swizzle<1 | 2 | 3, 4, 3>` in CuTe's words).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+CHUNK_BYTES = 16
+_GROUP = 8
+SPANS = (16, 128, 64, 32)
+"""Bytes of a row in each mode; 16 is no swizzle."""
+_ADDRESS = 0x3FFF
+
+
+class MatrixDescriptor(NamedTuple):
+    """A descriptor taken apart; addresses and offsets in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    base_offset: int
+    mode: int
+
+    @property
+    def span(self) -> int:
+        """Bytes after which the rows of a group follow each other; also those that a swizzle permutes."""
+        return SPANS[self.mode]
+
+    def misplacement(self) -> int:
+        """By how many bytes the first row misses the beginning of a swizzle's repeating pattern, as `base_offset` tells it."""
+        if self.mode == 0:
+            return 0
+        pattern = _GROUP * self.span
+        return (self.start // self.span * self.span - (self.base_offset << 7)) % pattern
+
+
+def decode(bits: int) -> MatrixDescriptor:
+    """A descriptor from its 64 bits."""
+    address, leading, stride = (int(bits >> shift & _ADDRESS) << 4 for shift in (0, 16, 32))
+    return MatrixDescriptor(address, leading, stride, bits >> 49 & 7, bits >> 62 & 3)
+
+
+@lru_cache(maxsize=256)
+def chunks(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bool) -> np.ndarray:
+    """Addresses of the chunks of an operand of `rows` rows, after the swizzle.
+
+    K-major: [rows, row_chunks], the chunks of a row along k. Otherwise `row_chunks` is the number of chunks along the rows:
+    [k, row_chunks] with `rows` the depth k.
+    """
+    span, leading, stride = descriptor.span, descriptor.leading, descriptor.stride
+    outer, chunk = np.arange(rows)[:, None], np.arange(row_chunks)[None, :]
+    per_span = span // CHUNK_BYTES
+    inside = outer % _GROUP * span
+    if k_major:
+        along = chunk * (leading if descriptor.mode == 0 else CHUNK_BYTES)
+        offsets = inside + outer // _GROUP * stride + along
+    elif descriptor.mode == 0:
+        offsets = inside + outer // _GROUP * leading + chunk * stride
+    else:
+        offsets = inside + outer // _GROUP * stride + chunk % per_span * CHUNK_BYTES + chunk // per_span * leading
+    addresses = offsets + descriptor.start
+    if per_span > 1:
+        phase = (addresses >> 7) - descriptor.base_offset & per_span - 1
+        addresses = addresses ^ phase << 4
+    addresses.flags.writeable = False
+    return addresses

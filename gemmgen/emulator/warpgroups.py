@@ -1,0 +1,522 @@
+"""wgmma operations that were issued and have not ended: who owns which registers and which shared memory in between.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation may read its operands and write its results at any
+time up to the wait for its group. Here it happens at the last moment, when the first warp of its warpgroup waits, so that
+whatever changes an operand too early shows in the results. In between, its accumulators belong to the operation, its A registers
+and its shared memory must stay as they are.
+
+Compilers move accumulators to other registers while operations on them are in flight. Such a move is no access: the register
+file of the machine is another one. It is noted, and made when the value is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import numpy as np
+
+from gemmgen.emulator.binding import Operation
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.errors import InFlightWrite, MissingWarpgroupFence, RegisterInFlight, UnfinishedWgmma
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.memory import Access, Space, verb
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Register, registers_of
+from gemmgen.emulator.registers import RegisterFile
+
+WARPS = 4
+GROUP_LANES = WARPS * WARP
+CHUNK_BYTES = 16
+
+
+class Product(Protocol):
+    """The arithmetic of one wgmma instruction, for whole warpgroups [groups, ...] by the number of each one's first lane."""
+
+    @property
+    def accumulators(self) -> tuple[int, ...]:
+        """The rows of the register file that hold D."""
+
+    def load(self, groups: np.ndarray) -> np.ndarray:
+        """The accumulators as matrices."""
+
+    def step(self, sums: np.ndarray, issue: Issue, chosen: np.ndarray) -> np.ndarray:
+        """D = A B + D for those of an issue's warpgroups that `chosen` (positions) names."""
+
+    def store(self, groups: np.ndarray, sums: np.ndarray) -> None:
+        """Matrices back to the accumulators."""
+
+
+@dataclass(slots=True)
+class Issue:
+    """One instruction executed by some warpgroups."""
+
+    instruction: Instruction
+    product: Product
+    groups: np.ndarray
+    """The first lane of each warpgroup."""
+    batches: np.ndarray
+    """The commit group of each warp, [groups, 4]."""
+    operands: tuple[np.ndarray, ...]
+    """What the arithmetic needs to know of each warpgroup's operands: descriptors, scale-d."""
+    reads: tuple[tuple[Access, np.ndarray], ...]
+    """Addresses in shared memory, [groups, chunks], of each operand that lies there."""
+    a_registers: tuple[int, ...]
+    waited: np.ndarray
+    """Which warps have waited for it, [groups, 4]."""
+    done: np.ndarray
+    """Of which warpgroups the results are written."""
+    owned: np.ndarray
+    """One flag a lane: its registers belong to the operation."""
+
+
+@dataclass(slots=True)
+class Move:
+    """A register copied while an operation was about to write it."""
+
+    instruction: Instruction
+    source: int
+    target: int
+    lanes: np.ndarray
+    """One flag a lane."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """The followed registers that one instruction reads and writes, by row."""
+
+    instruction: Instruction
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    is_copy: bool
+
+
+class Warpgroups:
+    """The operations in flight of a machine, and each warp's commit groups."""
+
+    def __init__(self, geometry: Geometry, registers: RegisterFile, shared: Space, blocks: Sequence[BasicBlock]) -> None:
+        self.geometry = geometry
+        self.registers = registers
+        self.shared = shared
+        self.log: list[Issue | Move] = []
+        """What has been issued and not ended for all its warps, in order."""
+        warps = geometry.lanes // WARP
+        self.committed = np.zeros(warps, np.int64)
+        """How many groups each warp has closed; its operations go into the group of this number."""
+        self.fences = np.zeros(warps, np.int64)
+        """How many wgmma.fence each warp has executed."""
+        self.strict = False
+        """Whether accesses to registers are followed, to see that a fence lies between them and the next operation."""
+        self._reading = np.zeros(len(shared.data) // CHUNK_BYTES, np.uint16)
+        self._touched: dict[int, np.ndarray] = {}
+        self._touched_by: dict[int, Instruction] = {}
+        followed = _followed(blocks)
+        self._rows = {name: registers.place(register)[1] for name, register in followed.items()}
+        self._names = {row: name for name, row in self._rows.items()}
+
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh lanes (None: all), whole blocks, with fresh memory."""
+        if lanes is None:
+            self.log.clear()
+            self.committed.fill(0)
+            self.fences.fill(0)
+            self._reading.fill(0)
+            self._touched.clear()
+            return
+        warps = np.unique(lanes // WARP)
+        self.committed[warps] = self.fences[warps] = 0
+        for touched in self._touched.values():
+            touched[lanes] = -1
+
+    # -- the instructions ----------------------------------------------------------------------------------------
+
+    def fence(self, lanes: Lanes) -> None:
+        """Register accesses of these lanes are ordered before their next operations."""
+        self.fences[np.unique(lanes // WARP)] += 1
+
+    def commit(self, lanes: Lanes) -> None:
+        """Closes the open group of these lanes' warps, empty or not."""
+        self.committed[np.unique(lanes // WARP)] += 1
+
+    def issue(
+        self, instruction: Instruction, product: Product, groups: np.ndarray, operands: tuple[np.ndarray, ...],
+        reads: tuple[tuple[Access, np.ndarray], ...], a_registers: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """Warpgroups start an operation."""
+        warps = groups[:, None] // WARP + np.arange(WARPS)
+        lanes = (groups[:, None] + np.arange(GROUP_LANES)).ravel()
+        self._check_fence(instruction, lanes, (*product.accumulators, *a_registers))
+        self._check_registers(instruction, product, lanes, a_registers)
+        owned = np.zeros(self.geometry.lanes, np.bool_)
+        owned[lanes] = True
+        for access, addresses in reads:
+            chunks = self._chunks(groups, addresses)
+            np.add.at(self._reading, chunks.ravel(), np.uint16(1))
+            for observer in self.shared.observers:
+                observer.matrix_read_issued(access, groups, chunks * CHUNK_BYTES)
+        self.log.append(
+            Issue(
+                instruction, product, groups, self.committed[warps], operands, reads, a_registers,
+                np.zeros(warps.shape, np.bool_), np.zeros(len(groups), np.bool_), owned,
+            )
+        )  # fmt: skip
+
+    def wait(self, instruction: Instruction, lanes: Lanes, newest: int) -> None:
+        """Ends the operations of these lanes' warps, all but those in each warp's `newest` latest groups and in its open one."""
+        if not self.log:
+            return
+        warps = np.unique(lanes // WARP)
+        limits = np.full(len(self.committed), -1, np.int64)
+        limits[warps] = self.committed[warps] - newest
+        ending = False
+        for event in self.log:
+            if isinstance(event, Move):
+                continue
+            ready = ~event.waited & (event.batches < limits[event.groups[:, None] // WARP + np.arange(WARPS)])
+            if ready.any():
+                event.waited |= ready
+                ending = True
+        if not ending:
+            return
+        self._perform(instruction)
+        remaining: list[Issue | Move] = []
+        for event in self.log:
+            if isinstance(event, Move):
+                if event.lanes.any():
+                    remaining.append(event)
+                continue
+            if event.waited.all():
+                continue
+            event.owned.reshape(-1, WARP)[(event.groups[:, None] // WARP + np.arange(WARPS))[event.waited]] = False
+            remaining.append(event)
+        self.log[:] = remaining
+
+    def exited(self, lanes: Lanes | None) -> None:
+        """Raises UnfinishedWgmma if lanes (None: all) end that have not waited for their operations."""
+        for event in self.log:
+            if isinstance(event, Issue):
+                left = np.flatnonzero(event.owned if lanes is None else event.owned[lanes])
+                if len(left):
+                    who = left if lanes is None else lanes[left]
+                    batches = event.batches[event.groups == who[0] // GROUP_LANES * GROUP_LANES, who[0] // WARP % WARPS]
+                    committed = bool((batches < self.committed[who[0] // WARP]).any())
+                    what = "that nothing waited for" if committed else "whose group was never committed"
+                    raise UnfinishedWgmma(
+                        f"threads end with a wgmma in flight {what}",
+                        instruction=event.instruction, threads=self.geometry.describe(who),
+                    )  # fmt: skip
+
+    # -- the work ------------------------------------------------------------------------------------------------
+
+    def _chunks(self, groups: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+        """Addresses [groups, chunks] of an operand as numbers of chunks of the whole shared space."""
+        base = self.geometry.block_of_lane[groups] * self.shared_stride
+        chunks: np.ndarray = (addresses + base[:, None]) // CHUNK_BYTES
+        return chunks
+
+    @property
+    def shared_stride(self) -> int:
+        """Bytes from one block's shared memory to the next one's."""
+        return len(self.shared.data) // self.geometry.blocks
+
+    def gather(self, groups: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+        """The chunks at these addresses, one row of them a warpgroup."""
+        found: np.ndarray = self.shared.units[CHUNK_BYTES][self._chunks(groups, addresses)]
+        return found
+
+    def _perform(self, wait: Instruction) -> None:
+        """Writes the results of all operations that a warp has waited for, in order; and the moves behind them."""
+        pending: dict[int, np.ndarray] = {}
+        held: tuple[Product, np.ndarray, np.ndarray] | None = None
+        for event in self.log:
+            if isinstance(event, Move):
+                if held is not None and event.source in held[0].accumulators:
+                    held[0].store(held[1], held[2])
+                    held = None
+                self._make(event, pending)
+                continue
+            ready = event.waited.any(axis=1) & ~event.done
+            if ready.any():
+                chosen = np.flatnonzero(ready)
+                groups = event.groups[chosen]
+                if held is None or held[0].accumulators != event.product.accumulators or not np.array_equal(held[1], groups):
+                    if held is not None:
+                        held[0].store(held[1], held[2])
+                    held = (event.product, groups, event.product.load(groups))
+                held = (held[0], groups, event.product.step(held[2], event, chosen))
+                event.done |= ready
+                for access, addresses in event.reads:
+                    chunks = self._chunks(groups, addresses[chosen])
+                    np.subtract.at(self._reading, chunks.ravel(), np.uint16(1))
+                    for observer in self.shared.observers:
+                        observer.matrix_read_ended(wait, access, groups, chunks * CHUNK_BYTES)
+            if not event.done.all():
+                left = np.zeros(self.geometry.lanes, np.bool_)
+                left[(event.groups[~event.done][:, None] + np.arange(GROUP_LANES)).ravel()] = True
+                for row in event.product.accumulators:
+                    pending[row] = pending[row] | left if row in pending else left
+        if held is not None:
+            held[0].store(held[1], held[2])
+
+    def _make(self, move: Move, pending: dict[int, np.ndarray]) -> None:
+        blocked = pending.get(move.source)
+        ready = move.lanes if blocked is None else move.lanes & ~blocked
+        lanes = np.flatnonzero(ready)
+        registers = self.registers.arrays["b32"]
+        registers[move.target, lanes] = registers[move.source, lanes]
+        move.lanes = move.lanes & ~ready
+        if move.lanes.any():
+            known = pending.get(move.target)
+            pending[move.target] = move.lanes if known is None else known | move.lanes
+
+    # -- registers -----------------------------------------------------------------------------------------------
+
+    def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
+        """The operation of these instructions, with a look at the registers that operations in flight own."""
+        uses = [use for inst in instructions if inst.opcode != "wgmma" and (use := self._use(inst)) is not None]
+        if not uses:
+            return operation
+        everyone = np.arange(self.geometry.lanes)
+        full, some = operation
+        log = self.log
+
+        def follow_full() -> None:
+            if log or self.strict:
+                left = self._before(uses, everyone)
+                if left is not everyone:
+                    if len(left):
+                        some(left)
+                    return
+            full()
+
+        def follow_some(lanes: Lanes) -> None:
+            left = self._before(uses, lanes) if log or self.strict else lanes
+            if len(left):
+                some(left)
+
+        return Operation(follow_full, follow_some)
+
+    def _use(self, inst: Instruction) -> _Use | None:
+        reads, writes = _accesses(inst)
+        read_rows = tuple(self._rows[name] for name in dict.fromkeys(reads) if name in self._rows)
+        written_rows = tuple(self._rows[name] for name in dict.fromkeys(writes) if name in self._rows)
+        if not read_rows and not written_rows:
+            return None
+        return _Use(inst, read_rows, written_rows, _is_move(inst) and bool(read_rows) and bool(written_rows))
+
+    def _before(self, uses: Sequence[_Use], lanes: Lanes) -> Lanes:
+        """Called before instructions that use followed registers; returns the lanes for which they are to be executed."""
+        for use in uses:
+            inst = use.instruction
+            acting = lanes
+            if inst.guard is not None:
+                acting = lanes[self.registers.row(inst.guard, "pred")[lanes] != inst.guard_negated]
+            if not len(acting):
+                continue
+            if self.log:
+                self._check_writes(use, acting)
+                moved = self._check_reads(use, acting)
+                if moved is not None:
+                    lanes = lanes[~moved[lanes]]
+            if self.strict and not _is_move(inst):
+                for row in (*use.reads, *use.writes):
+                    self._touch(row, acting, inst)
+            elif self.strict and use.is_copy:
+                # A copy is as ordered, or not, as what it copies.
+                self._touched[use.writes[0]] = np.where(
+                    np.isin(np.arange(self.geometry.lanes), acting), self._touch_times(use.reads[0]), self._touch_times(use.writes[0])
+                )
+                self._touched_by[use.writes[0]] = self._touched_by.get(use.reads[0], inst)
+        return lanes
+
+    def _touch_times(self, row: int) -> np.ndarray:
+        times = self._touched.get(row)
+        if times is None:
+            times = self._touched[row] = np.full(self.geometry.lanes, -1, np.int64)
+        return times
+
+    def _touch(self, row: int, lanes: Lanes, inst: Instruction) -> None:
+        self._touch_times(row)[lanes] = self.fences[lanes // WARP]
+        self._touched_by[row] = inst
+
+    def _check_writes(self, use: _Use, lanes: Lanes) -> None:
+        for row in use.writes:
+            for event in self.log:
+                if isinstance(event, Move):
+                    if event.target == row:
+                        # The value that was to come is overwritten: nobody will see it.
+                        event.lanes[lanes] = False
+                    continue
+                if row in event.product.accumulators or row in event.a_registers:
+                    bad = lanes[event.owned[lanes]]
+                    if len(bad):
+                        what = "an accumulator" if row in event.product.accumulators else "an A register"
+                        self._fail(use.instruction, bad, event, f"{self._names[row]} is written while a wgmma in flight owns it as {what}")
+
+    def _check_reads(self, use: _Use, lanes: Lanes) -> np.ndarray | None:
+        """Raises RegisterInFlight where a result is read that is not there yet; for a copy, notes it and returns those lanes."""
+        moved: np.ndarray | None = None
+        for row in use.reads:
+            for event in self.log:
+                if isinstance(event, Move):
+                    owned = event.lanes if event.target == row else None
+                else:
+                    owned = event.owned if row in event.product.accumulators else None
+                if owned is None or not owned[lanes].any():
+                    continue
+                bad = lanes[owned[lanes]]
+                if not use.is_copy:
+                    source = event if isinstance(event, Issue) else self._source_of(event, bad)
+                    self._fail(use.instruction, bad, source, f"{self._names[row]} is read while a wgmma in flight has yet to write it")
+                if moved is None:
+                    moved = np.zeros(self.geometry.lanes, np.bool_)
+                moved[bad] = True
+        if moved is not None:
+            self.log.append(Move(use.instruction, use.reads[0], use.writes[0], moved.copy()))
+        return moved
+
+    def _source_of(self, move: Move, lanes: Lanes) -> Issue:
+        """The operation whose result a noted move waits for."""
+        row = move.source
+        for event in reversed(self.log[: next(i for i, event in enumerate(self.log) if event is move)]):
+            if isinstance(event, Move):
+                if event.target == row and event.lanes[lanes].any():
+                    row = event.source
+            elif row in event.product.accumulators and event.owned[lanes].any():
+                return event
+        raise AssertionError("a move without an operation")
+
+    def _fail(self, instruction: Instruction, lanes: Lanes, issue: Issue, message: str) -> NoReturn:
+        group, warp = lanes[0] // GROUP_LANES * GROUP_LANES, lanes[0] // WARP % WARPS
+        batch = int(issue.batches[issue.groups == group, warp][0])
+        behind = int(self.committed[lanes[0] // WARP]) - batch - 1
+        wait = f"wgmma.wait_group {behind} by these threads has to come first"
+        remedy = "its group is not even committed" if behind < 0 else wait
+        raise RegisterInFlight(
+            f"{message}: {remedy}", instruction=instruction, threads=self.geometry.describe(lanes),
+            other=issue.instruction, other_threads=self.geometry.describe(lanes),
+        )  # fmt: skip
+
+    def _check_registers(self, instruction: Instruction, product: Product, lanes: Lanes, a_registers: tuple[int, ...]) -> None:
+        """An operation may use accumulators in flight only as the same accumulators, and must not read A from them."""
+        for event in self.log:
+            bad = lanes[(event.lanes if isinstance(event, Move) else event.owned)[lanes]]
+            if not len(bad):
+                continue
+            if isinstance(event, Move):
+                if event.target in a_registers:
+                    name = self._names[event.target]
+                    self._fail(
+                        instruction, bad, self._source_of(event, bad), f"{name} is an A operand, but a wgmma in flight has yet to write it"
+                    )
+                continue
+            theirs = event.product.accumulators
+            overlap = set(theirs).intersection(a_registers) | set(event.a_registers).intersection(product.accumulators)
+            if theirs != product.accumulators:
+                overlap |= set(theirs).intersection(product.accumulators)
+            if overlap:
+                self._fail(instruction, bad, event, f"{self._names[min(overlap)]} is used while another wgmma in flight owns it")
+
+    def _check_fence(self, instruction: Instruction, lanes: Lanes, rows: Iterable[int]) -> None:
+        if not self.strict:
+            return
+        fences = self.fences[lanes // WARP]
+        if (fences == 0).any():
+            raise MissingWarpgroupFence(
+                "no wgmma.fence comes before this first wgmma", instruction=instruction,
+                threads=self.geometry.describe(lanes[fences == 0]),
+            )  # fmt: skip
+        for row in rows:
+            touched = self._touched.get(row)
+            if touched is not None and (touched[lanes] >= fences).any():
+                raise MissingWarpgroupFence(
+                    f"no wgmma.fence lies between an access to {self._names[row]} and the wgmma that uses it",
+                    instruction=instruction, threads=self.geometry.describe(lanes[touched[lanes] >= fences]),
+                    other=self._touched_by[row], other_threads=self.geometry.describe(lanes[touched[lanes] >= fences]),
+                )  # fmt: skip
+
+    # -- shared memory -------------------------------------------------------------------------------------------
+
+    def check_write(self, access: Access, lanes: Lanes | None, index: np.ndarray, unit: int) -> None:
+        """Raises InFlightWrite if lanes write what an operation in flight reads. `index`: units of `unit` bytes."""
+        if not self.log or access.kind == "load":
+            return
+        pieces = max(access.width // CHUNK_BYTES, 1)
+        for piece in range(pieces):
+            met = self._reading[(index + piece) * unit // CHUNK_BYTES] > 0
+            if met.any():
+                positions = np.flatnonzero(met)
+                who = positions if lanes is None else lanes[positions]
+                self.overwritten(access.instruction, self.geometry.describe(who), int((index[positions[0]] + piece) * unit), verb(access))
+
+    def overwritten(self, instruction: Instruction, threads: str, address: int, what: str) -> NoReturn:
+        """Raises InFlightWrite for a write to an address of the whole shared space that an operation in flight reads."""
+        chunk = address // CHUNK_BYTES
+        for event in self.log:
+            if isinstance(event, Issue):
+                for _, addresses in event.reads:
+                    found = np.flatnonzero((self._chunks(event.groups, addresses) == chunk).any(axis=1) & ~event.done)
+                    if len(found):
+                        lanes = event.groups[found[0]] + np.arange(GROUP_LANES)
+                        raise InFlightWrite(
+                            f"{what} of shared memory that a wgmma in flight reads: its warpgroup has not waited for its group, or "
+                            "the writer has not waited for the warpgroup",
+                            instruction=instruction, threads=threads, other=event.instruction,
+                            other_threads=self.geometry.describe(lanes),
+                        )  # fmt: skip
+        raise AssertionError("a mark without an operation")
+
+    def is_read(self, first: int, stop: int) -> bool:
+        """Whether an operation in flight reads any of these bytes of the whole shared space."""
+        return bool(self.log) and bool(self._reading[first // CHUNK_BYTES : -(-stop // CHUNK_BYTES)].any())
+
+
+def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
+    """The registers that operations use, and those that moves connect with accumulators."""
+    found: dict[str, Register] = {}
+    moves: list[tuple[Register, Register]] = []
+    for block in blocks:
+        for inst in block.body:
+            if inst.opcode == "wgmma" and inst.has("mma_async"):
+                found |= {r.name: r for operand in inst.operands[:2] for r in registers_of(operand) if r.type != "b64"}
+            elif _is_move(inst) and isinstance(inst.operands[1], Register) and isinstance(inst.operands[0], Register):
+                moves.append((inst.operands[0], inst.operands[1]))
+    grew = True
+    while grew:
+        grew = False
+        for target, source in moves:
+            for known, other in ((target, source), (source, target)):
+                if known.name in found and other.name not in found:
+                    found[other.name] = other
+                    grew = True
+    return found
+
+
+def _is_move(inst: Instruction) -> bool:
+    return inst.opcode == "mov" and len(inst.operands) == 2 and isinstance(inst.operands[0], Register)
+
+
+def _accesses(inst: Instruction) -> tuple[list[str], list[str]]:
+    """Names of the registers that an instruction reads and writes."""
+    stores = inst.opcode in ("st", "red", "stmatrix") or (bool(inst.operands) and isinstance(inst.operands[0], Address))
+    operands = inst.operands
+    reads = [r.name for operand in (operands if stores else operands[1:]) for r in registers_of(operand)]
+    writes = [] if stores else [r.name for operand in operands[:1] for r in registers_of(operand)]
+    return reads, writes
+
+
+def meets_warpgroup(inst: Instruction) -> bool:
+    """Whether all warps of a warpgroup execute an instruction together."""
+    return inst.opcode == "wgmma" and (inst.has("mma_async") or inst.has("fence"))
+
+
+def whole_groups(geometry: Geometry, words: np.ndarray) -> np.ndarray:
+    """Of each warp, the lanes (a mask) that are in `words` (a mask a warp) in all warps of its warpgroup."""
+    per_block = geometry.warps_per_block
+    groups = -(-per_block // WARPS)
+    # Warps that a block does not have keep nobody waiting.
+    padded = np.full((geometry.blocks, groups * WARPS), 0xFFFFFFFF, np.uint32)
+    padded[:, :per_block] = words.reshape(geometry.blocks, per_block)
+    common = np.bitwise_and.reduce(padded.reshape(geometry.blocks, groups, WARPS), axis=2)
+    result: np.ndarray = np.repeat(common, WARPS, axis=1)[:, :per_block].ravel()
+    return result
