@@ -10,9 +10,20 @@ from gemmgen import __version__
 from gemmgen.core.formulas import Formula
 from gemmgen.export.arithmetic import INT32, Expression, Facts, to_c
 from gemmgen.export.images import Bundle, Image
+from gemmgen.export.tensor_maps import Map, to_c_map
 from gemmgen.export.text import FILTERS, c_name, c_type, check_prefix, readable, template
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, Dimension, HostArgument, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import (
+    GRID_LIMITS,
+    PORTABLE_CLUSTER,
+    ArrayArgument,
+    Dimension,
+    HostArgument,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+    TensorMapArgument,
+)
 from gemmgen.kernels.naming import NAME_DIGITS
 
 
@@ -75,6 +86,17 @@ class Extent:
     value: Expression
     limit: int
     meaning: str
+    cluster: int = 1
+    """Blocks of a cluster along the axis."""
+
+    @property
+    def uneven(self) -> str:
+        """A condition in C under which the grid does not consist of whole clusters; empty if that cannot be."""
+        if self.cluster == 1:
+            return ""
+        if self.value.constant is not None:
+            return "1" if self.value.constant % self.cluster else ""
+        return f"{self.local} % {self.cluster} != 0"
 
     @property
     def local(self) -> str:
@@ -110,6 +132,11 @@ class Launch:
     def empty(self, grid: str) -> str:
         """The contrary; empty if the grid always has blocks."""
         return " || ".join(f"{grid}[{'xyz'.index(axis)}] == 0" for axis in self.may_be_empty)
+
+    @property
+    def has_large_cluster(self) -> bool:
+        """Whether the driver has to be asked for clusters of that size."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2] > PORTABLE_CLUSTER
 
     @property
     def attributes(self) -> int:
@@ -149,6 +176,7 @@ class Header:
     constraints: Sequence[Check]
     launches: Sequence[Launch]
     structs: Sequence[Struct]
+    maps: Sequence[Map]
     pointers: Sequence[Pointer]
     scalars: Sequence[ScalarArgument]
     dimension_types: Mapping[str, str]
@@ -179,6 +207,7 @@ class Header:
         expressions += [extent.value for launch in self.launches for extent in launch.grid]
         expressions += [launch.shared for launch in self.launches]
         expressions += [part for struct in self.structs for each in struct.fields for part in (each.count, each.value)]
+        expressions += [expression for each in self.maps for expression in each.expressions]
         return any(expression is not None and expression.checked for expression in expressions)
 
     @property
@@ -258,6 +287,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
         constraints=constraints,
         launches=launches,
         structs=[_struct(host, launched, names) for host in sequence.host_arguments],
+        maps=[to_c_map(sequence, argument, launched, names) for argument in sequence.tensor_maps],
         pointers=[_pointer(sequence, argument, facts) for argument in sequence.arrays if argument.role != "workspace"],
         scalars=sequence.scalars,
         dimension_types={a.name: c_type(a.type) for a in sequence.arguments if isinstance(a, ScalarArgument) and a.name in names},
@@ -310,8 +340,8 @@ def _number(value: int) -> str:
 def _launch(sequence: LaunchSequence, launch: KernelLaunch, facts: Facts, names: Mapping[str, str]) -> Launch:
     """The launch in C; afterwards the facts hold that its grid is one that a GPU can have."""
     grid = tuple(
-        Extent(axis, to_c(formula, facts, names), limit, str(formula))
-        for axis, formula, limit in zip("xyz", launch.grid, GRID_LIMITS, strict=True)
+        Extent(axis, to_c(formula, facts, names), limit, str(formula), cluster)
+        for axis, formula, limit, cluster in zip("xyz", launch.grid, GRID_LIMITS, launch.cluster, strict=True)
     )
     for formula, limit in zip(launch.grid, GRID_LIMITS, strict=True):
         facts.assume_at_most(formula, limit)
@@ -321,6 +351,8 @@ def _launch(sequence: LaunchSequence, launch: KernelLaunch, facts: Facts, names:
         argument = sequence.argument(name)
         if isinstance(argument, HostArgument):
             parameters.append(f"&plan.{c_name(name)}")
+        elif isinstance(argument, TensorMapArgument):
+            parameters.append(f"&map_{c_name(name)}")
         elif isinstance(argument, ArrayArgument) and argument.role == "workspace":
             parameters.append("&workspace")
         else:

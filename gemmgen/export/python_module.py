@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from gemmgen import __version__
@@ -16,8 +17,18 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
 from gemmgen.export.images import Bundle, Image
+from gemmgen.export.tensor_maps import Modes, modes
 from gemmgen.export.text import parameter_list, template
-from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension, HostArgument, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import (
+    PORTABLE_CLUSTER,
+    ArrayArgument,
+    Constraint,
+    Dimension,
+    HostArgument,
+    LaunchSequence,
+    ScalarArgument,
+    TensorMapArgument,
+)
 
 _FUNCTIONS = ("ceil_div", "round_up", "ceil_log2", "select")
 _LINE = 120
@@ -106,6 +117,31 @@ class StructText:
 
 
 @dataclass(frozen=True)
+class MapText:
+    """What the template needs of a tensor map."""
+
+    argument: TensorMapArgument
+
+    @property
+    def modes(self) -> Modes:
+        return modes(self.argument)
+
+    @property
+    def steps(self) -> tuple[Formula, ...]:
+        return self.argument.element_strides or (Formula("1"),) * len(self.argument.extents)
+
+    @property
+    def corners(self) -> tuple[Formula, ...]:
+        """Lower corners, then upper ones."""
+        walk = self.argument.im2col
+        return () if walk is None else (*walk.lower, *walk.upper)
+
+    @property
+    def reads(self) -> list[str]:
+        return names_of(self.argument.formulas)
+
+
+@dataclass(frozen=True)
 class ModuleText:
     """Everything that the template arranges."""
 
@@ -122,6 +158,7 @@ class ModuleText:
     arrays: Sequence[ArrayText]
     launches: Sequence[LaunchText]
     structs: Sequence[StructText]
+    maps: Sequence[MapText]
     parameter_types: Mapping[str, str]
     functions: frozenset[str]
     keywords: Sequence[str]
@@ -133,6 +170,11 @@ class ModuleText:
     workspace_bytes: Formula
     zero_bytes: Formula | None
     images: Sequence[Image]
+
+    @property
+    def has_large_clusters(self) -> bool:
+        """Whether the driver has to be asked for clusters of that size."""
+        return any(prod(launch.cluster) > PORTABLE_CLUSTER for launch in self.launches)
 
     @property
     def array_names(self) -> list[str]:
@@ -207,6 +249,7 @@ def model(bundle: Bundle, import_name: str) -> ModuleText:
             StructText(h.name, tuple(FieldText("i" if f.type == "s32" else "I", f.capacity, f.count, f.value) for f in h.fields))
             for h in sequence.host_arguments
         ],
+        maps=[MapText(argument) for argument in sequence.tensor_maps],
         parameter_types={argument.name: _parameter_type(argument) for argument in sequence.arguments},
         functions=frozenset(name for name in _FUNCTIONS if any(f"{name}(" in str(formula) for formula in formulas)),
         keywords=keywords,
@@ -227,11 +270,12 @@ def _all_formulas(sequence: LaunchSequence) -> list[Formula]:
     formulas += [constraint.condition for constraint in sequence.constraints]
     formulas += [formula for argument in sequence.arrays for formula in (*argument.shape, *argument.strides)]
     formulas += [formula for launch in sequence.launches for formula in (*launch.grid, launch.dynamic_shared_bytes)]
+    formulas += [formula for argument in sequence.tensor_maps for formula in argument.formulas]
     return formulas + [formula for host in sequence.host_arguments for part in host.fields for formula in (part.count, part.value)]
 
 
 def _parameter_type(argument: Any) -> str:
-    if isinstance(argument, HostArgument):
+    if isinstance(argument, HostArgument | TensorMapArgument):
         return "None"
     return f"ctypes.{ELEMENTS[argument.type].ctypes_name}" if isinstance(argument, ScalarArgument) else "ctypes.c_void_p"
 

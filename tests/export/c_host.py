@@ -22,10 +22,12 @@ from gemmgen.core.formulas import FormulaError
 from gemmgen.export.header import model, render_header
 from gemmgen.export.images import Bundle, Image
 from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.hardware.tensor_map import MAP_BYTES
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.launch import ArrayArgument, HostArgument, LaunchSequence
+from gemmgen.kernels.launch import ArrayArgument, HostArgument, LaunchSequence, ResolvedMap, TensorMapArgument
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import overlaps_itself
+from gemmgen.runtime.cuda import abi
 
 FAKE_SOURCE = Path(__file__).parent / "fake_libcuda.c"
 DEFAULT = -(2**63)
@@ -248,6 +250,8 @@ def _work(event: Event) -> Memset | Launched:
 def _parameter_bytes(argument: Any) -> int:
     if isinstance(argument, HostArgument):
         return argument.size_bytes
+    if isinstance(argument, TensorMapArgument):
+        return MAP_BYTES
     return 8 if isinstance(argument, ArrayArgument) else ELEMENTS[argument.type].bytes
 
 
@@ -286,14 +290,37 @@ def expected(
         work.append(Memset(workspace, zero_bytes))
     for launch in launches:
         structs = dict(launch.structs)
-        packed = b"".join(_pack(kind, structs[name] if kind == "struct" else values[name]) for name, kind in launch.parameters)
+        structs |= {each.name: encoded_map(each, int(values[each.array])) for each in launch.tensor_maps}
+        packed = b"".join(_pack(kind, structs.get(name, values.get(name))) for name, kind in launch.parameters)
         work.append(Launched(launch.entry, launch.grid, launch.block, launch.cluster, launch.shared_bytes, launch.programmatic, packed))
     return Result(False, tuple(work), workspace_bytes, tuple(dimensions[d.name] for d in sequence.dimensions))
 
 
 def _pack(kind: str, value: Any) -> bytes:
-    if kind == "struct":
+    if kind in ("struct", "tensor_map"):
         return bytes(value)
     if kind == "pointer":
         return struct.pack("<Q", value)
     return struct.pack(f"<{FORMATS[kind]}", value if kind in ("f32", "f64") else int(value))
+
+
+def encoded_map(described: ResolvedMap, pointer: int) -> bytes:
+    """A tensor map as the driver that only takes notes encodes it: everything that it was given."""
+    m = described.tensor_map
+    if m is None or pointer == 0:
+        return bytes(MAP_BYTES)
+    modes = (
+        abi.ELEMENT_NUMBERS[m.element], m.rank, abi.INTERLEAVE_NUMBERS[m.interleave], abi.SWIZZLE_NUMBERS[m.swizzle],
+        abi.L2_PROMOTION_NUMBERS[m.l2_promotion], abi.FILL_NUMBERS[m.fill],
+    )  # fmt: skip
+    walk = [] if m.im2col is None else [*m.im2col.lower, *m.im2col.upper, m.im2col.channels_per_pixel, m.im2col.pixels_per_column]
+    return note_map(pointer + described.offset_bytes, modes, m.extents, m.strides, list(m.box or walk), m.steps)
+
+
+def note_map(
+    address: int, modes: Sequence[int], extents: Sequence[int], strides: Sequence[int], walk: Sequence[int], steps: Sequence[int]
+) -> bytes:
+    """The arguments of an encoding in 128 bytes; element strides have four bits each."""
+    packed_steps = sum(step << 4 * axis for axis, step in enumerate(steps))
+    wide = [address, *extents, *[0] * (5 - len(extents)), *strides, *[0] * (4 - len(strides))]
+    return struct.pack("<10Q8B8iI", *wide, *modes, 0, 0, *walk, *[0] * (8 - len(walk)), packed_steps).ljust(MAP_BYTES, b"\0")

@@ -96,7 +96,8 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
     event_t *event = next_event("allow");
     strcpy(event->entry, ((entry_t *)(void *)function)->name);
     event->shared_bytes = (unsigned)value;
-    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
@@ -151,6 +152,48 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         }
     }
     return result;
+}
+
+/* Tensor maps hold what they were made of: address, extents, strides, modes, box or walk, element strides of four bits each. */
+static void note_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *extents,
+                     const cuuint64_t *strides, const cuuint32_t *steps, int interleave, int swizzle, int promotion, int fill,
+                     const int *walk, size_t walked)
+{
+    struct { cuuint64_t address, extents[5], strides[4]; unsigned char modes[8]; int walk[8]; unsigned steps; } note;
+    const unsigned char modes[8] = { (unsigned char)type, (unsigned char)rank, (unsigned char)interleave, (unsigned char)swizzle,
+                                     (unsigned char)promotion, (unsigned char)fill };
+    cuuint32_t axis;
+    memset(&note, 0, sizeof note);
+    memset(map, 0, sizeof *map);
+    note.address = (size_t)address;
+    memcpy(note.extents, extents, rank * sizeof *extents);
+    memcpy(note.strides, strides, (rank - 1) * sizeof *strides);
+    memcpy(note.modes, modes, sizeof modes);
+    memcpy(note.walk, walk, walked * sizeof *walk);
+    for (axis = 0; axis < rank; ++axis) note.steps |= steps[axis] << 4 * axis;
+    memcpy(map, &note, sizeof note < sizeof *map ? sizeof note : sizeof *map);
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                const cuuint64_t *extents, const cuuint64_t *strides, const cuuint32_t *box,
+                                const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+{
+    note_map(map, type, rank, address, extents, strides, steps, interleave, swizzle, promotion, fill, (const int *)box, rank);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                 const cuuint64_t *extents, const cuuint64_t *strides, const int *lower, const int *upper,
+                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+{
+    int walk[8];
+    memcpy(walk, lower, (rank - 2) * sizeof *lower);
+    memcpy(walk + rank - 2, upper, (rank - 2) * sizeof *upper);
+    walk[2 * (rank - 2)] = (int)channels, walk[2 * (rank - 2) + 1] = (int)pixels;
+    note_map(map, type, rank, address, extents, strides, steps, interleave, swizzle, promotion, fill, walk, 2 * (rank - 2) + 2);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from conftest import SPECS
 from fake_driver import OK, FakeDriver, real
 
-from export.c_host import Memset, dummy_bundle, expected
+from export.c_host import Memset, dummy_bundle, expected, note_map
 from export.plans import DRAWS, draw_call, import_module, sampled_plans
 from gemmgen import api
 from gemmgen.kernels.family import KernelPlan
@@ -53,6 +54,15 @@ class NotingDriver(FakeDriver):
         self.work.append(Memset(int(pointer), count))
         return (OK,)
 
+    def cuTensorMapEncodeTiled(self, element, rank, address, extents, strides, box, steps, *modes):
+        return OK, noted_map(address, (element, rank, *modes), extents, strides, box, steps)
+
+    def cuTensorMapEncodeIm2col(self, element, rank, address, extents, strides, lower, upper, channels, pixels, steps, *modes):
+        return OK, noted_map(address, (element, rank, *modes), extents, strides, [*lower, *upper, channels, pixels], steps)
+
+    def CUtensorMap(self):
+        return (ctypes.c_ubyte * 128)()
+
     def cuFuncSetAttribute(self, function, attribute, value):
         return (OK,)
 
@@ -72,6 +82,12 @@ class NotingDriver(FakeDriver):
         block = config.blockDimX, config.blockDimY, config.blockDimZ
         self.work.append((function, grid, block, cluster, config.sharedMemBytes, programmatic, pack(arguments)))
         return (OK,)
+
+
+def noted_map(address, modes, extents, strides, walk, steps):
+    """A tensor map that holds what it was made of."""
+    lists = ([int(number) for number in numbers] for numbers in (extents, strides, walk, steps))
+    return (ctypes.c_ubyte * 128).from_buffer_copy(note_map(address, [int(mode) for mode in modes], *lists))
 
 
 WORKSPACE = 0x7F00_0000_0000
