@@ -9,6 +9,7 @@ from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.matrix import Matrix
 
 STORAGE = {"f32": "", "f16": " in float16", "bf16": " in bfloat16"}
@@ -205,13 +206,15 @@ def _stages(loop: TiledLoop) -> str:
 
 
 def _order(loop: TiledLoop) -> str:
-    if loop.order.table:
-        return "maxas's swirl, which reuses most operands where registers have reuse caches"
+    pairs = product_pairs(loop.order, loop.major.fragment.extent, loop.minor.fragment.extent)
+    share = f"; a cache of two registers an operand would reuse {reused_operands(pairs)} of {3 * len(pairs)} reads"
+    if loop.order.pairs:
+        return f"maxas's swirl, in circles of two rows and two columns{share}"
     first = "row" if loop.order.major_first == loop.row_major else "column"
     text = f"{first} by {first} of the thread's tile"
     if loop.order.serpentine:
-        return f"{text}, every other one backwards, so that each product shares an operand with the one before"
-    return text
+        text += ", every other one backwards, so that each product shares an operand with the one before"
+    return text + share
 
 
 def _fragment_buffers(loop: TiledLoop) -> str:

@@ -145,7 +145,7 @@ def tiled_loop(
         fragment_buffers=mainloop.fragment_buffers,
         k_group=k_group,
         unroll="" if mainloop.unroll == "full" else f" {mainloop.unroll}",
-        order=fma_order(mainloop),
+        order=fma_order(mainloop.order),
         whole_k=whole_k,
         warps_minor=warps_minor,
         k_groups=mainloop.k_groups,

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation
 from gemmgen.kernels.family import KernelSpec, SpecModel
+from gemmgen.kernels.math.fma_order import OrderName
 
 Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 """A tile's extent in elements."""
@@ -87,7 +88,7 @@ class TiledMainloop(SpecModel):
     """Tiles of A and B in shared memory at a time. From 2 on, tiles are loaded while another is used, with one barrier a step."""
     fragment_buffers: Literal[1, 2] = 1
     """2 reads the fragments for the next k while those of this k are multiplied, across tiles too; 1 leaves it to the compiler."""
-    order: Literal["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"] = "rows"
+    order: OrderName = "rows"
     """Order in which the products of two fragments are listed: it decides which registers the assembler can reuse."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
     """How far the loop over the k of one tile is unrolled."""

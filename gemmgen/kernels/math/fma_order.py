@@ -1,16 +1,27 @@
-"""The order of the multiply-adds of two fragments: it decides which registers the assembler can reuse."""
+"""Orders of the multiply-adds of two fragments: they decide which operands the assembler can reuse."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from gemmgen.kernels.gemm.spec import TiledMainloop
+OrderName = Literal["rows", "columns", "serpentine_rows", "serpentine_columns", "swirl"]
 
-SWIRL_MAJOR = (0, 4, 5, 1, 2, 6, 7, 3)
-SWIRL_MINOR = (1, 0, 2, 3, 5, 4, 6, 7)
-"""The order in which maxas lists the 64 products of its 8 x 8 tile, so that 47% of the operands are still in the reuse caches of
-Maxwell's register file: rows as in ``SWIRL_MAJOR``, of which the second and third of every four take the columns of
-``SWIRL_MINOR`` from the middle. Source: the maxas SGEMM documentation."""
+SWIRL_REGISTERS = (
+    *(1, 0, 2, 3, 5, 4, 6, 7, 33, 32, 34, 35, 37, 36, 38, 39),
+    *(45, 44, 46, 47, 41, 40, 42, 43, 13, 12, 14, 15, 9, 8, 10, 11),
+    *(17, 16, 18, 19, 21, 20, 22, 23, 49, 48, 50, 51, 53, 52, 54, 55),
+    *(61, 60, 62, 63, 57, 56, 58, 59, 29, 28, 30, 31, 25, 24, 26, 27),
+)
+"""The FFMAs of maxas's 8 x 8 tile in their order, by the number of the register of C. Source: Gray, maxas wiki, SGEMM."""
+_SWIRL_ROWS = (3, 7, 1, 5, 35, 39, 33, 37)
+"""The register of the first element of each row of C in maxas's kernel; its registers go on 0, -1, 8, 7, 16, 15, 24, 23 from there,
+so that no register of C shares a bank with the operands that it is computed from."""
+_SWIRL_COLUMNS = (0, -1, 8, 7, 16, 15, 24, 23)
+KEPT_OPERANDS = 2
+"""Registers that a reuse cache keeps for each place of an operand: 8 bytes a lane on Maxwell."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +32,47 @@ class FmaOrder:
     """Whether the outer loop walks the major fragment."""
     serpentine: bool
     """Whether every other inner loop runs backwards."""
-    table: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """For an irregular order: the major indices as they come, each with its order of minor indices."""
+    pairs: tuple[tuple[int, int], ...] = ()
+    """An irregular order: the (major, minor) indices of every product."""
 
 
-def fma_order(mainloop: TiledMainloop) -> FmaOrder:
-    """The order that the spec asks for."""
-    if mainloop.order == "swirl":
-        turned = SWIRL_MINOR[4:] + SWIRL_MINOR[:4]
-        table = tuple((row, turned if at % 4 in (2, 3) else SWIRL_MINOR) for at, row in enumerate(SWIRL_MAJOR))
-        return FmaOrder(True, False, table)
-    return FmaOrder("rows" in mainloop.order, mainloop.order.startswith("serpentine"))
+def fma_order(name: OrderName) -> FmaOrder:
+    """The order of that name."""
+    if name == "swirl":
+        return FmaOrder(True, False, swirl())
+    return FmaOrder("rows" in name, name.startswith("serpentine"))
+
+
+def swirl() -> tuple[tuple[int, int], ...]:
+    """maxas's order as (row, column) of the 8 x 8 tile: two rows and two columns at a time, in circles."""
+    place = {first + step: (row, column) for row, first in enumerate(_SWIRL_ROWS) for column, step in enumerate(_SWIRL_COLUMNS)}
+    return tuple(place[register] for register in SWIRL_REGISTERS)
+
+
+def product_pairs(order: FmaOrder, major: int, minor: int) -> tuple[tuple[int, int], ...]:
+    """The (major, minor) indices of all products of fragments of so many elements, in their order."""
+    if order.pairs:
+        return order.pairs
+    outer, inner = (major, minor) if order.major_first else (minor, major)
+    found = []
+    for i in range(outer):
+        turned = order.serpentine and i % 2 == 1
+        found += [(i, inner - 1 - j if turned else j) for j in range(inner)]
+    return tuple(found if order.major_first else [(j, i) for i, j in found])
+
+
+def reused_operands(pairs: Sequence[tuple[int, int]], kept: int = KEPT_OPERANDS) -> int:
+    """Operands that need not be read from the register file, of the three of every product, where each place of an operand keeps
+    the ``kept`` registers that were read there last. Sums are written at once, and never reused."""
+    reused = 0
+    for place in (0, 1):
+        cache: OrderedDict[int, None] = OrderedDict()
+        for pair in pairs:
+            if pair[place] in cache:
+                reused += 1
+                cache.move_to_end(pair[place])
+                continue
+            cache[pair[place]] = None
+            if len(cache) > kept:
+                cache.popitem(last=False)
+    return reused
