@@ -11,6 +11,9 @@ _JUMPS = ("BRA", "JMP")
 _NEVER_CONTINUE = ("EXIT", "RET", "KILL", "BRX", "JMX", "BRXU")
 """After these the next instruction comes only if a predicate skips them. Where BRX leads is not in the text."""
 
+INSTRUCTION_BYTES = 16
+"""Length of every machine instruction since Volta."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:
@@ -47,6 +50,23 @@ def find_loops(function: Sequence[Instruction]) -> list[Loop]:
     roots = [block for block, span in enumerate(blocks) if block == 0 or _is_subroutine(function[span[0]])]
     reachable = _reach(edges, roots)
     return _loops_within(function, blocks, edges, reachable, depth=1)
+
+
+def successors(body: Sequence[Instruction]) -> list[list[int]]:
+    """For each instruction of a loop's body, the places in the body of those that may come next.
+
+    Ways out of the loop are left out. A body without a branch back to its start is taken to be gone round from its end.
+    """
+    starts = _block_starts(body)
+    blocks = [range(start, end) for start, end in zip(starts, [*starts[1:], len(body)], strict=True)]
+    follows: list[list[int]] = [[place + 1] for place in range(len(body))]
+    for span, after in zip(blocks, _edges(body, blocks), strict=True):
+        last = span[-1]
+        falls_through = last + 1 < len(body) and body[last + 1].address == body[last].address + INSTRUCTION_BYTES
+        follows[last] = [blocks[block][0] for block in after if falls_through or blocks[block][0] != last + 1]
+    if body and not any(0 in after for after in follows):
+        follows[-1] = [0]
+    return follows
 
 
 def _is_subroutine(instruction: Instruction) -> bool:
