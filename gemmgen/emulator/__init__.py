@@ -12,7 +12,6 @@ from gemmgen.emulator.errors import (
     InvalidCopy,
     InvalidMatrix,
     Misaligned,
-    MissingWarpgroupFence,
     OutOfBounds,
     ParseError,
     ReadOnly,
@@ -22,9 +21,11 @@ from gemmgen.emulator.errors import (
     UnknownInstruction,
 )
 from gemmgen.emulator.hazards import (
+    EarlyWarpgroupFence,
     GlobalRace,
     HazardError,
     MissedBarrier,
+    MissingWarpgroupFence,
     SameValue,
     ScopeRace,
     SharedRace,
@@ -38,10 +39,10 @@ from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
 
 __all__ = [
-    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EmulatorError", "GlobalRace",
-    "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock",
-    "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds", "ParseError", "RandomCrowds",
-    "RandomWarps", "ReadOnly", "RegisterInFlight", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace",
-    "Trapped", "UndefinedRegister", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch",
-    "launch_interleaved",
+    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EarlyWarpgroupFence", "EmulatorError",
+    "GlobalRace", "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult",
+    "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds", "ParseError",
+    "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
+    "SharedRace", "Trapped", "UndefinedRegister", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace",
+    "launch", "launch_interleaved",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
 from gemmgen.emulator.schedule import BLOCKED
+from gemmgen.emulator.warpgroups import meets_warpgroup
 
 AGAIN = -1
 WAITING = BLOCKED
@@ -325,7 +326,8 @@ class Control:
         if len(stalled):
             inst = stalled_at(int(state.resume[stalled[0]]))
             at_same = stalled[state.resume[stalled] == state.resume[stalled[0]]]
-            self.binder.fail(DivergentWarp, f"{inst.opcode} waits for lanes of its member mask that never arrive", inst, at_same)
+            missing = "warps of its warpgroup" if meets_warpgroup(inst) else "lanes of its member mask"
+            self.binder.fail(DivergentWarp, f"{inst.opcode} waits for {missing} that never arrive", inst, at_same)
         waiting = np.flatnonzero(state.key == WAITING)
         block = int(geometry.block_of_lane[waiting[0]])
         waiting = waiting[geometry.block_of_lane[waiting] == block]

@@ -129,12 +129,6 @@ class RegisterInFlight(EmulatorError):
     title = "register of a wgmma in flight"
 
 
-class MissingWarpgroupFence(EmulatorError):
-    """No wgmma.fence orders register accesses before a wgmma that uses those registers."""
-
-    title = "missing wgmma.fence"
-
-
 class UnfinishedWgmma(EmulatorError):
     """A lane ended without waiting for a wgmma."""
 

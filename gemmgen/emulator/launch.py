@@ -134,7 +134,7 @@ def _launch(
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
             machine.spaces.global_.map(memory.data, memory.regions)
             if machine.spaces.shared.warpgroups is not None:
-                machine.spaces.shared.warpgroups.strict = hazards
+                machine.spaces.shared.warpgroups.report = detector.fence_missing if detector is not None else None
             if detector is not None:
                 detector.attach(machine)
             machine.start_wave(first, grid, observers)

@@ -82,12 +82,8 @@ class Observer:
         """These lanes' part of an issued copy is about to be written, because they execute `wait`. Called once a copy of
         each group, `accessed` with the same lanes and addresses right after."""
 
-    def matrix_read_issued(self, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
-        """Warpgroups, by their first lanes, start a wgmma that reads 16-byte chunks at these offsets [groups, chunks] into all of
-        shared memory, at any time until it ends."""
-
-    def matrix_read_ended(self, wait: Instruction, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
-        """A wgmma of these warpgroups has read its operand, because a warp of each executes `wait`."""
+    def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:
+        """Warpgroups, by their first lanes, start a wgmma that reads so many bytes of shared memory for each of them."""
 
 
 class Space:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gemmgen.emulator.binding import Operation
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.errors import InFlightWrite, MissingWarpgroupFence, RegisterInFlight, UnfinishedWgmma
+from gemmgen.emulator.errors import InFlightWrite, RegisterInFlight, UnfinishedWgmma
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.memory import Access, Space, verb
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Register, registers_of
@@ -28,6 +28,13 @@ from gemmgen.emulator.registers import RegisterFile
 WARPS = 4
 GROUP_LANES = WARPS * WARP
 CHUNK_BYTES = 16
+
+
+class FenceReport(Protocol):
+    """Takes an operation that no fence, or none late enough, precedes."""
+
+    def __call__(self, message: str, instruction: Instruction, lanes: Lanes, other: Instruction | None, missing: bool) -> None:
+        """`other` accessed a register; `missing`: there is no fence at all since the last operation on it."""
 
 
 class Product(Protocol):
@@ -105,11 +112,14 @@ class Warpgroups:
         """How many groups each warp has closed; its operations go into the group of this number."""
         self.fences = np.zeros(warps, np.int64)
         """How many wgmma.fence each warp has executed."""
-        self.strict = False
-        """Whether accesses to registers are followed, to see that a fence lies between them and the next operation."""
+        self.report: FenceReport | None = None
+        """Told of operations without a fence before them; None where nobody looks for hazards."""
         self._reading = np.zeros(len(shared.data) // CHUNK_BYTES, np.uint16)
         self._touched: dict[int, np.ndarray] = {}
+        """When lanes last accessed a register other than by wgmma, as the number of their fences; -1 since their last wgmma on it."""
         self._touched_by: dict[int, Instruction] = {}
+        self._issued = np.zeros(warps, np.int64)
+        """The number of fences of each warp when it last issued an operation."""
         followed = _followed(blocks)
         self._rows = {name: registers.place(register)[1] for name, register in followed.items()}
         self._names = {row: name for name, row in self._rows.items()}
@@ -121,12 +131,13 @@ class Warpgroups:
             self.committed.fill(0)
             self.fences.fill(0)
             self._reading.fill(0)
+            self._issued.fill(0)
             self._touched.clear()
             return
         warps = np.unique(lanes // WARP)
-        self.committed[warps] = self.fences[warps] = 0
-        for touched in self._touched.values():
-            touched[lanes] = -1
+        self.committed[warps] = self.fences[warps] = self._issued[warps] = 0
+        for times in self._touched.values():
+            times[lanes] = -1
 
     # -- the instructions ----------------------------------------------------------------------------------------
 
@@ -149,11 +160,11 @@ class Warpgroups:
         self._check_registers(instruction, product, lanes, a_registers)
         owned = np.zeros(self.geometry.lanes, np.bool_)
         owned[lanes] = True
-        for access, addresses in reads:
+        for _, addresses in reads:
             chunks = self._chunks(groups, addresses)
             np.add.at(self._reading, chunks.ravel(), np.uint16(1))
-            for observer in self.shared.observers:
-                observer.matrix_read_issued(access, groups, chunks * CHUNK_BYTES)
+        for observer in self.shared.observers:
+            observer.product_issued(instruction, groups, sum(addresses.shape[1] for _, addresses in reads) * CHUNK_BYTES)
         self.log.append(
             Issue(
                 instruction, product, groups, self.committed[warps], operands, reads, a_registers,
@@ -245,11 +256,9 @@ class Warpgroups:
                     held = (event.product, groups, event.product.load(groups))
                 held = (held[0], groups, event.product.step(held[2], event, chosen))
                 event.done |= ready
-                for access, addresses in event.reads:
+                for _, addresses in event.reads:
                     chunks = self._chunks(groups, addresses[chosen])
                     np.subtract.at(self._reading, chunks.ravel(), np.uint16(1))
-                    for observer in self.shared.observers:
-                        observer.matrix_read_ended(wait, access, groups, chunks * CHUNK_BYTES)
             if not event.done.all():
                 left = np.zeros(self.geometry.lanes, np.bool_)
                 left[(event.groups[~event.done][:, None] + np.arange(GROUP_LANES)).ravel()] = True
@@ -281,7 +290,7 @@ class Warpgroups:
         log = self.log
 
         def follow_full() -> None:
-            if log or self.strict:
+            if log or self.report is not None:
                 left = self._before(uses, everyone)
                 if left is not everyone:
                     if len(left):
@@ -290,7 +299,7 @@ class Warpgroups:
             full()
 
         def follow_some(lanes: Lanes) -> None:
-            left = self._before(uses, lanes) if log or self.strict else lanes
+            left = self._before(uses, lanes) if log or self.report is not None else lanes
             if len(left):
                 some(left)
 
@@ -318,14 +327,12 @@ class Warpgroups:
                 moved = self._check_reads(use, acting)
                 if moved is not None:
                     lanes = lanes[~moved[lanes]]
-            if self.strict and not _is_move(inst):
+            if self.report is not None and not _is_move(inst):
                 for row in (*use.reads, *use.writes):
                     self._touch(row, acting, inst)
-            elif self.strict and use.is_copy:
+            elif self.report is not None and use.is_copy:
                 # A copy is as ordered, or not, as what it copies.
-                self._touched[use.writes[0]] = np.where(
-                    np.isin(np.arange(self.geometry.lanes), acting), self._touch_times(use.reads[0]), self._touch_times(use.writes[0])
-                )
+                self._touch_times(use.writes[0])[acting] = self._touch_times(use.reads[0])[acting]
                 self._touched_by[use.writes[0]] = self._touched_by.get(use.reads[0], inst)
         return lanes
 
@@ -418,22 +425,25 @@ class Warpgroups:
                 self._fail(instruction, bad, event, f"{self._names[min(overlap)]} is used while another wgmma in flight owns it")
 
     def _check_fence(self, instruction: Instruction, lanes: Lanes, rows: Iterable[int]) -> None:
-        if not self.strict:
+        if self.report is None:
             return
         fences = self.fences[lanes // WARP]
         if (fences == 0).any():
-            raise MissingWarpgroupFence(
-                "no wgmma.fence comes before this first wgmma", instruction=instruction,
-                threads=self.geometry.describe(lanes[fences == 0]),
-            )  # fmt: skip
+            self.report("no wgmma.fence comes before this first wgmma", instruction, lanes[fences == 0], None, True)
+            return
+        since_last = fences > self._issued[lanes // WARP]
+        self._issued[lanes // WARP] = fences
+        told = False
         for row in rows:
-            touched = self._touched.get(row)
-            if touched is not None and (touched[lanes] >= fences).any():
-                raise MissingWarpgroupFence(
-                    f"no wgmma.fence lies between an access to {self._names[row]} and the wgmma that uses it",
-                    instruction=instruction, threads=self.geometry.describe(lanes[touched[lanes] >= fences]),
-                    other=self._touched_by[row], other_threads=self.geometry.describe(lanes[touched[lanes] >= fences]),
-                )  # fmt: skip
+            touched = self._touch_times(row)
+            late = touched[lanes] >= fences
+            if late.any() and not told:
+                told = True
+                missing = not bool(since_last[late].all())
+                what = "no wgmma.fence lies" if missing else "the wgmma.fence comes too early: none lies"
+                message = f"{what} between an access to {self._names[row]} and the wgmma that uses it"
+                self.report(message, instruction, lanes[late], self._touched_by[row], missing)
+            touched[lanes] = -1
 
     # -- shared memory -------------------------------------------------------------------------------------------
 

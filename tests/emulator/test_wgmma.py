@@ -7,6 +7,7 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator import tensor_core
+from gemmgen.emulator.counters import CounterObserver
 
 from .helpers import run_cuda, wrap_ptx
 from .test_tensor_core import measured
@@ -177,6 +178,17 @@ def test_operations_on_the_same_accumulators_follow_each_other():
     types = ("f32", "bf16", "bf16")
     a, b, c, product = case(types, 8)
     np.testing.assert_array_equal(run(a, b, c, types, body=body), 3 * product)
+
+
+@pytest.mark.parametrize(("a_registers", "shared_bytes"), [(False, 2048 + 512), (True, 512)])
+def test_counters_know_operations_and_the_shared_memory_that_they_read(a_registers, shared_bytes):
+    types = ("f32", "bf16", "bf16")
+    a, b, c, _ = case(types, 16)
+    observer = CounterObserver()
+    run(a, b, c, types, a_registers=a_registers, observers=[observer])
+    total = observer.counters().total
+    assert total.to_json()["tensor"] == {"wgmma": {"operations": 1, "shared_bytes": shared_bytes}}
+    assert total.instructions["mma"] == 4 * 4
 
 
 @pytest.mark.parametrize("text", [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.counters.classes import instruction_class, space_of
-from gemmgen.emulator.counters.costs import GlobalCosts, costs_of_pieces, global_costs, rows_of_warps, shared_costs
+from gemmgen.emulator.counters.costs import GlobalCosts, SharedCosts, copy_costs, costs_of_pieces, global_costs, rows_of_warps, shared_costs
 from gemmgen.emulator.counters.report import (
     Counters,
     GlobalTraffic,
@@ -17,11 +18,13 @@ from gemmgen.emulator.counters.report import (
     SharedTraffic,
     SiteCounters,
     Tally,
+    TensorWork,
     sum_tallies,
 )
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.memory import Access, Observer, Space, Spaces
 from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS
 
 _REMEMBERED_COSTS = 4096
 
@@ -56,6 +59,7 @@ class CounterObserver(Observer):
         self._shared: dict[int, _Site] = {}
         self._global: dict[int, _Site] = {}
         self._blocks: dict[int, _Block] = {}
+        self._products: dict[int, tuple[Instruction, TensorWork]] = {}
         self._barriers = 0
         self._warps = 0
         self._blocks_in_wave = 0
@@ -82,10 +86,19 @@ class CounterObserver(Observer):
 
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         # A copy counts when it is issued, as one request; when its parts land depends on the waits.
-        self._count_shared(access, rows_of_warps(lanes, addresses))
+        everyone = np.full(self._warps * WARP, -1, np.int64)
+        for who, origins, _ in reversed(self._copy_reads):
+            # Of a source that is read in several pieces, the first begins it.
+            everyone[... if who is None else who] = origins.astype(np.int64) % (BANKS * BANK_BYTES)
+        sources = rows_of_warps(lanes, everyone if lanes is None else everyone[lanes])
+        self._count_copy(access, sources, rows_of_warps(lanes, addresses))
         if self._copy_reads:
             self._count_global(access, costs_of_pieces(self._copy_reads, self._warps))
             self._copy_reads = []
+
+    def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:
+        known = self._products.get(id(instruction), (instruction, TensorWork()))[1]
+        self._products[id(instruction)] = instruction, known + TensorWork(len(groups), len(groups) * shared_bytes)
 
     def block_started(self, block: BasicBlock, lanes: Lanes | None) -> None:
         tally = self._blocks.get(id(block))
@@ -104,10 +117,18 @@ class CounterObserver(Observer):
         if site.kind == "atomic":
             return
         pairs = site.kind == "load"
-        key = (access.width, pairs, offsets.tobytes())
+        self._add_costs(site, (access.width, pairs, offsets.tobytes()), lambda: shared_costs(offsets, access.width, pairs=pairs))
+
+    def _count_copy(self, access: Access, sources: np.ndarray, destinations: np.ndarray) -> None:
+        site = _site(self._shared, access)
+        site.requests += len(destinations)
+        key = (access.width, False, sources.tobytes() + destinations.tobytes())
+        self._add_costs(site, key, lambda: copy_costs(sources, destinations, access.width))
+
+    def _add_costs(self, site: _Site, key: tuple[int, bool, bytes], compute: Callable[[], SharedCosts]) -> None:
         known = self._known_costs.get(key)
         if known is None:
-            costs = shared_costs(offsets, access.width, pairs=pairs)
+            costs = compute()
             known = (int(costs.wavefronts.sum()), int(costs.conflicts.sum()), int(costs.ideal.sum()))
             if len(self._known_costs) >= _REMEMBERED_COSTS:
                 self._known_costs.clear()
@@ -144,10 +165,12 @@ class CounterObserver(Observer):
         found = []
         for site in self._shared.values():
             shared = SharedTraffic(site.requests, site.units, site.conflicts, site.ideal)
-            found.append(_site_counters(site, Tally(shared_memory={site.kind: shared})))
+            found.append(_site_counters(site.instruction, Tally(shared_memory={site.kind: shared})))
         for site in self._global.values():
             traffic = GlobalTraffic(site.requests, site.units, site.ideal, site.bytes)
-            found.append(_site_counters(site, Tally(global_memory={site.kind: traffic})))
+            found.append(_site_counters(site.instruction, Tally(global_memory={site.kind: traffic})))
+        for inst, work in self._products.values():
+            found.append(_site_counters(inst, Tally(tensor={inst.opcode: work})))
         return found
 
     def _instructions_by_line(self) -> dict[tuple[str, int], dict[str, int]]:
@@ -169,9 +192,9 @@ def _site(sites: dict[int, _Site], access: Access) -> _Site:
     return site
 
 
-def _site_counters(site: _Site, tally: Tally) -> SiteCounters:
-    file, line = _place(site.instruction)
-    return SiteCounters(site.instruction.line, site.instruction.text, file, line, tally)
+def _site_counters(instruction: Instruction, tally: Tally) -> SiteCounters:
+    file, line = _place(instruction)
+    return SiteCounters(instruction.line, instruction.text, file, line, tally)
 
 
 def _place(inst: Instruction) -> tuple[str, int]:

@@ -62,17 +62,33 @@ class GlobalTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorWork:
+    """Products of warpgroups. ``operations`` are instructions executed by a warpgroup."""
+
+    operations: int = 0
+    shared_bytes: int = 0
+    """Bytes that they read from shared memory."""
+
+    def __add__(self, other: TensorWork) -> TensorWork:
+        return TensorWork(self.operations + other.operations, self.shared_bytes + other.shared_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"operations": self.operations, "shared_bytes": self.shared_bytes}
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """Counts of a piece of a kernel.
 
     ``shared_memory`` and ``global_memory`` have an entry for each kind of access that occurs: ``load``, ``store``,
     ``ldmatrix``, ``stmatrix``, ``cp.async`` (its reads of global and its writes of shared memory) and ``atomic``.
-    ``instructions`` counts executions by warps, by class.
+    ``tensor`` has an entry ``wgmma`` where warpgroups multiply. ``instructions`` counts executions by warps, by class.
     """
 
     shared_memory: Mapping[str, SharedTraffic] = field(default_factory=dict)
     global_memory: Mapping[str, GlobalTraffic] = field(default_factory=dict)
     instructions: Mapping[str, int] = field(default_factory=dict)
+    tensor: Mapping[str, TensorWork] = field(default_factory=dict)
 
     @property
     def shared_total(self) -> SharedTraffic:
@@ -94,13 +110,16 @@ class Tally:
             _merged(self.shared_memory, other.shared_memory),
             _merged(self.global_memory, other.global_memory),
             _merged(self.instructions, other.instructions),
+            _merged(self.tensor, other.tensor),
         )
 
     def to_json(self) -> dict[str, Any]:
+        tensor = {"tensor": {kind: work.to_json() for kind, work in sorted(self.tensor.items())}} if self.tensor else {}
         return {
             "shared_memory": {kind: traffic.to_json() for kind, traffic in sorted(self.shared_memory.items())},
             "global_memory": {kind: traffic.to_json() for kind, traffic in sorted(self.global_memory.items())},
             "instructions": dict(sorted(self.instructions.items())),
+            **tensor,
         }
 
 
@@ -144,8 +163,8 @@ class Counters:
 
     @property
     def memory_lines(self) -> tuple[LineCounters, ...]:
-        """The lines that access shared or global memory."""
-        return tuple(line for line in self.lines if line.tally.shared_memory or line.tally.global_memory)
+        """The lines that access shared or global memory, or have tensor cores do so."""
+        return tuple(line for line in self.lines if line.tally.shared_memory or line.tally.global_memory or line.tally.tensor)
 
     def to_json(self) -> dict[str, Any]:
         """Totals and lines; the instructions that make up a line are left to ``sites``."""
@@ -157,7 +176,7 @@ def sum_tallies(tallies: Iterable[Tally]) -> Tally:
     return reduce(Tally.__add__, tallies, Tally())
 
 
-Value = TypeVar("Value", SharedTraffic, GlobalTraffic, int)
+Value = TypeVar("Value", SharedTraffic, GlobalTraffic, TensorWork, int)
 
 
 def _merged(first: Mapping[str, Value], second: Mapping[str, Value]) -> dict[str, Value]:

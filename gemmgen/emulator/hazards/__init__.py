@@ -2,9 +2,11 @@
 
 from gemmgen.emulator.hazards.detector import HazardDetector
 from gemmgen.emulator.hazards.report import (
+    EarlyWarpgroupFence,
     GlobalRace,
     HazardError,
     MissedBarrier,
+    MissingWarpgroupFence,
     SameValue,
     ScopeRace,
     SharedRace,
@@ -15,6 +17,6 @@ from gemmgen.emulator.hazards.report import (
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 
 __all__ = [
-    "GlobalRace", "HazardDetector", "HazardError", "MissedBarrier", "SameValue", "ScopeRace", "SharedRace", "UndefinedRegister",
-    "UndefinedRegisters", "UnwrittenRead", "VolatileRace", "find_undefined",
+    "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "MissedBarrier", "MissingWarpgroupFence", "SameValue",
+    "ScopeRace", "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnwrittenRead", "VolatileRace", "find_undefined",
 ]  # fmt: skip

@@ -15,11 +15,13 @@ from gemmgen.emulator.hazards.guesses import Guesses
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import Polling
 from gemmgen.emulator.hazards.report import (
+    EarlyWarpgroupFence,
     Findings,
     GlobalRace,
     HazardError,
     LockstepRace,
     MissedBarrier,
+    MissingWarpgroupFence,
     SameValue,
     ScopeRace,
     SharedRace,
@@ -338,6 +340,12 @@ class HazardDetector(Observer):
                 instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
             )
         )  # fmt: skip
+
+    def fence_missing(self, message: str, instruction: Instruction, lanes: Lanes, other: Instruction | None, missing: bool) -> None:
+        """A wgmma is issued without a fence, or `other` accesses its registers after the fence."""
+        kind = MissingWarpgroupFence if missing else EarlyWarpgroupFence
+        threads = self.geometry.describe(lanes)
+        self.findings.add(kind(message, instruction=instruction, threads=threads, other=other, other_threads=threads if other else None))
 
     def _undefined(self, instruction: Instruction, lanes: Lanes, register: str, use: str, defined: Instruction | None) -> None:
         self.findings.add(

@@ -125,6 +125,21 @@ class UndefinedRegister(HazardError):
     hint = "a variable that is assigned on some paths only"
 
 
+class MissingWarpgroupFence(HazardError):
+    """No wgmma.fence at all lies between accesses to registers and the wgmma that uses those registers."""
+
+    title = "missing wgmma.fence"
+    hint = "a wgmma.fence by all threads of the warpgroup, after the last access to accumulators and A registers and before the wgmma"
+
+
+class EarlyWarpgroupFence(HazardError):
+    """Registers are accessed between a wgmma.fence and the wgmma that uses them. Compilers move such accesses there, too."""
+
+    title = "wgmma.fence before an access to its registers"
+    severity = "warning"
+    hint = 'an empty asm volatile with the registers as operands ("+f", "+r") right before the fence keeps accesses before it'
+
+
 class Findings:
     """Collects hazards, one for each array and pair of source lines (of instructions, where there are no source lines)."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmgen.emulator.counters.costs import global_costs, rows_of_warps, shared_costs
+from gemmgen.emulator.counters.costs import copy_costs, global_costs, rows_of_warps, shared_costs
 from gemmgen.hardware.shared_memory import shared_access_cost
 
 MEASURED = json.loads((Path(__file__).parents[2] / "data" / "shared_memory_wavefronts_h200.json").read_text())
@@ -26,6 +26,33 @@ def test_reproduces_every_measured_pattern() -> None:
         costs = shared_costs(np.array([pattern["offsets"] for pattern in patterns]), width, pairs=not store)
         got = list(zip(costs.wavefronts.tolist(), costs.conflicts.tolist(), strict=True))
         assert got == [(pattern["wavefronts"], pattern["conflicts"]) for pattern in patterns]
+
+
+COPIES = json.loads((Path(__file__).parents[2] / "data" / "async_copy_wavefronts_h200.json").read_text())
+BOTH_RANDOM = "rand2_ rand4_"
+
+
+def copy_wavefronts(pattern) -> int:
+    taken, width = np.array(pattern["bytes"]), pattern["width"]
+    sources = np.where(taken > 0, pattern["source"], -1)
+    destinations = np.where(taken >= 0, pattern["destination"], -1)
+    return int(copy_costs(sources[None], destinations[None], width).wavefronts[0])
+
+
+def test_reproduces_every_measured_copy_with_a_regular_side() -> None:
+    regular = [p for p in COPIES if p["mode"] == "ca" and not p["name"].startswith(tuple(BOTH_RANDOM.split()))]
+    assert len(regular) == 137
+    assert [copy_wavefronts(pattern) for pattern in regular] == [pattern["wavefronts"] for pattern in regular]
+
+
+def test_is_at_most_40_percent_low_for_copies_with_two_random_sides() -> None:
+    random = [p for p in COPIES if p["mode"] == "ca" and p["name"].startswith(tuple(BOTH_RANDOM.split()))]
+    ratios = [copy_wavefronts(pattern) / pattern["wavefronts"] for pattern in random]
+    assert len(ratios) == 24 and min(ratios) >= 0.58 and max(ratios) <= 1
+
+
+def test_uncached_copies_cost_at_least_as_much() -> None:
+    assert all(copy_wavefronts(pattern) <= pattern["wavefronts"] for pattern in COPIES if pattern["mode"] == "cg")
 
 
 @st.composite

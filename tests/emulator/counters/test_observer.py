@@ -189,6 +189,13 @@ def test_a_copy_with_fewer_bytes_is_still_one_request() -> None:
     assert empty.shared_memory["cp.async"].wavefronts == 4
 
 
+@pytest.mark.parametrize(("stride", "wavefronts"), [(1, 4), (2, 8), (8, 32)])
+def test_copies_count_the_banks_of_their_sources(stride: int, wavefronts: int) -> None:
+    source = ASYNC.replace("STRIDE", "1").replace("in + threadIdx.x", f"in + threadIdx.x * {stride}")
+    total = count(source, [np.ones(128 * stride, np.float32), np.zeros(128, np.float32), 16]).total
+    assert total.shared_memory["cp.async"].wavefronts == wavefronts
+
+
 LDMATRIX = """
 extern "C" __global__ void load(unsigned* out)
 {
