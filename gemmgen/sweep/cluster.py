@@ -1,7 +1,11 @@
 """Runs the tasks of a sweep on a Dask cluster. Each is done in a process of its own there as well, which may be killed.
 
-``distributed`` is imported here only. With one Dask worker a GPU, as dask-cuda starts them, every task uses the GPU that its
-worker shows it first: each of them has its own GPU at the front of its CUDA_VISIBLE_DEVICES, which tasks inherit
+``distributed`` is imported here only. What is sent and taken is JSON of declared shape: of a worker's answers nothing is unpickled.
+Dask's own messages are pickles all the same, so that whoever controls the scheduler controls its workers and its clients: reach
+one over TLS, with certificates that only machines of one's own have.
+
+With one Dask worker a GPU, as dask-cuda starts them, every task uses the GPU that its worker shows it first: each of them has
+its own GPU at the front of its CUDA_VISIBLE_DEVICES, which tasks inherit
 (docs.rapids.ai, dask_cuda.LocalCUDACluster).
 """
 
@@ -22,6 +26,7 @@ from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.machine import Machine, code_version, describe
 from gemmgen.sweep.processes import START_SECONDS, Outcome, Task, Worker, wait_for
 from gemmgen.sweep.records import Stage, SweepError
+from gemmgen.sweep.wire import Member, decode_outcome, decode_task, encode_outcome, encode_task
 
 CONNECT_SECONDS = 20
 _COUNT_SECONDS = 10.0
@@ -37,14 +42,15 @@ _idle_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Member:
-    """What a worker of the cluster says of itself."""
+class Certificates:
+    """Files in PEM for a scheduler that is reached over TLS (distributed.dask.org, TLS/SSL)."""
 
-    machine: Machine
-    code: str
-    """The gemmgen that it runs."""
-    gpu: str
-    """Host and PCI address of the GPU that its tasks use; "" if none is used."""
+    authority: str
+    """Certificates of those who may vouch for the scheduler; nobody else is believed."""
+    certificate: str
+    """What this process shows of itself."""
+    key: str
+    """The private key to it; it may be in the same file."""
 
 
 def describe_member(request: tuple[str, Stage], enter: Callable[[Stage], None]) -> Member:
@@ -113,11 +119,23 @@ def run_task(task: Task, memory_bytes: int = 0) -> Outcome:
     return outcome
 
 
+def run_plain(text: str, memory_bytes: int = 0) -> str:
+    """``run_task`` for a task as text, its outcome as text; called by a Dask worker."""
+    task, kind = decode_task(text)
+    outcome = run_task(task, memory_bytes)
+    try:
+        return encode_outcome(outcome, kind)
+    except (SweepError, ValueError, TypeError, RecursionError) as error:  # whatever the function returned, it is no plain data
+        return encode_outcome(Outcome("raised", text=f"{task.function} gave no plain data: {error}"), kind)
+
+
 class Cluster:
     """Implements ``engine.Executor`` with the workers of a Dask scheduler."""
 
-    def __init__(self, address: str, memory_bytes: int = 0) -> None:
-        """Raises ``EnvironmentMissing`` without distributed, ``SweepError`` if there is no scheduler or it has no workers."""
+    def __init__(self, address: str, memory_bytes: int = 0, certificates: Certificates | None = None) -> None:
+        """``certificates`` are for addresses that begin with ``tls://``, and only for these.
+
+        Raises ``EnvironmentMissing`` without distributed, ``SweepError`` if there is no scheduler or it has no workers."""
         try:
             import distributed
         except ImportError:
@@ -129,8 +147,17 @@ class Cluster:
         self._memory_bytes = memory_bytes
         if not re.fullmatch(r"(\w+://)?[^\s/]+:\d+", address):
             raise SweepError(f"--scheduler {address!r}: expected the address of a Dask scheduler, such as tcp://host:8786")
+        if address.startswith("tls://") != (certificates is not None):
+            raise SweepError(f"--scheduler {address}: the certificates of TLS go with an address that begins with tls://, and it with them")
         try:
-            self._client: Any = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+            self._client: Any = distributed.Client(
+                address,
+                timeout=CONNECT_SECONDS,
+                set_as_default=False,
+                security=None if certificates is None else _security(certificates),
+                # Answers are text; whatever comes in another form is an error, not an object.
+                deserializers=["msgpack", "error"],
+            )
         except (OSError, ValueError, TypeError, ImportError, TimeoutError) as error:
             raise SweepError(f"--scheduler {address}: there is no Dask scheduler that answers: {error}") from None
         self._threads, self._counted, self._seen = 0, 0.0, time.monotonic()
@@ -144,11 +171,14 @@ class Cluster:
     def describe(self, backend: str, stage: Stage) -> Machine:
         """What the cluster's machines have in common. Raises ``SweepError`` if results would depend on which one runs a point."""
         task = Task(DESCRIBE_MEMBER, (backend, stage), dict.fromkeys(Stage, START_SECONDS))
-        found: dict[str, Any] = self._client.run(run_task, task, self._memory_bytes, on_error="return")
+        found: dict[str, Any] = self._client.run(run_plain, encode_task(task), self._memory_bytes, on_error="return")
         members = {}
-        for address, outcome in found.items():
-            if not isinstance(outcome, Outcome):
-                raise SweepError(f"worker {address} cannot run gemmgen ({outcome}): install the same gemmgen everywhere")
+        for address, answer in found.items():
+            try:
+                outcome = decode_outcome(answer, task)
+            except SweepError as error:
+                said = answer if isinstance(answer, Exception) else error
+                raise SweepError(f"worker {address} cannot run gemmgen ({said}): install the same gemmgen everywhere") from None
             if outcome.kind != "done":
                 kind = EnvironmentMissing if outcome.kind == "missing" else SweepError
                 raise kind(f"worker {address}: {outcome.text}")
@@ -161,8 +191,8 @@ class Cluster:
         return max(0, 2 * self._slots() - len(self._running))
 
     def submit(self, key: Any, task: Task) -> None:
-        future = self._client.submit(run_task, task, self._memory_bytes, pure=False)
-        self._running[future.key] = (key, future)
+        future = self._client.submit(run_plain, encode_task(task), self._memory_bytes, pure=False)
+        self._running[future.key] = (key, future, task)
         future.add_done_callback(self._note)
 
     def waitables(self) -> list[Any]:
@@ -180,10 +210,10 @@ class Cluster:
             name = self._finished.popleft()
             os.read(self._wakeup, 1)
             if name in self._running:
-                key, future = self._running.pop(name)
+                key, future, task = self._running.pop(name)
                 if future.status == "cancelled":  # by nobody here: what is taken back is not among those that run
                     raise SweepError(self._lost)
-                ended.append((key, _outcome(future)))
+                ended.append((key, _outcome(future, task)))
         return ended
 
     def retire(self) -> None:
@@ -191,7 +221,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Takes back what is not done yet."""
-        futures = [future for _, future in self._running.values()]
+        futures = [future for _, future, _ in self._running.values()]
         self._running.clear()
         with contextlib.suppress(Exception):  # a cluster that is gone cannot be told anything
             self._client.cancel(futures, force=True)
@@ -227,10 +257,21 @@ class Cluster:
         return self._threads
 
 
-def _outcome(future: Any) -> Outcome:
+def _security(certificates: Certificates) -> Any:
+    from distributed.security import Security
+
+    files = {"tls_ca_file": certificates.authority, "tls_client_cert": certificates.certificate, "tls_client_key": certificates.key}
+    for file in files.values():
+        if not os.path.isfile(file):
+            raise SweepError(f"{file!r}: there is no such file of certificates")
+    return Security(require_encryption=True, **files)
+
+
+def _outcome(future: Any, task: Task) -> Outcome:
     """What a task came to, or how the cluster lost it."""
     try:
-        value = future.result(timeout=30)
+        return decode_outcome(future.result(timeout=30), task)
+    except SweepError as error:
+        return Outcome("died", text=f"the cluster's answer cannot be used: {error}")
     except Exception as error:
         return Outcome("died", text=f"the cluster could not run it: {type(error).__name__}: {error}")
-    return value if isinstance(value, Outcome) else Outcome("died", text=f"the cluster answered {value!r}")

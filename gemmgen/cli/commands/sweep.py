@@ -85,7 +85,10 @@ def _complete_sweep(context: click.Context, parameter: click.Parameter, incomple
     help="Seconds that a point may take in each stage, instead of the sweep's limits.",
 )
 @click.option("retry", "--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
-@click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786.")
+@click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786, or tls://host:8786.")
+@click.option("authority", "--tls-ca-file", metavar="FILE", help="For a tls:// scheduler: certificates of those who vouch for it.")
+@click.option("certificate", "--tls-cert", metavar="FILE", help="For a tls:// scheduler: this machine's certificate.")
+@click.option("key", "--tls-key", metavar="FILE", help="For a tls:// scheduler: the private key to it.")
 @click.option(
     "search",
     "--search",
@@ -124,6 +127,9 @@ def command(
     timeout: float | None,
     retry: bool,
     scheduler: str | None,
+    authority: str | None,
+    certificate: str | None,
+    key: str | None,
     search: str | None,
     trials: int,
     objectives: Sequence[str],
@@ -160,7 +166,7 @@ def command(
     limits = file.limits
     if timeout is not None:
         limits = Limits(check=timeout, compile=timeout, verify=timeout, bench=timeout, memory_gib=limits.memory_gib)
-    cluster = _cluster(scheduler, limits.memory_gib)
+    cluster = _cluster(scheduler, limits.memory_gib, authority, certificate, key)
     try:
         try:
             machine: Machine = cluster.describe(backend, space.stage) if cluster else describe((backend, space.stage))
@@ -415,12 +421,17 @@ def _require_one_way(sample: int | None, where: str | None, search: str | None, 
         raise click.UsageError("--search chooses points itself: it goes without --sample, --where and --dry-run")
 
 
-def _cluster(address: str | None, memory_gib: float | None) -> Cluster | None:
+def _cluster(
+    address: str | None, memory_gib: float | None, authority: str | None, certificate: str | None, key: str | None
+) -> Cluster | None:
+    files = [file for file in (authority, certificate, key) if file]
+    if len(files) not in (0, 3) or (files and address is None):
+        raise click.UsageError("--tls-ca-file, --tls-cert and --tls-key go together, and with --scheduler tls://host:8786")
     if address is None:
         return None
-    from gemmgen.sweep.cluster import Cluster
+    from gemmgen.sweep.cluster import Certificates, Cluster
 
-    return Cluster(address, int((memory_gib or 0) * 2**30))
+    return Cluster(address, int((memory_gib or 0) * 2**30), Certificates(*files) if files else None)
 
 
 def _cpus() -> int:
