@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import sys
 import warnings
@@ -15,6 +16,7 @@ from typing import Any, TextIO
 import click
 
 from gemmgen.core.errors import GemmgenError
+from gemmgen.core.text import printable
 
 EXIT_USAGE = 2
 EXIT_BUG = 70
@@ -80,7 +82,9 @@ class Application(click.Group):
         except click.Abort:
             return EXIT_INTERRUPTED
         except click.ClickException as error:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            click.echo(printable(shown.getvalue()), err=True, nl=False)
             return EXIT_USAGE
         except GemmgenError as error:
             print_error(str(error))
@@ -100,7 +104,7 @@ class Application(click.Group):
 
 def print_error(message: str) -> None:
     """One message on standard error."""
-    click.echo(f"{click.style('Error:', fg='red', bold=True)} {message}", err=True)
+    click.echo(f"{click.style('Error:', fg='red', bold=True)} {printable(message)}", err=True)
 
 
 def _report_bug() -> int:
@@ -115,7 +119,7 @@ def _report_bug() -> int:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
-    click.echo(f"{click.style('Warning:', fg='yellow')} {message}", err=True)
+    click.echo(f"{click.style('Warning:', fg='yellow')} {printable(str(message))}", err=True)
 
 
 def _silence(stream: TextIO) -> None:

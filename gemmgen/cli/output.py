@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from gemmgen.core.text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
@@ -42,7 +44,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]])
     for column in columns:
         table.add_column(Text(column.title), justify=column.align, overflow="fold", no_wrap=not column.folds)
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
     print_rich(table)
 
 

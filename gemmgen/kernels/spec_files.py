@@ -10,35 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
+from gemmgen.core import yaml_text
 from gemmgen.core.errors import Reason, SpecError
 from gemmgen.core.files import read_plain
+from gemmgen.core.text import printable
 from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
 
-MAXIMUM_BYTES = 1_000_000
-"""Largest spec file that is read."""
-
-_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _check_nodes(node: yaml.Node, seen: set[int]) -> None:
-    """Safe YAML still allows a key twice and aliases; in a spec both are mistakes, and aliases can be made to explode."""
-    if id(node) in seen:
-        raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported in specs", node.start_mark)
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        keys: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            keys.add(str(key.value))
-            _check_nodes(key, seen)
-            _check_nodes(value, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _check_nodes(item, seen)
+_SHOWN_CHARACTERS = 60
+"""Of a name that a user chose."""
+_SHOWN_MESSAGE = 600
+"""Of what Pydantic says, which quotes values."""
 
 
 def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
@@ -64,12 +47,12 @@ def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm,
     try:
         if path.is_dir():
             raise SpecError(f"{path}: is a directory; name the YAML files in it")
-        data = read_plain(path, MAXIMUM_BYTES)
+        data = read_plain(path, yaml_text.MAXIMUM_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError(f"{path}: cannot be read: {reason}") from None
-    if len(data) > MAXIMUM_BYTES:
-        raise SpecError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no spec is")
+    if len(data) > yaml_text.MAXIMUM_BYTES:
+        raise SpecError(f"{path}: larger than {yaml_text.MAXIMUM_BYTES} bytes, which no spec is")
     loaded = parse_yaml(data, str(path))
     if not isinstance(loaded, dict):
         kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
@@ -86,30 +69,17 @@ def json_schema() -> dict[str, Any]:
 def parse_yaml(data: bytes | str, name: str) -> Any:
     """What a YAML text holds. Raises ``SpecError`` that begins with ``name`` if it is not valid, or has keys twice or aliases."""
     try:
-        loader = _LOADER(data)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _check_nodes(node, set())
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise SpecError(f"{name}:{where} not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise SpecError(f"{name}: not valid YAML: {text}") from None
+        return yaml_text.parse(data)
+    except yaml_text.YamlTextError as error:
+        raise SpecError(f"{name}: {error}") from None
 
 
 def overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
     """A copy of ``fields`` with one ``path=value`` applied. Raises ``SpecError``."""
     path, separator, text = override.partition("=")
     if not separator or not all(path.split(".")):
-        raise SpecError(f"--set {override!r}: expected path=value, for example mainloop.tile.threadblock.k=16")
-    return with_field(fields, path, parse_yaml(text, f"--set {path}"), f"--set {override!r}")
+        raise SpecError(f"--set {reprlib.repr(override)}: expected path=value, for example mainloop.tile.threadblock.k=16")
+    return with_field(fields, path, parse_yaml(text, f"--set {printable(path, _SHOWN_CHARACTERS)}"), f"--set {reprlib.repr(override)}")
 
 
 def with_field(fields: dict[str, Any], path: str, value: Any, name: str) -> dict[str, Any]:
@@ -123,20 +93,20 @@ def with_field(fields: dict[str, Any], path: str, value: Any, name: str) -> dict
     for key, following in zip(keys, [*keys[1:], None], strict=True):
         if isinstance(here, list):
             if not key.isdecimal() or int(key) > len(here) or (int(key) == len(here) and following is not None):
-                raise SpecError(f"{name}: {key!r} is not a position in a list of {len(here)}")
+                raise SpecError(f"{name}: {reprlib.repr(key)} is not a position in a list of {len(here)}")
             if int(key) == len(here):
                 here.append(None)
             slot: Any = int(key)
         elif isinstance(here, dict):
             slot = key
         else:
-            raise SpecError(f"{name}: {path!r} leads through a value that has no fields")
+            raise SpecError(f"{name}: {reprlib.repr(path)} leads through a value that has no fields")
         if following is None:
             here[slot] = value
             break
         below = here[slot] if isinstance(here, list) else here.get(slot, {})
         if not isinstance(below, dict | list):
-            raise SpecError(f"{name}: {key!r} is {reprlib.repr(below)} and has no field {following!r}")
+            raise SpecError(f"{name}: {reprlib.repr(key)} is {reprlib.repr(below)} and has no field {reprlib.repr(following)}")
         here[slot] = below.copy()
         here = here[slot]
     return result
@@ -178,7 +148,7 @@ def _path(location: tuple[Any, ...], fields: Any) -> str:
     for part, following in itertools.zip_longest(location, location[1:]):
         if isinstance(here, dict) and part not in here and following is not None:
             continue
-        parts.append(str(part))
+        parts.append(printable(str(part), _SHOWN_CHARACTERS))
         try:
             here = here[part]
         except (KeyError, IndexError, TypeError):
@@ -189,10 +159,10 @@ def _path(location: tuple[Any, ...], fields: Any) -> str:
 def _reason(item: Any, fields: Any) -> Reason:
     path = _path(item["loc"], fields)
     kind = str(item["type"])
-    message = str(item["msg"])
+    message = printable(str(item["msg"]), _SHOWN_MESSAGE)
     if kind == "extra_forbidden":
         return Reason("unknown_field", path, reprlib.repr(item["input"]), "no such field", "gemmgen schema lists the fields")
     if kind == "missing":
         return Reason("missing_field", path, "", "a value, which is missing")
     need = message.removeprefix("Input should be ").removeprefix("Value error, ")
-    return Reason(kind, path, reprlib.repr(item["input"]), need)
+    return Reason(kind, path, reprlib.repr(item["input"]), need, yaml_text.hint(item["input"]))

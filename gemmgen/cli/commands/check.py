@@ -12,6 +12,7 @@ from gemmgen.cli.options import architectures_option, json_option, set_option, s
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import SpecFile, find_specs
 from gemmgen.core.errors import PlanError, Reason, SpecError
+from gemmgen.core.text import printable
 
 
 @click.command("check")
@@ -71,12 +72,12 @@ def _finding(
 
 
 def _print(finding: dict[str, Any]) -> None:
-    where = f"{finding['spec']} ({finding['architecture']})" if finding["architecture"] else finding["spec"]
+    where = printable(f"{finding['spec']} ({finding['architecture']})" if finding["architecture"] else finding["spec"])
     if finding["accepted"]:
         click.echo(f"{click.style('accepted', fg='green')}  {where}")
         return
     click.echo(f"{click.style('rejected', fg='red')}  {where}")
-    for line in finding["error"].splitlines():
+    for line in printable(finding["error"]).splitlines():
         click.echo(f"  {line}")
     for reason in finding["reasons"]:
-        click.echo(f"    - {reason['text']}")
+        click.echo(f"    - {printable(reason['text'])}")

@@ -1,0 +1,187 @@
+"""YAML as plain data, by the core schema of YAML 1.2 and no other: mappings, lists, text, numbers, true, false and null.
+
+PyYAML's parser finds the structure; what a word stands for is decided here, by section 10.3 of the specification
+(yaml.org/spec/1.2.2), because PyYAML's own rules are those of YAML 1.1, for which 020 is sixteen and 1:00 is sixty. The data is
+made event by event, without recursion, so that no depth of nesting can exhaust the stack.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+MAXIMUM_BYTES = 1_000_000
+MAXIMUM_DEPTH = 32
+"""Levels of mappings and lists in one another. Ours have fewer than ten."""
+MAXIMUM_DIGITS = 64
+
+_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+
+_NULL = re.compile(r"null|Null|NULL|~|")
+_TRUE = re.compile(r"true|True|TRUE")
+_FALSE = re.compile(r"false|False|FALSE")
+_INTEGERS = {10: re.compile(r"[-+]?[0-9]+"), 8: re.compile(r"0o[0-7]+"), 16: re.compile(r"0x[0-9a-fA-F]+")}
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
+_NOT_A_NUMBER = re.compile(r"\.(nan|NaN|NAN)")
+_OCTAL_BEFORE = re.compile(r"[-+]?0[0-9]+")
+_TEXT_SINCE = re.compile(
+    r"(?P<truth>y|yes|on|n|no|off)|[-+]?(?P<sixty>[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|0b[01_]+|[0-9][0-9_]*_[0-9_]*)", re.IGNORECASE
+)
+
+
+class YamlTextError(ValueError):
+    """A text that is not valid YAML, or holds what specs must not; the message says where."""
+
+
+def parse(text: bytes | str) -> Any:
+    """What a text with one document holds; None if there is nothing in it. Raises ``YamlTextError``.
+
+    A key given twice and aliases are errors: the first is always a mistake, and the second can be made to explode.
+    """
+    if len(text) > MAXIMUM_BYTES:
+        raise YamlTextError(f"larger than {MAXIMUM_BYTES} bytes")
+    try:
+        return _parse(text)
+    except yaml.MarkedYAMLError as error:
+        raise YamlTextError(f"{_place(error.problem_mark)}not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise YamlTextError(f"not valid YAML: {error}") from None
+    except UnicodeError as error:
+        raise YamlTextError(f"not valid YAML: not Unicode: {error}") from None
+
+
+def hint(value: object) -> str:
+    """What to write instead of a text that YAML 1.1 took for something else; "" for any other value."""
+    match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return ""
+    return "YAML 1.2 takes this for text: write true or false" if match["truth"] else "YAML 1.2 takes this for text: write a decimal number"
+
+
+class _Open:
+    """A mapping or a list that is being filled."""
+
+    def __init__(self, data: dict[Any, Any] | list[Any]) -> None:
+        self.data = data
+        self.key: Any = None
+        self.has_key = False
+
+    def add(self, value: Any, mark: Any) -> None:
+        """An item of a list; of a mapping a key, then its value."""
+        if isinstance(self.data, list):
+            self.data.append(value)
+        elif self.has_key:
+            self.data[self.key], self.has_key = value, False
+        elif isinstance(value, dict | list):
+            raise YamlTextError(f"{_place(mark)}not valid YAML: a key is a mapping or a list, need text")
+        elif value in self.data:
+            raise YamlTextError(f"{_place(mark)}not valid YAML: {reprlib.repr(value)} is given twice")
+        else:
+            self.key, self.has_key = value, True
+
+
+def _parse(text: bytes | str) -> Any:
+    root: list[Any] = []
+    stack = [_Open(root)]
+    for event in yaml.parse(text, Loader=_LOADER):
+        match event:
+            case yaml.ScalarEvent():
+                stack[-1].add(_scalar(event), event.start_mark)
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                if event.tag not in (None, "!", f"{_TAG}{'map' if is_mapping else 'seq'}"):
+                    raise YamlTextError(f"{_place(event.start_mark)}not valid YAML: the tag {event.tag!r} means nothing here")
+                if len(stack) > MAXIMUM_DEPTH:
+                    raise YamlTextError(f"{_place(event.start_mark)}nested more than {MAXIMUM_DEPTH} levels deep")
+                inner: dict[Any, Any] | list[Any] = {} if is_mapping else []
+                stack[-1].add(inner, event.start_mark)
+                stack.append(_Open(inner))
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                stack.pop()
+            case yaml.AliasEvent():
+                raise YamlTextError(f"{_place(event.start_mark)}not valid YAML: aliases (*name) are not supported in specs")
+            case yaml.DocumentStartEvent() if root:
+                raise YamlTextError(f"{_place(event.start_mark)}not valid YAML: expected a single document, here begins another")
+    return root[0] if root else None
+
+
+def _scalar(event: yaml.ScalarEvent) -> Any:
+    plain, quoted = event.implicit
+    where, text = _place(event.start_mark), event.value
+    if quoted or event.tag == "!":
+        return text
+    if plain:
+        return _plain(text, where)
+    read = _TAGGED.get(str(event.tag).removeprefix(_TAG))
+    if read is None:
+        raise YamlTextError(f"{where}not valid YAML: the tag {event.tag!r} means nothing here")
+    return read(text, where)
+
+
+def _plain(text: str, where: str) -> Any:
+    """A word without quotes and without a tag."""
+    if _NULL.fullmatch(text):
+        return None
+    if _TRUE.fullmatch(text) or _FALSE.fullmatch(text):
+        return text.lower() == "true"
+    if any(form.fullmatch(text) for form in _INTEGERS.values()):
+        return _integer(text, where)
+    if _FLOAT.fullmatch(text) or _INFINITE.fullmatch(text) or _NOT_A_NUMBER.fullmatch(text):
+        return _float(text, where)
+    return text
+
+
+def _integer(text: str, where: str) -> int:
+    base = next((base for base, form in _INTEGERS.items() if form.fullmatch(text)), None)
+    if base is None:
+        raise _not(text, "a whole number", where)
+    if len(text) > MAXIMUM_DIGITS:
+        raise YamlTextError(f"{where}not valid YAML: a number of {len(text)} digits, need at most {MAXIMUM_DIGITS}")
+    if _OCTAL_BEFORE.fullmatch(text):
+        decimal = int(text)
+        raise YamlTextError(
+            f"{where}not valid YAML: {text} is {decimal} in YAML 1.2 and octal in YAML 1.1; write {decimal}, or 0o and octal digits"
+        )
+    return int(text, base)
+
+
+def _float(text: str, where: str) -> float:
+    if _INFINITE.fullmatch(text) or _NOT_A_NUMBER.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    if not _FLOAT.fullmatch(text):
+        raise _not(text, "a number", where)
+    return float(text)
+
+
+def _truth(text: str, where: str) -> bool:
+    if not (_TRUE.fullmatch(text) or _FALSE.fullmatch(text)):
+        raise _not(text, "true or false", where)
+    return text.lower() == "true"
+
+
+def _null(text: str, where: str) -> None:
+    if not _NULL.fullmatch(text):
+        raise _not(text, "null", where)
+
+
+_TAGGED: dict[str, Callable[[str, str], Any]] = {
+    "str": lambda text, where: text,
+    "int": _integer,
+    "float": _float,
+    "bool": _truth,
+    "null": _null,
+}
+
+
+def _not(text: str, need: str, where: str) -> YamlTextError:
+    return YamlTextError(f"{where}not valid YAML: got {text[:40]!r}, need {need}")
+
+
+def _place(mark: Any) -> str:
+    return "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
