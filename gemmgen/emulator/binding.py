@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from gemmgen.emulator.ptx.syntax import (
 )
 from gemmgen.emulator.registers import DTYPES, RegisterFile
 from gemmgen.emulator.specials import SpecialRegisters
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.engines import Engines
 
 Source = Any
 """What an operand reads: a row of lanes (ndarray), or a NumPy scalar that all lanes share."""
@@ -56,6 +59,17 @@ class Binder:
         self.registers = registers
         self.spaces = spaces
         self.specials = specials
+        self.make_engines: Callable[[], Engines] | None = None
+        self.started_engines: Engines | None = None
+        """The engines, once an instruction that needs them has been bound."""
+
+    @property
+    def engines(self) -> Engines:
+        """The machine's engines, started with the first use."""
+        if self.started_engines is None:
+            assert self.make_engines is not None
+            self.started_engines = self.make_engines()
+        return self.started_engines
 
     # -- operands ----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ _WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "
 class BasicBlock:
     """Instructions that run one after another. The terminator, if any, decides where the lanes go next.
 
-    `synchronizing`: the first instruction makes lanes of a warp wait for each other. `polling`: it lies on a cycle and
+    `synchronizing`: the first instruction makes lanes of a warp wait for each other. `parking`: it waits for an engine. `polling`: it lies on a cycle and
     reads memory in a way that another thread's write can end the cycle. `spins`: it lies on a cycle with a polling one.
     """
 
@@ -25,6 +25,7 @@ class BasicBlock:
     terminator: Instruction | None
     targets: tuple[int, ...]
     synchronizing: bool
+    parking: bool
     polling: bool
     spins: bool
 
@@ -35,7 +36,7 @@ def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: 
     for index, instruction in enumerate(body):
         if _is_terminator(instruction):
             starts.add(index + 1)
-        elif is_warp_synchronous(instruction):
+        elif is_warp_synchronous(instruction) or may_park(instruction):
             starts.add(index)
     ordered = sorted(start for start in starts if start < len(body))
     number = {start: block for block, start in enumerate(ordered)}
@@ -60,7 +61,10 @@ def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: 
     blocks = []
     for block, (inner, terminator, targets) in enumerate(pieces):
         synchronizing = bool(inner) and is_warp_synchronous(inner[0])
-        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, polling[block], cycles[block] in spinning))
+        # Outside of loops, test_wait is a question whose answer may be no.
+        parking = bool(inner) and may_park(inner[0]) and (cycles[block] >= 0 or not inner[0].has("test_wait"))
+        spins = cycles[block] in spinning
+        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, parking, polling[block], spins))
     return tuple(blocks)
 
 
@@ -76,6 +80,19 @@ def is_warp_synchronous(instruction: Instruction) -> bool:
     return instruction.opcode == "bar" and instruction.has("warp")
 
 
+def may_park(instruction: Instruction) -> bool:
+    """Whether lanes may have to wait before this instruction for what an engine does."""
+    match instruction.opcode:
+        case "mbarrier":
+            return instruction.has("try_wait") or instruction.has("test_wait")
+        case "barrier":
+            return instruction.has("cluster") and instruction.has("wait")
+        case "setmaxnreg":
+            return instruction.has("inc")
+        case _:
+            return False
+
+
 def _is_terminator(instruction: Instruction) -> bool:
     if instruction.opcode in _BARRIERS:
         return not instruction.has("warp") and not instruction.has("cluster")
@@ -85,7 +102,7 @@ def _is_terminator(instruction: Instruction) -> bool:
 def _can_observe_others(instruction: Instruction) -> bool:
     if instruction.opcode == "atom":
         return True
-    if instruction.opcode in ("mbarrier", "nanosleep"):
+    if instruction.opcode == "nanosleep":
         return True
     return instruction.opcode == "ld" and any(instruction.has(word) for word in ("volatile", "relaxed", "acquire", "mmio"))
 

@@ -14,49 +14,15 @@ import numpy as np
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
-from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import value_at
+from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, WAITING, LaneState
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
-from gemmgen.emulator.schedule import BLOCKED
 from gemmgen.emulator.warpgroups import meets_warpgroup
 
-AGAIN = -1
-WAITING = BLOCKED
-STALLED = BLOCKED + 1
-EXITED = BLOCKED + 2
-
 Terminator = Callable[[Lanes | None], int]
-
-
-class LaneState:
-    """Where every lane is: the next basic block, or why it does not run."""
-
-    def __init__(self, lanes: int) -> None:
-        self.key = np.zeros(lanes, np.int32)
-        self.resume = np.zeros(lanes, np.int32)
-        self.barrier = np.zeros(lanes, np.int32)
-        self.site = np.zeros(lanes, np.int32)
-        self.arrived: dict[tuple[int, int], int] = {}
-        self.expected: dict[tuple[int, int], int] = {}
-        self.any_waiting = False
-        self.any_stalled = False
-
-    def reset(self, padding: np.ndarray) -> None:
-        """All lanes at the first block; padding lanes do not exist."""
-        self.key[:] = np.where(padding, EXITED, 0)
-        self.arrived.clear()
-        self.expected.clear()
-        self.any_waiting = self.any_stalled = False
-
-    def restart(self, geometry: Geometry, places: np.ndarray) -> None:
-        """The lanes of the blocks at these places at the first block; the others stay where they are."""
-        lanes = geometry.lanes_at(places)
-        self.key[lanes] = np.where(geometry.padding[lanes], EXITED, 0)
-        for counts in (self.arrived, self.expected):
-            for key in [key for key in counts if key[0] in places]:
-                del counts[key]
 
 
 class Control:
@@ -160,6 +126,8 @@ class Control:
         self.state.key[... if lanes is None else lanes] = EXITED
         if self.state.any_stalled and lanes is not None:
             self._look_again(lanes)
+        if self.binder.started_engines is not None:
+            self.binder.started_engines.exited(self.everyone if lanes is None else lanes)
         if self.state.any_waiting and lanes is not None:
             self._release(np.unique(self.binder.geometry.block_of_lane[lanes]))
         return AGAIN
@@ -179,8 +147,6 @@ class Control:
 
     def _barrier(self, inst: Instruction, following: int) -> Terminator:
         """bar and barrier: .sync waits, .arrive counts and goes on, .red waits and combines a predicate."""
-        if inst.has("cluster"):
-            raise UnknownInstruction("cluster barriers are not implemented", instruction=inst)
         binder, geometry, state = self.binder, self.binder.geometry, self.state
         operands = list(inst.operands)
         reduction = inst.first_of(("popc", "and", "or")) if inst.has("red") else None

@@ -141,6 +141,30 @@ class InvalidMatrix(EmulatorError):
     title = "invalid matrix operand"
 
 
+class UnfinishedCopy(EmulatorError):
+    """A block ended while an asynchronous operation still needed its shared memory."""
+
+    title = "asynchronous operation outlives its block"
+
+
+class BarrierMisuse(EmulatorError):
+    """A barrier in shared memory that is used before it exists, counted beyond its limits, or touched as if it were data."""
+
+    title = "misused barrier"
+
+
+class ClusterMisuse(EmulatorError):
+    """Memory or barriers of a cluster used when the other blocks need not be there."""
+
+    title = "misused cluster"
+
+
+class RegisterPoolMisuse(EmulatorError):
+    """setmaxnreg against its rules."""
+
+    title = "misused register pool"
+
+
 class InvalidCopy(EmulatorError):
     """An asynchronous copy whose operands the PTX ISA gives no meaning."""
 

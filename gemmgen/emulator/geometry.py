@@ -22,10 +22,30 @@ class Geometry:
         self.lanes = blocks * self.stride
         self.numbers = np.arange(blocks)
         self.grid_dim: Dim3 = (1, 1, 1)
+        self.cluster_dim: Dim3 = (1, 1, 1)
+        self.explicit_cluster = False
         everyone = np.arange(self.lanes)
         self.block_of_lane = everyone // self.stride
         self.thread_of_lane = everyone % self.stride
         self.padding = self.thread_of_lane >= self.threads
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster; they have neighbouring places."""
+        x, y, z = self.cluster_dim
+        return x * y * z
+
+    def block_numbers(self, first: int, count: int) -> np.ndarray:
+        """The blocks of the grid that start as number `first` and on: cluster by cluster, x fastest in both."""
+        started = np.arange(first, first + count)
+        if self.cluster_size == 1:
+            return started
+        cluster, rank = started // self.cluster_size, started % self.cluster_size
+        number, weight = np.zeros(count, np.int64), 1
+        for grid, size in zip(self.grid_dim, self.cluster_dim, strict=True):
+            number += (cluster % (grid // size) * size + rank % size) * weight
+            cluster, rank, weight = cluster // (grid // size), rank // size, weight * grid
+        return number
 
     def lanes_at(self, places: np.ndarray) -> Lanes:
         """The lanes of the blocks at these places, padding included."""
@@ -48,6 +68,12 @@ class Geometry:
         x, y, _ = self.grid_dim
         block = self.numbers[self.block_of_lane]
         return (block % x, block // x % y, block // (x * y))[axis].astype(np.uint32)
+
+    def describe_block(self, place: int) -> str:
+        """`block (1,0,0)`, by its place."""
+        number = int(self.numbers[place])
+        x, y, _ = self.grid_dim
+        return f"block ({number % x},{number // x % y},{number // (x * y)})"
 
     def describe_lane(self, lane: int) -> str:
         """`thread (3,0,0) of block (1,0,0)`."""

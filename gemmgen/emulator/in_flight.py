@@ -112,6 +112,16 @@ class InFlight:
             limits = np.zeros(self.geometry.lanes, np.int64)
             limits[lanes] = self.committed[lanes] - newest
             low = 0
+        self._land_below(instruction, limits, low)
+
+    def land(self, instruction: Instruction, lanes: Lanes, limits: np.ndarray) -> None:
+        """Lands what these lanes have put into groups below a number each."""
+        everywhere = np.zeros(self.geometry.lanes, np.int64)
+        everywhere[lanes] = limits
+        self._land_below(instruction, everywhere, 0)
+
+    def _land_below(self, instruction: Instruction, limits: np.ndarray, low: int) -> None:
+        """`limits`: one a lane; `low`: the least of them."""
         high = int(limits.max())
         remaining = []
         for copy in self.copies:

@@ -15,12 +15,15 @@ import numpy as np
 from gemmgen.emulator import fusion
 from gemmgen.emulator.binding import Binder, Operation
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.control import AGAIN, EXITED, STALLED, Control, LaneState, Terminator
+from gemmgen.emulator.control import Control, Terminator
+from gemmgen.emulator.engines import Engines, PlacedMap
 from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
 from gemmgen.emulator.instructions import bind
+from gemmgen.emulator.instructions.parking import Park, parking
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import mask_source, present_words, value_at
+from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, LaneState
 from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
@@ -47,7 +50,7 @@ class RegisterTracker(Protocol):
 class BoundBlock:
     """A basic block bound to a machine."""
 
-    __slots__ = ("at", "block", "finish", "full", "masks", "some")
+    __slots__ = ("at", "block", "finish", "full", "masks", "park", "some")
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class BoundBlock:
         at: Sequence[Instruction],
         finish: Terminator,
         masks: np.ndarray | np.generic | None,
+        park: Park | None,
     ) -> None:
         self.block = block
         self.at = at
@@ -63,6 +67,7 @@ class BoundBlock:
         self.some: list[Callable[[Lanes], None]] = [operation.some for operation in operations]
         self.finish = finish
         self.masks = masks
+        self.park = park
 
 
 class Machine:
@@ -91,10 +96,18 @@ class Machine:
         self.executions = [0] * len(program.blocks)
         self.fuse = True
         self.tracker: RegisterTracker | None = None
+        self.maps: Sequence[PlacedMap] = ()
+        """The tensor maps of the launch."""
+        self.binder.make_engines = self._start_engines
         self.next_block = 0
         """The first block of the grid that has not started."""
         self.starts = 0
         """How many times blocks of this wave were started together."""
+
+    def _start_engines(self) -> Engines:
+        engines = Engines(self.program, self.geometry, self.spaces, self.state)
+        engines.maps = self.maps
+        return engines
 
     # -- binding -----------------------------------------------------------------------------------------------
 
@@ -118,7 +131,8 @@ class Machine:
         finish = self.control.terminator(block)
         if self.tracker is not None:
             finish = self.tracker.follow_terminator(block.terminator, finish)
-        bound = BoundBlock(block, operations, at, finish, masks)
+        park = parking(block.body[0], self.binder, number) if block.parking else None
+        bound = BoundBlock(block, operations, at, finish, masks, park)
         self.bound[number] = bound
         return bound
 
@@ -127,8 +141,8 @@ class Machine:
     def start_wave(self, first_block: int, grid_dim: Dim3, observers: Sequence[Observer]) -> None:
         """Fresh lanes for the blocks from `first_block` on."""
         self.next_block = first_block + self.geometry.blocks
-        self.geometry.numbers[:] = np.arange(first_block, self.next_block)
         self.geometry.grid_dim = grid_dim
+        self.geometry.numbers[:] = self.geometry.block_numbers(first_block, self.geometry.blocks)
         self.starts = 1
         self.spaces.watch(observers)
         self.executions[:] = [0] * len(self.executions)
@@ -139,6 +153,10 @@ class Machine:
         self.state.reset(self.geometry.padding)
         if self.tracker is not None:
             self.tracker.clear()
+        engines = self.binder.started_engines
+        if engines is not None:
+            engines.maps = self.maps
+            engines.clear()
         for observer in observers:
             observer.wave_started(self.geometry, self.spaces)
 
@@ -153,11 +171,12 @@ class Machine:
         if not self.blocks_left:
             return False
         geometry = self.geometry
-        ended = (self.state.key.reshape(geometry.blocks, geometry.stride) == EXITED).all(axis=1)
+        size = geometry.cluster_size
+        ended = (self.state.key.reshape(geometry.blocks // size, geometry.stride * size) == EXITED).all(axis=1).repeat(size)
         places = np.flatnonzero(ended)[: self.blocks_left]
         if not len(places):
             return False
-        geometry.numbers[places] = np.arange(self.next_block, self.next_block + len(places))
+        geometry.numbers[places] = geometry.block_numbers(self.next_block, len(places))
         self.next_block += len(places)
         self.starts += 1
         lanes = geometry.lanes_at(places)
@@ -168,6 +187,8 @@ class Machine:
         self.state.restart(geometry, places)
         if self.tracker is not None:
             self.tracker.clear(lanes)
+        if self.binder.started_engines is not None:
+            self.binder.started_engines.clear(lanes)
         for observer in self.spaces.shared.observers:
             observer.blocks_replaced(places)
         return True
@@ -186,8 +207,13 @@ class Machine:
                     schedule.start(total)
                     moved = steps
                 observers = self.spaces.shared.observers
+            engines = self.binder.started_engines
+            if engines is not None and engines.copies.pending:
+                engines.copies.land_any(schedule.overtake)
             turn = schedule.pick(key)
             if turn is None:
+                if engines is not None and engines.go_on():
+                    continue
                 if int(key.max()) == EXITED and not (key < EXITED).any():
                     return steps
                 self.control.explain_standstill(lambda number: self.program.blocks[number].body[0])
@@ -201,6 +227,10 @@ class Machine:
                         break
                     if met is not lanes:
                         lanes = met
+                if bound.park is not None:
+                    lanes = bound.park(lanes)
+                    if lanes is not None and not len(lanes):
+                        break
                 steps += 1
                 if not bound.block.spins:
                     moved = steps

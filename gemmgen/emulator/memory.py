@@ -18,6 +18,9 @@ from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
+    from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
+    from gemmgen.emulator.engines.barriers import Barrier
+    from gemmgen.emulator.engines.clusters import Clusters
     from gemmgen.emulator.in_flight import InFlight
     from gemmgen.emulator.warpgroups import Warpgroups
 
@@ -25,6 +28,8 @@ GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
 LOCAL_WINDOW = 0x7100_0000_0000
 GUARD_BYTES = 1 << 16
+REMOTE_SHIFT = 24
+"""An address in the shared memory of the block of rank r in a cluster is its own address there plus (r + 1) << REMOTE_SHIFT."""
 UNIT_BYTES = 16
 """The widest element that one index moves; wider vectors move in pieces."""
 
@@ -84,6 +89,42 @@ class Observer:
 
     def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:
         """Warpgroups, by their first lanes, start a wgmma that reads so many bytes of shared memory for each of them."""
+
+    def async_started(self, access: AsyncAccess) -> None:
+        """An engine may read or write shared memory from now on."""
+
+    def async_ended(self, access: AsyncAccess, lanes: Lanes) -> None:
+        """An engine has read or written, and these lanes have seen it; nobody, if a barrier is to tell."""
+
+    def barrier_initialised(self, barrier: Barrier) -> None:
+        """A lane has made a barrier."""
+
+    def barrier_used(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        """Lanes are about to arrive at a barrier, to announce bytes, or to wait."""
+
+    def mbarrier_arrived(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        """Lanes are about to arrive at a barrier: its phase may complete by it."""
+
+    def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
+        """What an engine has written is about to count at a barrier."""
+
+    def phase_completed(self, barrier: Barrier) -> None:
+        """A phase of a barrier has completed."""
+
+    def phase_seen(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        """Lanes have found that a phase of a barrier has completed."""
+
+    def cluster_arrived(self, instruction: Instruction, lanes: Lanes) -> None:
+        """Lanes arrived at the barrier of their cluster."""
+
+    def cluster_met(self, lanes: Lanes) -> None:
+        """All living lanes of a cluster have arrived."""
+
+    def cluster_waited(self, instruction: Instruction, lanes: Lanes) -> None:
+        """Lanes go on behind the barrier of their cluster."""
+
+    def blocks_ended(self, places: Sequence[int]) -> None:
+        """The last threads of the blocks at these places have exited."""
 
 
 class Space:
@@ -254,6 +295,9 @@ class BankedSpace(Space):
         """What asynchronous copies are about to write; made by the first such instruction."""
         self.warpgroups: Warpgroups | None = None
         """What wgmma operations are about to read; made with a machine whose program has any."""
+        self.async_proxy: AsyncProxy | None = None
+        """What engines do to this memory; set by the first instruction that starts one."""
+        self.clusters: Clusters | None = None
         self._base = owner_of_lane.astype(np.int64) * self.stride
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
@@ -275,6 +319,8 @@ class BankedSpace(Space):
             self.in_flight.check(access, lanes, index)
         if self.warpgroups is not None:
             self.warpgroups.check_write(access, lanes, index, min(access.width, UNIT_BYTES))
+        if self.async_proxy is not None:
+            self.async_proxy.check(access, lanes, index)
         for observer in self.observers:
             observer.accessed(self, access, lanes, addresses)
         return index
@@ -283,7 +329,7 @@ class BankedSpace(Space):
         """`locate` for an access that happens later: bounds and alignment are checked, nobody is told."""
         width = access.width
         if int(addresses.max()) > self.size - width:
-            self._out_of_bounds(access, lanes, addresses)
+            return self._resolve_remote(access, lanes, addresses)
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
             self._misaligned(access, lanes, addresses)
         unit = width if width < UNIT_BYTES else UNIT_BYTES
@@ -294,6 +340,32 @@ class BankedSpace(Space):
             addresses = addresses >> addresses.dtype.type(unit.bit_length() - 1)
         index: np.ndarray = base + addresses
         return index
+
+    def _resolve_remote(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        """`resolve` where some addresses name another block of the cluster, or nothing."""
+        inst = access.instruction
+        ranks, inside = addresses >> addresses.dtype.type(REMOTE_SHIFT), addresses & addresses.dtype.type((1 << REMOTE_SHIFT) - 1)
+        own = inst.has("shared") or inst.has("shared::cta")
+        if self.clusters is None or own or int(inside.max()) > self.size - access.width or int(ranks.max()) > self.geometry.cluster_size:
+            self._out_of_bounds(access, lanes, addresses)
+        if access.width > 1 and int(np.bitwise_or.reduce(inside)) & (access.width - 1):
+            self._misaligned(access, lanes, addresses)
+        who = np.arange(len(addresses)) if lanes is None else lanes
+        offsets = self.offsets(who, addresses)
+        self.clusters.check_remote(inst, who, offsets // self.stride)
+        return offsets // min(access.width, UNIT_BYTES)
+
+    def offsets(self, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        """Byte offsets in the whole space of valid addresses of lanes (None: all), other blocks of a cluster included."""
+        base = self._base if lanes is None else self._base[lanes]
+        wide = addresses.astype(np.int64)
+        ranks = wide >> REMOTE_SHIFT
+        if ranks.any():
+            size = self.geometry.cluster_size
+            base = np.where(ranks > 0, (base // self.stride // size * size + ranks - 1) * self.stride, base)
+            wide &= (1 << REMOTE_SHIFT) - 1
+        offsets: np.ndarray = base + wide
+        return offsets
 
     def _out_of_bounds(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> NoReturn:
         wide = addresses.astype(np.uint64)

@@ -11,6 +11,8 @@ from gemmgen.emulator.geometry import WARP, Lanes
 
 BLOCKED = 1 << 30
 """Keys from here on are not runnable: the lane waits or has exited. Below, a key is the lane's next basic block."""
+_LANDS = 0.125
+"""How often a random schedule lets an asynchronous copy land between two turns."""
 _PARTED = 0.125
 """How often a random schedule lets only some lanes of a warp go on, as hardware may: they do not run in lockstep."""
 
@@ -32,6 +34,9 @@ class Schedule(Protocol):
 
     def pick(self, key: np.ndarray) -> Turn | None:
         """The next lanes to run; None if no lane is runnable."""
+
+    def overtake(self, count: int) -> int | None:
+        """Which of the asynchronous copies under way, oldest first, lands before the next turn; None: not one."""
 
     def keep(self, polling: bool) -> bool:
         """Asked after each block that a part of the lanes executed, if it polls or the turn could go on: False ends the turn."""
@@ -74,6 +79,10 @@ class MinimumBlock:
                 return _lowest(np.where(self._stepped_back, BLOCKED, key)) or turn
         return turn
 
+    def overtake(self, count: int) -> int | None:
+        # As late as may be: when nothing else can run.
+        return None
+
     def keep(self, polling: bool) -> bool:
         if polling:
             self._polls += 1
@@ -108,6 +117,9 @@ class RandomWarps:
             part = self.random.permutation(lanes)[: self.random.integers(1, len(lanes))]
             return Turn(turn.block, np.sort(part), turn.block)
         return Turn(turn.block, lanes, turn.until)
+
+    def overtake(self, count: int) -> int | None:
+        return _any_copy(self.random, count)
 
     def keep(self, polling: bool) -> bool:
         return bool(self.random.random() < self.stay)
@@ -144,8 +156,15 @@ class RandomCrowds:
         until = int(elsewhere.min()) if len(elsewhere) else BLOCKED
         return Turn(block, there.ravel().nonzero()[0], until)
 
+    def overtake(self, count: int) -> int | None:
+        return _any_copy(self.random, count)
+
     def keep(self, polling: bool) -> bool:
         return bool(self.random.random() < self.stay)
+
+
+def _any_copy(random: np.random.Generator, count: int) -> int | None:
+    return int(random.integers(count)) if random.random() < _LANDS else None
 
 
 def _lowest(key: np.ndarray) -> Turn | None:

@@ -53,6 +53,9 @@ class Watch:
             self.attention = moved + _SOON
             return False
         self.attention = steps + _SOON
+        engines = self.machine.binder.started_engines
+        if engines is not None and engines.copies.land_oldest():
+            return False
         if self.machine.start_more():
             if self._probe is not None:
                 self._end_probe()

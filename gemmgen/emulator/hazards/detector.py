@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemmgen.emulator.control import EXITED
 from gemmgen.emulator.errors import OutOfBounds
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.guesses import Guesses
@@ -35,6 +34,7 @@ from gemmgen.emulator.hazards.shadow import GUARD, UNWRITTEN, WATCHED, Records, 
 from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, site_of
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters
 from gemmgen.emulator.instructions.warp import member_mask_operand, value_at
+from gemmgen.emulator.lane_state import EXITED
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Space, Spaces, verb
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
 

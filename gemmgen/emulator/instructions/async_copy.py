@@ -27,17 +27,18 @@ Sizes = Callable[[Lanes], np.ndarray]
 """How many bytes each of these lanes takes from its source."""
 
 
-def _in_flight(binder: Binder) -> InFlight:
+def in_flight_of(binder: Binder) -> InFlight:
+    """The copies of cp.async of a machine."""
     shared = binder.spaces.shared
     if shared.in_flight is None:
         shared.in_flight = InFlight(binder.geometry, shared)
     return shared.in_flight
 
 
-@instruction("cp", when=lambda inst: inst.modifiers[:1] == ("async",))
+@instruction("cp", when=lambda inst: inst.modifiers[:1] == ("async",) and inst.first_of(("bulk", "mbarrier")) is None)
 def copy(inst: Instruction, binder: Binder) -> Operation:
     """Issues a copy of 4, 8 or 16 bytes a lane into the lane's open group."""
-    if inst.has("bulk") or inst.has("mbarrier") or inst.first_of(("ca", "cg")) is None:
+    if inst.first_of(("ca", "cg")) is None:
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
     operands = list(inst.operands)
     if inst.has("L2::cache_hint"):
@@ -49,7 +50,7 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
         raise UnknownInstruction("cp.async.ca copies 4, 8 or 16 bytes, cp.async.cg copies 16", instruction=inst)
     width = size.value
     sizes = _source_sizes(inst, binder, operands[3], width) if len(operands) == 4 else None
-    shared, in_flight = binder.spaces.shared, _in_flight(binder)
+    shared, in_flight = binder.spaces.shared, in_flight_of(binder)
     store = Access(inst, "store", width, width)
     read = _reader(inst, binder, width, sizes)
     all_targets, some_targets = binder.addresses(inst, operands[0])
@@ -126,14 +127,14 @@ def _reader(inst: Instruction, binder: Binder, width: int, sizes: Sizes | None) 
 @instruction("cp", when=lambda inst: inst.modifiers == ("async", "commit_group"))
 def commit_group(inst: Instruction, binder: Binder) -> Operation:
     """Closes the open group; what comes next goes into another."""
-    in_flight = _in_flight(binder)
+    in_flight = in_flight_of(binder)
     return Operation(lambda: in_flight.commit(None), in_flight.commit)
 
 
 @instruction("cp", when=lambda inst: inst.modifiers in (("async", "wait_group"), ("async", "wait_all")))
 def wait_group(inst: Instruction, binder: Binder) -> Operation:
     """Lands all groups but the N latest; `wait_all` closes the open group and lands it too."""
-    in_flight = _in_flight(binder)
+    in_flight = in_flight_of(binder)
     everything = inst.has("wait_all")
     count = Integer(0) if everything else inst.operands[0]
     if not isinstance(count, Integer) or count.value < 0:

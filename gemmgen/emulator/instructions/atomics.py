@@ -39,7 +39,8 @@ _UPDATES: dict[str, Update] = {
 }  # fmt: skip
 
 
-def _update(inst: Instruction, operation: str, type_name: str) -> Update:
+def update_of(inst: Instruction, operation: str, type_name: str) -> Update:
+    """The new values of an operation on a type."""
     if operation in _UPDATES:
         return _UPDATES[operation]
     if type_name in ("f16", "f16x2", "bf16", "bf16x2"):
@@ -118,7 +119,7 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
     sources = [binder.source(inst, operand, raw) for operand in operands[2 if has_result else 1 :]]
     if len(sources) > (2 if operation == "cas" else 1):
         sources = sources[: 2 if operation == "cas" else 1]
-    update = _update(inst, operation, type_name)
+    update = update_of(inst, operation, type_name)
     access = Access(inst, "atomic", dtype.itemsize, dtype.itemsize)
     return through_space(
         inst, binder, address,

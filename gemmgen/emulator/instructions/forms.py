@@ -37,11 +37,17 @@ _FORMS = {
     "cvta": f"to {_SPACES}",
     "isspacep": _SPACES,
     "ld ldu": f"{_ORDER} {_SPACES} v2 v4 v8 ca cg cs lu cv nc",
-    "st": f"{_ORDER} {_SPACES} v2 v4 v8 wb cg cs wt",
-    "atom red": f"{_ORDER} {_SPACES} add min max inc dec and or xor exch cas noftz",
+    "st": f"{_ORDER} {_SPACES} v2 v4 v8 wb cg cs wt async mbarrier::complete_tx::bytes",
+    "atom red": f"{_ORDER} {_SPACES} async mbarrier::complete_tx::bytes add min max inc dec and or xor exch cas noftz",
     "membar": "cta gl sys",
-    "fence": f"{_ORDER} proxy alias async global shared::cta shared::cluster mbarrier_init",
-    "bar barrier": "cta warp sync arrive red popc and or aligned",
+    "fence": f"{_ORDER} proxy alias async async::global async::shared::cta async::shared::cluster global shared::cta shared::cluster "
+    "mbarrier_init tensormap::generic sync_restrict::shared::cta sync_restrict::shared::cluster",
+    "bar barrier": "cta warp sync arrive red popc and or aligned cluster wait acquire release relaxed",
+    "mbarrier": f"init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity noComplete pending_count {_ORDER} "
+    "shared shared::cta shared::cluster",
+    "mapa getctarank": "shared::cluster",
+    "setmaxnreg": "inc dec sync aligned",
+    "griddepcontrol": "launch_dependents wait",
     "shfl": "sync up down bfly idx",
     "vote": "sync all any uni ballot",
     "match": "sync all any",
@@ -51,7 +57,9 @@ _FORMS = {
     "mma": f"sync aligned {_SHAPES} row col satfinite tf32 e4m3 e5m2 s4 u4",
     "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
     "movmatrix": "sync aligned m8n8 trans",
-    "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
+    "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "
+    "mbarrier::complete_tx::bytes multicast::cluster tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "
+    "add min max inc dec and or xor noftz",
     "bra ret": "uni",
     "brx": "idx uni",
     "exit": "",

@@ -25,8 +25,6 @@ def space_name(inst: Instruction, address: Operand, binder: Binder) -> str:
     for modifier in inst.modifiers:
         stem = modifier.split("::")[0]
         if stem in _SPACES:
-            if modifier == "shared::cluster":
-                raise UnknownInstruction("shared memory of other blocks", instruction=inst)
             if stem == "param" and isinstance(address, Address) and isinstance(address.base, Symbol):
                 placed = binder.program.symbols.get(address.base.name)
                 if placed is not None and placed.variable.space == "local":

@@ -1,11 +1,13 @@
-"""Fences and pauses. Memory here is sequentially consistent; observers are told where order was asked for."""
+"""Fences, pauses and register counts. Memory here is sequentially consistent; observers are told where order was asked for."""
 
 from __future__ import annotations
 
 from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
-from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.instructions.warp import by_lanes
+from gemmgen.emulator.ptx.syntax import Instruction, Integer
 
 
 @instruction("membar", "fence")
@@ -20,7 +22,25 @@ def fence(inst: Instruction, binder: Binder) -> Operation:
     return Operation(lambda: some(None), some)
 
 
-@instruction("nanosleep", "pmevent", "griddepcontrol", "setmaxnreg")
+def register_count(inst: Instruction) -> int:
+    """The count that setmaxnreg asks for: 24 to 256, a multiple of 8 (PTX ISA)."""
+    operand = inst.operands[0]
+    if not isinstance(operand, Integer) or not 24 <= operand.value <= 256 or operand.value % 8:
+        raise UnknownInstruction("setmaxnreg takes a constant from 24 to 256 that is a multiple of 8", instruction=inst)
+    return operand.value
+
+
+@instruction("setmaxnreg")
+def change_registers(inst: Instruction, binder: Binder) -> Operation:
+    """Gives registers to the block's pool; for .inc the machine has already waited until there were enough."""
+    pool = binder.engines.registers
+    count = register_count(inst)
+    if inst.has("dec"):
+        return by_lanes(binder, lambda lanes: pool.decrease(inst, lanes, count))
+    return Operation(lambda: None, lambda lanes: None)
+
+
+@instruction("nanosleep", "pmevent", "griddepcontrol")
 def no_effect(inst: Instruction, binder: Binder) -> Operation:
     """Timing and power only."""
     return Operation(lambda: None, lambda lanes: None)

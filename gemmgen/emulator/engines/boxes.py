@@ -1,0 +1,131 @@
+"""Boxes of tensor maps: which bytes of an array one tensor copy moves, and where in shared memory they lie.
+
+PTX ISA, "Tensors": tile mode takes a box of neighbouring elements at given coordinates, im2col mode a column of pixels that walks through
+a bounding box. Elements outside of the array are not moved; in shared memory they appear as the map's fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from gemmgen.hardware.tensor_map import MAP_BYTES, SWIZZLE_SPANS, Im2col, TensorMap
+
+_CHUNK = 16
+_PERIOD = 1024
+"""Every swizzle's pattern repeats after so many bytes of shared memory."""
+_MAGIC = b"tensor map\0\0"
+_NAN_BYTES = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The units (1 to 16 bytes each) of one box. `inside`: which of them exist in the array; the other two count units."""
+
+    unit: int
+    inside: np.ndarray
+    array: np.ndarray
+    """Where each unit inside lies in global memory, from its base."""
+    shared: np.ndarray
+    """Where each unit lies in its block's shared memory."""
+
+
+@dataclass(eq=False, slots=True)
+class PlacedMap:
+    """A tensor map whose array has been placed: `base` is its byte offset in global memory."""
+
+    map: TensorMap
+    base: int
+    number: int
+    _places: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The 128 bytes that stand for the map in emulated memory."""
+        return (_MAGIC + self.number.to_bytes(4, "little")) * (MAP_BYTES // 16)
+
+    def tile(self, coordinates: Sequence[int], address: int) -> Box:
+        """The box at these coordinates (innermost first), for a shared address."""
+        m = self.map
+        row_starts = np.zeros(1, np.int64)
+        row_inside = np.ones(1, np.bool_)
+        for axis in range(1, m.rank):
+            step = m.steps[axis]
+            index = coordinates[axis] + step * np.arange(m.box_elements[axis], dtype=np.int64)
+            row_starts = (index[:, None] * m.strides[axis - 1] + row_starts).ravel()
+            row_inside = (((index >= 0) & (index < m.extents[axis]))[:, None] & row_inside).ravel()
+        return self._box(coordinates[0], row_starts, row_inside, address)
+
+    def column(self, coordinates: Sequence[int], offsets: Sequence[int], address: int) -> Box:
+        """The pixels that an im2col map walks from these coordinates on, each moved by offsets of the spatial axes."""
+        m, walk = self.map, self.map.im2col
+        assert walk is not None
+        pixels = np.array(_walk(m, walk, coordinates), np.int64)
+        pixels[:, : m.rank - 2] += np.array(offsets, np.int64)
+        row_starts = pixels @ np.array(m.strides, np.int64)
+        row_inside = ((pixels >= 0) & (pixels < np.array(m.extents[1:]))).all(axis=1)
+        return self._box(coordinates[0], row_starts, row_inside, address)
+
+    def _box(self, first: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int) -> Box:
+        m = self.map
+        size, begin = m.element_bytes, first * m.element_bytes
+        low, high = -begin, m.extents[0] * size - begin
+        low, high = max(low, 0), min(high, m.row_bytes)
+        unit = _CHUNK if not (begin % _CHUNK or low % _CHUNK or high % _CHUNK) else size
+        bytes_in_row = np.arange(0, m.row_bytes, unit)
+        inside = (row_inside[:, None] & ((bytes_in_row >= low) & (bytes_in_row < high))).ravel()
+        array = ((row_starts + (self.base + begin))[:, None] + bytes_in_row).ravel() // unit
+        return Box(unit, inside, array, self._place(address, unit))
+
+    def _place(self, address: int, unit: int) -> np.ndarray:
+        """Where the units of a box at a shared address lie, counted in units."""
+        key = (address % _PERIOD, unit)
+        known = self._places.get(key)
+        if known is None:
+            m = self.map
+            rows = np.arange(prod(m.box_elements[1:]), dtype=np.int64)[:, None] * m.row_pitch
+            linear = (rows + np.arange(0, m.row_bytes, unit)).ravel() + key[0]
+            known = self._places[key] = swizzled_addresses(linear, SWIZZLE_SPANS[m.swizzle]) // unit
+        return known + (address - key[0]) // unit
+
+    def fill(self, unit: int) -> np.ndarray:
+        """One unit of what elements outside of the array read as."""
+        m = self.map
+        if m.fill == "zeros":
+            return np.zeros(unit, np.uint8)
+        element = _NAN_BYTES[m.element].to_bytes(m.element_bytes, "little")
+        return np.frombuffer(element * (unit // m.element_bytes), np.uint8)
+
+
+def swizzled_addresses(addresses: np.ndarray, span: int) -> np.ndarray:
+    """`tensor_map.swizzled` for many addresses; span 0 leaves them."""
+    if span == 0:
+        return addresses
+    moved: np.ndarray = addresses ^ ((addresses >> 7) % (span // _CHUNK) * _CHUNK)
+    return moved
+
+
+def decode(content: bytes) -> int | None:
+    """The number of the map that 128 bytes stand for; None if they are no map."""
+    if content[: len(_MAGIC)] != _MAGIC or content != content[:16] * (MAP_BYTES // 16):
+        return None
+    return int.from_bytes(content[len(_MAGIC) : 16], "little")
+
+
+def _walk(m: TensorMap, walk: Im2col, coordinates: Sequence[int]) -> list[list[int]]:
+    """Coordinates of the pixels of a column (spatial axes, then the image), innermost first."""
+    here = list(coordinates[1:])
+    last = [extent - 1 + upper for extent, upper in zip(m.extents[1:-1], walk.upper, strict=True)]
+    found = []
+    for _ in range(walk.pixels_per_column):
+        found.append(list(here))
+        for axis, end in enumerate(last):
+            here[axis] += m.steps[axis + 1]
+            if here[axis] <= end:
+                break
+            here[axis] = walk.lower[axis]
+        else:
+            here[-1] += 1
+    return found

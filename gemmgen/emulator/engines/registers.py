@@ -1,0 +1,87 @@
+"""Registers that warpgroups hand to each other: setmaxnreg (PTX ISA, "Miscellaneous Instructions").
+
+A block gets registers for all of its threads at the count that the kernel was compiled for. A warpgroup that lowers its count gives the
+difference to the block's pool, one that raises its count waits until the pool has enough. What the compiler grants is not in the PTX; it is
+taken to be all registers of an SM, shared by the blocks and threads that the kernel's launch bounds name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemmgen.emulator.errors import RegisterPoolMisuse
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.ptx.syntax import Instruction
+
+SM_REGISTERS = 65536
+"""32-bit registers of an SM (CUDA programming guide, technical specifications by compute capability)."""
+_UNIT = 8
+_MOST = 255
+_WARPS = 4
+"""Warps of a warpgroup, which must all execute the instruction."""
+
+
+def granted(directives: dict[str, tuple[int, ...]], threads: int) -> int:
+    """Registers a thread that the compiler may use, in multiples of eight as the hardware hands them out."""
+    if "maxnreg" in directives:
+        return -(-directives["maxnreg"][0] // _UNIT) * _UNIT
+    bound = directives.get("maxntid") or directives.get("reqntid")
+    most = int(np.prod(bound)) if bound else threads
+    blocks = directives.get("minnctapersm", (1,))[0]
+    return min(SM_REGISTERS // (-(-most // WARP) * WARP * blocks) // _UNIT * _UNIT, _MOST)
+
+
+class RegisterPool:
+    """What each warp holds and each block's pool has left. `wake` lets warps that wait for registers try again."""
+
+    def __init__(self, geometry: Geometry, directives: dict[str, tuple[int, ...]], wake: Callable[[Lanes], None]) -> None:
+        self.geometry = geometry
+        self._granted = granted(directives, geometry.threads)
+        self._wake = wake
+        self.held = np.full(geometry.lanes // WARP, self._granted, np.int64)
+        self.free = np.zeros(geometry.blocks, np.int64)
+
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh blocks (None: all)."""
+        self.held[... if lanes is None else np.unique(lanes // WARP)] = self._granted
+        self.free[... if lanes is None else np.unique(lanes // self.geometry.stride)] = 0
+
+    def decrease(self, inst: Instruction, lanes: Lanes, count: int) -> None:
+        """Warps give up what they hold beyond a count."""
+        warps = np.unique(lanes // WARP)
+        if (self.held[warps] < count).any():
+            self._fail(f"setmaxnreg.dec to {count} where a thread holds {int(self.held[warps].min())} registers", inst, lanes)
+        blocks = warps // self.geometry.warps_per_block
+        np.add.at(self.free, blocks, (self.held[warps] - count) * WARP)
+        self.held[warps] = count
+        for block in np.unique(blocks).tolist():
+            self._wake(self.geometry.lanes_at(np.array([block])))
+
+    def may_increase(self, inst: Instruction, lanes: Lanes, count: int) -> np.ndarray:
+        """Which lanes' warps find enough registers in the pool, and then have them."""
+        granted_to = np.zeros(len(self.held), np.bool_)
+        for warp in np.unique(lanes // WARP).tolist():
+            held = int(self.held[warp])
+            if held > count:
+                self._fail(f"setmaxnreg.inc to {count} where a thread holds {held} registers already", inst, lanes[lanes // WARP == warp])
+            block = warp // self.geometry.warps_per_block
+            wanted = (count - held) * WARP
+            if wanted <= self.free[block]:
+                self.free[block] -= wanted
+                self.held[warp] = count
+                granted_to[warp] = True
+        return granted_to[lanes // WARP]
+
+    def explain(self, block: int, lanes: Lanes, count: int) -> str:
+        """Why these lanes wait for registers."""
+        warps = np.unique(lanes // WARP)
+        wanted = int(((count - self.held[warps]) * WARP).sum())
+        return (
+            f"{len(warps)} warps want {count} registers a thread, {wanted} more in all; the block's pool has {int(self.free[block])} "
+            f"left (the kernel is compiled for {self._granted} registers a thread)"
+        )
+
+    def _fail(self, message: str, inst: Instruction, lanes: Lanes) -> None:
+        raise RegisterPoolMisuse(message, instruction=inst, threads=self.geometry.describe(lanes))
