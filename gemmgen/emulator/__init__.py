@@ -3,6 +3,8 @@
 from gemmgen.emulator.buffers import Buffer
 from gemmgen.emulator.errors import (
     BadLaunch,
+    BarrierMisuse,
+    ClusterMisuse,
     Deadlock,
     DivergentBarrier,
     DivergentWarp,
@@ -16,7 +18,9 @@ from gemmgen.emulator.errors import (
     ParseError,
     ReadOnly,
     RegisterInFlight,
+    RegisterPoolMisuse,
     Trapped,
+    UnfinishedCopy,
     UnfinishedWgmma,
     UnknownInstruction,
 )
@@ -37,12 +41,23 @@ from gemmgen.emulator.interleavings import ScheduleDependent, launch_interleaved
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
+from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
+<<<<<<< HEAD
     "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EarlyWarpgroupFence", "EmulatorError",
     "GlobalRace", "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult",
     "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds", "ParseError",
     "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
     "SharedRace", "Trapped", "UndefinedRegister", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace",
     "launch", "launch_interleaved",
+=======
+    "Access", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
+    "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix",
+    "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds",
+    "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue",
+    "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "TensorMap", "Trapped", "UndefinedRegister",
+    "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch",
+    "launch_interleaved",
+>>>>>>> 84ae8e3 (Engines beside the threads: barriers in shared memory, the copy engine, clusters, register pools)
 ]  # fmt: skip

@@ -16,8 +16,9 @@ _WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "
 class BasicBlock:
     """Instructions that run one after another. The terminator, if any, decides where the lanes go next.
 
-    `synchronizing`: the first instruction makes lanes of a warp wait for each other. `parking`: it waits for an engine. `polling`: it lies on a cycle and
-    reads memory in a way that another thread's write can end the cycle. `spins`: it lies on a cycle with a polling one.
+    `synchronizing`: the first instruction makes lanes of a warp wait for each other. `parking`: it waits for an engine.
+    `polling`: the block lies on a cycle and reads memory in a way that another thread's write can end the cycle. `spins`: it lies
+    on a cycle with a polling one.
     """
 
     index: int

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.errors import BadLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE, GUARD_BYTES, UNIT_BYTES, Region
 from gemmgen.emulator.program import Placed, Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Operand, Symbol, Variable
 from gemmgen.emulator.registers import DTYPES
+from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
 
 PAGE = 256
 """Allocations begin at multiples of this, like those of cudaMalloc."""
@@ -57,7 +59,14 @@ class DeviceMemory:
         self.program = program
         self._check_count(args)
         names = [parameter.name for parameter in program.entry.parameters]
-        self.buffers = [_as_buffer(arg, name, index) for index, (arg, name) in enumerate(zip(args, names, strict=True))]
+        self.maps: list[PlacedMap] = []
+        """The tensor maps of all arguments, by number."""
+        self.buffers: list[Buffer | None] = []
+        for index, (arg, name) in enumerate(zip(args, names, strict=True)):
+            given = _maps_of(arg)
+            if given:
+                self.buffers += [_as_buffer(each.base, f"{name}, a tensor map", index) for each in given]
+            self.buffers.append(_as_buffer(_room_for_maps(given) if given and self._is_pointer(index) else arg, name, index))
         self._mapped = _merge([buffer for buffer in self.buffers if buffer is not None])
         self.addresses: list[int] = []
         self.regions: list[Region] = []
@@ -70,6 +79,10 @@ class DeviceMemory:
         parameters = self.program.entry.parameters
         if len(args) != len(parameters):
             raise BadLaunch(f"{self.program.entry.name} takes {len(parameters)} arguments, got {len(args)}")
+
+    def _is_pointer(self, index: int) -> bool:
+        parameter = self.program.entry.parameters[index]
+        return parameter.size == 8
 
     def _place(self) -> int:
         program = self.program
@@ -105,15 +118,43 @@ class DeviceMemory:
             if buffer is not None and buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
                 data[start : start + buffer.array.nbytes] = _bytes_of(buffer.array)
-        for arg, buffer, parameter in zip(args, self.buffers, program.entry.parameters, strict=True):
+        buffers = iter(self.buffers)
+        for arg, parameter in zip(args, program.entry.parameters, strict=True):
             offset = program.symbols[parameter.name].offset
-            if buffer is not None:
+            maps = _maps_of(arg)
+            encoded = b"".join([self._placed(each, next(buffers), parameter.name) for each in maps])
+            buffer = next(buffers)
+            if maps:
+                if buffer is None:
+                    content = scalar_bytes(parameter, encoded)
+                else:
+                    start = self.address(buffer) - GLOBAL_BASE
+                    data[start : start + len(encoded)] = np.frombuffer(encoded, np.uint8)
+                    content = struct.pack("<Q", self.address(buffer))
+            elif buffer is not None:
                 if parameter.size != 8 or parameter.type[0] == "f":
                     raise BadLaunch(f"{parameter.name} is no pointer (.{parameter.type}), got an array")
                 content = struct.pack("<Q", self.address(buffer))
             else:
                 content = scalar_bytes(parameter, arg)
             data[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+
+    def _placed(self, tensor_map: TensorMap, buffer: Buffer | None, name: str) -> bytes:
+        """The bytes of a tensor map, which has its number from here on. Raises BadLaunch for what the driver would refuse."""
+        if buffer is None:
+            raise BadLaunch(f"{name}: the base of a tensor map has to be an array or a Buffer, got {type(tensor_map.base).__name__}")
+        base = self.address(buffer) - GLOBAL_BASE
+        wrong = problems(tensor_map, base + GLOBAL_BASE)
+        if wrong:
+            raise BadLaunch("\n  ".join([f"{name}: a tensor map that the driver would refuse", *wrong]))
+        if tensor_map.array_bytes > buffer.array.nbytes:
+            raise BadLaunch(
+                f"{name}: a tensor map over {tensor_map.array_bytes} bytes, from the first to the last element, of an array of "
+                f"{buffer.array.nbytes} bytes"
+            )
+        placed = PlacedMap(tensor_map, base, len(self.maps))
+        self.maps.append(placed)
+        return placed.encode()
 
     def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
         """Where a buffer begins, and for each byte from there whether nothing has written it; fully written ones left out."""
@@ -140,6 +181,20 @@ class DeviceMemory:
             if buffer is not None and buffer.writable and buffer.array.flags.writeable and buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
                 _bytes_of(buffer.array)[:] = self.data[start : start + buffer.array.nbytes]
+
+
+def _maps_of(arg: Any) -> tuple[TensorMap, ...]:
+    """The tensor maps that an argument consists of; none if it is something else."""
+    if isinstance(arg, TensorMap):
+        return (arg,)
+    if isinstance(arg, list | tuple) and arg and all(isinstance(each, TensorMap) for each in arg):
+        return tuple(arg)
+    return ()
+
+
+def _room_for_maps(maps: tuple[TensorMap, ...]) -> Buffer:
+    """Global memory for an array of tensor maps."""
+    return Buffer(np.zeros(MAP_BYTES * len(maps), np.uint8), alignment=PAGE)
 
 
 def _module_variables(program: Program) -> list[Placed]:

@@ -13,12 +13,12 @@ import numpy as np
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
+from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import value_at
-from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, WAITING, LaneState
+from gemmgen.emulator.lane_state import AGAIN, EXITED, PARKED, STALLED, WAITING, LaneState
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
 from gemmgen.emulator.warpgroups import meets_warpgroup
 
@@ -289,6 +289,17 @@ class Control:
         """Raises the error for lanes that wait for lanes which will never come."""
         state, geometry = self.state, self.binder.geometry
         stalled = np.flatnonzero(state.key == STALLED)
+        engines = self.binder.started_engines
+        if engines is not None and (state.key == PARKED).any():
+            others = [
+                f"{geometry.describe(stalled[state.resume[stalled] == place])} for lanes of their warp, "
+                f"{_at(stalled_at(place))}"
+                for place in np.unique(state.resume[stalled]).tolist()
+            ]  # fmt: skip
+            waiting = np.flatnonzero(state.key == WAITING)
+            for block in np.unique(geometry.block_of_lane[waiting]).tolist():
+                others += self._waits_of(block)
+            raise engines.explain(stalled_at, others)
         if len(stalled):
             inst = stalled_at(int(state.resume[stalled[0]]))
             at_same = stalled[state.resume[stalled] == state.resume[stalled[0]]]
@@ -297,15 +308,26 @@ class Control:
         waiting = np.flatnonzero(state.key == WAITING)
         block = int(geometry.block_of_lane[waiting[0]])
         waiting = waiting[geometry.block_of_lane[waiting] == block]
-        first = block * geometry.stride
-        alive = int(np.count_nonzero(state.key[first : first + geometry.stride] != EXITED))
-        parts = []
-        for site, number in sorted({(int(state.site[w]), int(state.barrier[w])) for w in waiting}):
-            here = waiting[(state.site[waiting] == site) & (state.barrier[waiting] == number)]
-            inst = self.sites[site][0]
-            where = f" ({inst.location})" if inst.location else ""
-            wanted = state.expected.get((block, number), alive)
-            parts.append(f"{len(here)} of {wanted} threads at barrier {number}, PTX line {inst.line}{where}")
+        parts = self._waits_of(block)
         inst = self.sites[int(state.site[waiting[0]])][0]
         kind = DivergentBarrier if len(parts) > 1 else Deadlock
         self.binder.fail(kind, f"a block waits for threads that never come: {'; '.join(parts)}", inst, waiting)
+
+    def _waits_of(self, block: int) -> list[str]:
+        """Where threads of a block wait at its barriers, and for how many."""
+        state, geometry = self.state, self.binder.geometry
+        first = block * geometry.stride
+        members = np.arange(first, first + geometry.stride)
+        waiting = members[state.key[members] == WAITING]
+        alive = int(np.count_nonzero(state.key[members] != EXITED))
+        parts = []
+        for site, number in sorted({(int(state.site[w]), int(state.barrier[w])) for w in waiting}):
+            here = waiting[(state.site[waiting] == site) & (state.barrier[waiting] == number)]
+            wanted = state.expected.get((block, number), alive)
+            parts.append(f"{len(here)} of {wanted} threads at barrier {number}, {_at(self.sites[site][0])}")
+        return parts
+
+
+def _at(inst: Instruction) -> str:
+    where = f" ({inst.location})" if inst.location else ""
+    return f"PTX line {inst.line}{where}"

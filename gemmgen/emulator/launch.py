@@ -21,6 +21,8 @@ from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import MinimumBlock, Schedule
 
 MAX_THREADS = 1024
+MAX_CLUSTER = 16
+"""Blocks of a cluster, where the kernel allows sizes that not every GPU has (CUDA programming guide)."""
 SHARED_LIMIT = 227 * 1024
 LANES_PER_WAVE = 2048
 STEP_LIMIT = 5_000_000
@@ -67,11 +69,14 @@ def launch(
     lanes_per_wave: int = LANES_PER_WAVE,
     hazards: bool = False,
     strict: bool = False,
+    cluster: int | Sequence[int] | None = None,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
     `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to
-    the parameter's type; `bytes` are structs by value; None is a null pointer. `shared_bytes` is dynamic shared memory.
+    the parameter's type; `bytes` are structs by value; None is a null pointer. A `TensorMap` whose `base` is an array or a
+    `Buffer` is passed by value, a list of them as a struct of maps or, to a pointer, as an array of maps in global memory.
+    `cluster` are the blocks of a cluster, which run at the same time. `shared_bytes` is dynamic shared memory.
     `source` is the CUDA text, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
     `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an error, a
     HazardError, to race, to read what nothing has written and to use a register without a value. What may be harmless is a
@@ -83,6 +88,7 @@ def launch(
         return _launch(
             ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
             shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards, strict,
+            None if cluster is None else _dimensions(cluster, "cluster"),
         )  # fmt: skip
     except EmulatorError as error:
         if error.source is None:
@@ -104,9 +110,11 @@ def _launch(
     lanes_per_wave: int,
     hazards: bool,
     strict: bool,
+    cluster: Dim3 | None,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
+    blocks_of_cluster = _cluster_of(program, grid, cluster)
     if shared_bytes < 0:
         raise BadLaunch(f"shared_bytes is {shared_bytes}")
     needed = program.dynamic_shared_offset + shared_bytes if shared_bytes else program.shared_bytes
@@ -120,7 +128,7 @@ def _launch(
     except MemoryError:
         raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
     total_blocks = grid[0] * grid[1] * grid[2]
-    per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave)
+    per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave, int(np.prod(blocks_of_cluster)))
     detector = HazardDetector(program, memory, strict) if hazards else None
     if detector is not None:
         observers = [*observers, detector]
@@ -133,6 +141,9 @@ def _launch(
             machine = _machine(program, block, count, needed + program.shared_gap_bytes, hazards)
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
             machine.spaces.global_.map(memory.data, memory.regions)
+            machine.maps = memory.maps
+            machine.geometry.cluster_dim = blocks_of_cluster
+            machine.geometry.explicit_cluster = cluster is not None or "reqnctapercluster" in program.entry.directives
             if machine.spaces.shared.warpgroups is not None:
                 machine.spaces.shared.warpgroups.report = detector.fence_missing if detector is not None else None
             if detector is not None:
@@ -186,21 +197,40 @@ def _check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
         required = (*directives["reqntid"], 1, 1)[:3]
         if tuple(required) != block:
             raise BadLaunch(f"{program.entry.name} requires blocks of {tuple(required)}, got {block}")
-    cluster = (*directives.get("reqnctapercluster", (1,)), 1, 1)[:3]
-    if any(size > 1 for size in cluster):
-        raise BadLaunch(f"{program.entry.name} requires clusters of {tuple(cluster)}: clusters are not implemented")
 
 
-def _blocks_per_wave(program: Program, block: Dim3, total: int, shared: int, lanes_per_wave: int) -> int:
-    """How many blocks run side by side; all of them, memory permitting, if the kernel waits for other blocks."""
+def _cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
+    """The shape of the launch's clusters. Raises BadLaunch for one that the kernel or the grid does not allow."""
+    name, directives = program.entry.name, program.entry.directives
+    required = None
+    if "reqnctapercluster" in directives:
+        x, y, z = (*directives["reqnctapercluster"], 1, 1)[:3]
+        required = (x, y, z)
+    if required is not None and given not in (None, required):
+        raise BadLaunch(f"{name} requires clusters of {required}, got {given}")
+    if "explicitcluster" in directives and required is None and given is None:
+        raise BadLaunch(f"{name} has to be launched with a cluster (.explicitcluster)")
+    cluster = given or required or (1, 1, 1)
+    size = cluster[0] * cluster[1] * cluster[2]
+    most = min(directives.get("maxclusterrank", (MAX_CLUSTER,))[0], MAX_CLUSTER)
+    if size > most:
+        raise BadLaunch(f"clusters of {cluster} have {size} blocks; {name} may have {most}")
+    if any(blocks % side for blocks, side in zip(grid, cluster, strict=True)):
+        raise BadLaunch(f"grid {grid} is no multiple of the cluster {cluster} along every axis")
+    return cluster
+
+
+def _blocks_per_wave(program: Program, block: Dim3, total: int, shared: int, lanes_per_wave: int, cluster: int) -> int:
+    """How many blocks run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
     lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
     per_block = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + shared
     by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
     wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
-    count = min(wanted, by_memory, total)
+    clusters = total // cluster
+    count = min(max(min(wanted, by_memory) // cluster, 1), clusters)
     # Waves of equal size need one machine instead of two.
-    waves = -(-total // count)
-    return -(-total // waves)
+    waves = -(-clusters // count)
+    return -(-clusters // waves) * cluster
 
 
 class _Machines(threading.local):

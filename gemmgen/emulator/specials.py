@@ -63,13 +63,13 @@ class SpecialRegisters:
             if stem == "%nctaid":
                 return np.uint32(geometry.grid_dim[number])
             if stem == "%clusterid":
-                return geometry.block_index(number)
+                return geometry.block_index(number) // np.uint32(geometry.cluster_dim[number])
             if stem == "%nclusterid":
-                return np.uint32(geometry.grid_dim[number])
+                return np.uint32(geometry.grid_dim[number] // geometry.cluster_dim[number])
             if stem == "%cluster_ctaid":
-                return np.uint32(0)
+                return geometry.block_index(number) % np.uint32(geometry.cluster_dim[number])
             if stem == "%cluster_nctaid":
-                return np.uint32(1)
+                return np.uint32(geometry.cluster_dim[number])
             return None
         lane = (geometry.thread_of_lane % WARP).astype(np.uint32)
         one = np.uint64(1)
@@ -95,11 +95,11 @@ class SpecialRegisters:
             case "%nsmid":
                 return np.uint32(132)
             case "%cluster_ctarank":
-                return np.uint32(0)
+                return (geometry.block_of_lane % geometry.cluster_size).astype(np.uint32)
             case "%cluster_nctarank":
-                return np.uint32(1)
+                return np.uint32(geometry.cluster_size)
             case "%is_explicit_cluster":
-                return np.bool_(False)
+                return np.bool_(geometry.explicit_cluster)
             case "%gridid":
                 return np.uint64(1)
             case "%dynamic_smem_size":

@@ -21,7 +21,7 @@ from gemmgen.emulator.binding import Operation
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import InFlightWrite, RegisterInFlight, UnfinishedWgmma
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
-from gemmgen.emulator.memory import Access, Space, verb
+from gemmgen.emulator.memory import Access, BankedSpace, verb
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Register, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
@@ -101,7 +101,7 @@ class _Use:
 class Warpgroups:
     """The operations in flight of a machine, and each warp's commit groups."""
 
-    def __init__(self, geometry: Geometry, registers: RegisterFile, shared: Space, blocks: Sequence[BasicBlock]) -> None:
+    def __init__(self, geometry: Geometry, registers: RegisterFile, shared: BankedSpace, blocks: Sequence[BasicBlock]) -> None:
         self.geometry = geometry
         self.registers = registers
         self.shared = shared
@@ -162,6 +162,8 @@ class Warpgroups:
         owned[lanes] = True
         for _, addresses in reads:
             chunks = self._chunks(groups, addresses)
+            if self.shared.async_proxy is not None:
+                self.shared.async_proxy.check_engine_read(instruction, lanes, chunks.ravel())
             np.add.at(self._reading, chunks.ravel(), np.uint16(1))
         for observer in self.shared.observers:
             observer.product_issued(instruction, groups, sum(addresses.shape[1] for _, addresses in reads) * CHUNK_BYTES)

@@ -333,8 +333,7 @@ def test_a_landing_is_told_with_the_addresses_of_the_issue():
 
 
 @pytest.mark.parametrize("form", [
-    "cp.async.cg.shared.global [%0], [%1], 8;", "cp.async.mbarrier.arrive.shared.b64 [%0];",
-    "cp.async.ca.shared::cluster.global [%0], [%1], 8;", "cp.async.bulk.commit_group;",
+    "cp.async.cg.shared.global [%0], [%1], 8;", "cp.async.ca.shared::cluster.global [%0], [%1], 8;",
 ])  # fmt: skip
 def test_other_forms_are_refused(form):
     text = form.replace("%0", "%r").replace("%1", "%a")

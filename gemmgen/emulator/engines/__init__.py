@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -12,10 +12,12 @@ from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.engines.clusters import Clusters
 from gemmgen.emulator.engines.copies import Copy, CopyEngine
 from gemmgen.emulator.engines.registers import RegisterPool
+from gemmgen.emulator.errors import Deadlock
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.lane_state import PARKED, LaneState
 from gemmgen.emulator.memory import Spaces
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Instruction
 
 __all__ = ["AsyncAccess", "AsyncProxy", "Barrier", "Barriers", "Clusters", "Copy", "CopyEngine", "Engines", "PlacedMap"]
 
@@ -63,6 +65,41 @@ class Engines:
             for observer in self.proxy.shared.observers:
                 observer.blocks_ended(ended)
 
+    def explain(self, instruction_at: Callable[[int], Instruction], others: Sequence[str]) -> Deadlock:
+        """The error for parked lanes that nothing will wake: every barrier that somebody waits for or that is in the middle of a phase,
+        and who waits where. `instruction_at` gives the first instruction of a basic block; `others` tells of lanes that wait elsewhere.
+        """
+        parked = np.flatnonzero(self.state.key == PARKED)
+        roles: list[tuple[Instruction, Lanes, str]] = []
+        for block in np.unique(self.state.resume[parked]).tolist():
+            inst = instruction_at(block)
+            here = parked[self.state.resume[parked] == block]
+            roles += self._roles(inst, here)
+        lines = [
+            f"{self.geometry.describe(lanes)} wait{'s' if len(lanes) == 1 else ''} {what}, {_line(inst)}" for inst, lanes, what in roles
+        ]
+        barriers = [
+            f"{self.barriers.describe(barrier)} (initialised at {_line(barrier.instruction)}): phase {barrier.phase}, "
+            f"{barrier.pending} of {barrier.expected} arrivals pending, {barrier.owed} bytes still to come"
+            for barrier in self.barriers.live.values()
+        ]
+        text = "nothing can go on: what is waited for never comes"
+        text += "".join(f"\n  waits {line}" for line in (*lines, *others)) + "".join(f"\n  state {line}" for line in barriers)
+        return Deadlock(text, instruction=roles[0][0], threads=self.geometry.describe(roles[0][1]))
+
+    def _roles(self, inst: Instruction, lanes: Lanes) -> Iterator[tuple[Instruction, Lanes, str]]:
+        """The lanes that are parked at one instruction, by what they wait for."""
+        if inst.opcode == "barrier":
+            missing = np.concatenate([self.clusters.missing(first) for first in np.unique(self.clusters.first_place(lanes)).tolist()])
+            yield inst, lanes, f"for the barrier of the cluster, where {self.geometry.describe(missing)} have not arrived"
+        elif inst.opcode == "setmaxnreg":
+            yield inst, lanes, self.registers.explain(int(lanes[0]) // self.geometry.stride, lanes, inst)
+        else:
+            for barrier in self.barriers.live.values():
+                here = np.intersect1d(lanes, np.concatenate([lanes[:0], *barrier.waiters]))
+                if len(here):
+                    yield inst, here, f"for phase {barrier.phase} of {self.barriers.describe(barrier)}"
+
     def go_on(self) -> bool:
         """No lane can run: lets a copy land, or else a wait time out. False if that has been tried since anything happened."""
         if self.copies.land_oldest():
@@ -71,6 +108,13 @@ class Engines:
         if not len(parked) or self._seen == self.barriers.events:
             return False
         self._seen = self.barriers.events
+        for barrier in self.barriers.live.values():
+            barrier.waiters.clear()
         self.state.timed_out[parked] = True
         self.state.wake(parked)
         return True
+
+
+def _line(inst: Instruction) -> str:
+    where = f" ({inst.location})" if inst.location is not None else ""
+    return f"PTX line {inst.line}{where}"

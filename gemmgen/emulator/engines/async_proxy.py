@@ -75,12 +75,13 @@ class AsyncProxy:
         Raises InFlightRead or InFlightWrite where that contradicts another one under way, BarrierMisuse where a barrier lives.
         """
         access = AsyncAccess(instruction, kind, lanes, chunks, awaits)
-        marks = self._marks[chunks]
-        wrong = _BARRIER | _WRITING | (_READING if kind == "write" else 0)
-        if int(np.bitwise_or.reduce(marks, initial=0)) & wrong:
-            bad = chunks[(marks & wrong) != 0]
-            name = f"asynchronous {kind}"
-            self._conflict(instruction, self.geometry.describe(lanes), name, kind == "read", int(bad[0]) * CHUNK, CHUNK)
+        if kind == "read":
+            self.check_engine_read(instruction, lanes, chunks)
+        else:
+            self._check_engine(instruction, lanes, chunks, "write", _BARRIER | _WRITING | _READING)
+            if self.shared.warpgroups is not None:
+                store = Access(instruction, "store", CHUNK, CHUNK)
+                self.shared.warpgroups.check_write(store, np.full(len(chunks), lanes[0]), chunks, CHUNK)
         if kind == "write":
             self._marks[chunks] |= _WRITING
         else:
@@ -90,6 +91,17 @@ class AsyncProxy:
         for observer in self.shared.observers:
             observer.async_started(access)
         return access
+
+    def check_engine_read(self, instruction: Instruction, lanes: Lanes, chunks: np.ndarray) -> None:
+        """Raises if an engine would read chunks that another one is going to write, or a barrier."""
+        self._check_engine(instruction, lanes, chunks, "read", _BARRIER | _WRITING)
+
+    def _check_engine(self, instruction: Instruction, lanes: Lanes, chunks: np.ndarray, kind: Kind, wrong: int) -> None:
+        marks = self._marks[chunks]
+        if int(np.bitwise_or.reduce(marks, initial=0)) & wrong:
+            bad = chunks[(marks & wrong) != 0]
+            name = f"asynchronous {kind}"
+            self._conflict(instruction, self.geometry.describe(lanes), name, kind == "read", int(bad[0]) * CHUNK, CHUNK)
 
     def end(self, access: AsyncAccess, lanes: Lanes) -> None:
         """An operation has completed, and these lanes know."""

@@ -49,13 +49,14 @@ class PlacedMap:
     def tile(self, coordinates: Sequence[int], address: int) -> Box:
         """The box at these coordinates (innermost first), for a shared address."""
         m = self.map
-        row_starts = np.zeros(1, np.int64)
-        row_inside = np.ones(1, np.bool_)
+        row_starts: np.ndarray = np.zeros(1, np.int64)
+        row_inside: np.ndarray = np.ones(1, np.bool_)
         for axis in range(1, m.rank):
             step = m.steps[axis]
             index = coordinates[axis] + step * np.arange(m.box_elements[axis], dtype=np.int64)
             row_starts = (index[:, None] * m.strides[axis - 1] + row_starts).ravel()
-            row_inside = (((index >= 0) & (index < m.extents[axis]))[:, None] & row_inside).ravel()
+            axis_inside = (index >= 0) & (index < m.extents[axis])
+            row_inside = np.outer(axis_inside, row_inside).ravel()
         return self._box(coordinates[0], row_starts, row_inside, address)
 
     def column(self, coordinates: Sequence[int], offsets: Sequence[int], address: int) -> Box:
@@ -65,8 +66,8 @@ class PlacedMap:
         pixels = np.array(_walk(m, walk, coordinates), np.int64)
         pixels[:, : m.rank - 2] += np.array(offsets, np.int64)
         row_starts = pixels @ np.array(m.strides, np.int64)
-        row_inside = ((pixels >= 0) & (pixels < np.array(m.extents[1:]))).all(axis=1)
-        return self._box(coordinates[0], row_starts, row_inside, address)
+        beyond = (pixels < 0) | (pixels >= np.array(m.extents[1:]))
+        return self._box(coordinates[0], row_starts, np.all(~beyond, axis=1), address)
 
     def _box(self, first: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int) -> Box:
         m = self.map

@@ -50,6 +50,12 @@ class Clusters:
         """The lanes of the cluster that begins at a place, padding included."""
         return np.arange(first * self.geometry.stride, (first + self.geometry.cluster_size) * self.geometry.stride)
 
+    def missing(self, first: int) -> np.ndarray:
+        """The lanes that the barrier of a cluster, by its first place, waits for."""
+        members = self.members(first)
+        late: np.ndarray = members[~self._ended(members) & (self.arrivals[members] <= self.phase[first])]
+        return late
+
     def arrive(self, inst: Instruction, lanes: Lanes) -> None:
         """Lanes arrive; each must have waited for its last arrival."""
         twice = self.arrivals[lanes] != self.waits[lanes]

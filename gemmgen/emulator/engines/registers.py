@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemmgen.emulator.errors import RegisterPoolMisuse
+from gemmgen.emulator.errors import RegisterPoolMisuse, UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
-from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.ptx.syntax import Instruction, Integer
 
 SM_REGISTERS = 65536
 """32-bit registers of an SM (CUDA programming guide, technical specifications by compute capability)."""
@@ -31,6 +31,14 @@ def granted(directives: dict[str, tuple[int, ...]], threads: int) -> int:
     most = int(np.prod(bound)) if bound else threads
     blocks = directives.get("minnctapersm", (1,))[0]
     return min(SM_REGISTERS // (-(-most // WARP) * WARP * blocks) // _UNIT * _UNIT, _MOST)
+
+
+def register_count(inst: Instruction) -> int:
+    """The count that setmaxnreg asks for: 24 to 256, a multiple of 8 (PTX ISA)."""
+    operand = inst.operands[0]
+    if not isinstance(operand, Integer) or not 24 <= operand.value <= 256 or operand.value % _UNIT:
+        raise UnknownInstruction("setmaxnreg takes a constant from 24 to 256 that is a multiple of 8", instruction=inst)
+    return operand.value
 
 
 class RegisterPool:
@@ -72,15 +80,17 @@ class RegisterPool:
                 self.free[block] -= wanted
                 self.held[warp] = count
                 granted_to[warp] = True
-        return granted_to[lanes // WARP]
+        found: np.ndarray = granted_to[lanes // WARP]
+        return found
 
-    def explain(self, block: int, lanes: Lanes, count: int) -> str:
+    def explain(self, block: int, lanes: Lanes, inst: Instruction) -> str:
         """Why these lanes wait for registers."""
+        count = register_count(inst)
         warps = np.unique(lanes // WARP)
         wanted = int(((count - self.held[warps]) * WARP).sum())
         return (
-            f"{len(warps)} warps want {count} registers a thread, {wanted} more in all; the block's pool has {int(self.free[block])} "
-            f"left (the kernel is compiled for {self._granted} registers a thread)"
+            f"for registers: {len(warps)} warps want {count} registers a thread, {wanted} more in all; the block's pool has "
+            f"{int(self.free[block])} left (the kernel is compiled for {self._granted} registers a thread)"
         )
 
     def _fail(self, message: str, inst: Instruction, lanes: Lanes) -> None:

@@ -22,7 +22,7 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Negate
 from gemmgen.emulator.registers import RegisterFile
 
 _NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
-              "prefetchu", "griddepcontrol", "setmaxnreg", "pmevent", "mbarrier"}  # fmt: skip
+              "prefetchu", "griddepcontrol", "setmaxnreg", "pmevent"}  # fmt: skip
 _EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma", "wgmma"}
 
 Report = Callable[[Instruction, Lanes, str, str, Instruction | None], None]

@@ -43,7 +43,12 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
     operands = list(inst.operands)
     if inst.has("L2::cache_hint"):
         operands.pop()
-    if space_name(inst, operands[0], binder) != "shared" or not inst.has("global") or not 3 <= len(operands) <= 4:
+    if (
+        space_name(inst, operands[0], binder) != "shared"
+        or inst.has("shared::cluster")
+        or not inst.has("global")
+        or not 3 <= len(operands) <= 4
+    ):
         raise UnknownInstruction("cp.async in a form that is not understood", instruction=inst)
     size = operands[2]
     if not isinstance(size, Integer) or size.value not in _SIZES or (inst.has("cg") and size.value != 16):

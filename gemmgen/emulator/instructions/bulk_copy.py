@@ -6,7 +6,7 @@ lane that executes one starts a copy of its own; when it moves its data is up to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -222,11 +222,7 @@ def _to_block(inst: Instruction, binder: Binder, operands: list[Operand], mask: 
             for _, signal in targets:
                 ends.use_barrier(lane, signal)
             writes = [ends.writes(lane, _chunks(target, count)) for target, _ in targets]
-
-            def put(data: np.ndarray, writes: Sequence[AsyncAccess] = writes) -> None:
-                for access in writes:
-                    shared.units[_CHUNK][access.chunks] = data
-
+            put = _box_putter(shared.units, [access.chunks for access in writes], _CHUNK)
             take = _taker(source.units, taken)
             ends.engines.copies.issue(Copy(inst, lane, take, put, None, writes, [(signal, count) for _, signal in targets]))
 
@@ -260,9 +256,7 @@ def _between_blocks(inst: Instruction, binder: Binder, operands: list[Operand], 
             reads = ends.reads(lane, _chunks(origin, count), BARRIER)
             writes = ends.writes(lane, _chunks(target, count))
 
-            def put(data: np.ndarray, index: np.ndarray = writes.chunks) -> None:
-                combine(shared.units, index, data, _CHUNK)
-
+            put = _putter(shared.units, combine, writes.chunks)
             take = _taker(shared.units, reads.chunks)
             ends.engines.copies.issue(Copy(inst, lane, take, put, reads, [writes], [(signal, count)]))
 
@@ -288,21 +282,27 @@ def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Op
             reads = ends.reads(lane, _chunks(origin, count), GROUP_READ)
             if masks is None:
                 ends.global_units("store", lane, written, _CHUNK)
-
-                def put(data: np.ndarray, index: np.ndarray = written) -> None:
-                    combine(units, index, data, _CHUNK)
+                put = _putter(units, combine, written)
             else:
-                kept = np.flatnonzero(np.arange(count) % _CHUNK == -1)
                 chosen = np.array([byte for byte in range(_CHUNK) if masks[position] >> byte & 1], np.int64)
                 kept = (np.arange(count // _CHUNK)[:, None] * _CHUNK + chosen).ravel()
-                ends.global_units("store", lane, written[0] * _CHUNK + kept, 1)
-
-                def put(data: np.ndarray, index: np.ndarray = written, kept: np.ndarray = kept) -> None:
-                    units[1][index[0] * _CHUNK + kept] = data.view(np.uint8)[kept]
-
+                to = written[:1].sum() * _CHUNK + kept
+                ends.global_units("store", lane, to, 1)
+                put = _byte_putter(units, to, kept)
             ends.engines.copies.issue_in_group(Copy(inst, lane, _taker(shared.units, reads.chunks), put, reads))
 
     return by_lanes(binder, run)
+
+
+def _putter(units: dict[int, np.ndarray], combine: Combine, index: np.ndarray, unit: int = _CHUNK) -> Callable[[np.ndarray], None]:
+    return lambda data: combine(units, index, data, unit)
+
+
+def _byte_putter(units: dict[int, np.ndarray], index: np.ndarray, kept: np.ndarray) -> Callable[[np.ndarray], None]:
+    def put(data: np.ndarray) -> None:
+        units[1][index] = data.view(np.uint8)[kept]
+
+    return put
 
 
 Combine = Callable[[dict[int, np.ndarray], np.ndarray, np.ndarray, int], None]
@@ -457,7 +457,8 @@ def _chunks_of(units: np.ndarray, unit: int) -> np.ndarray:
 def _box_taker(units: dict[int, np.ndarray], placed: PlacedMap, box: Box, inside: np.ndarray) -> Callable[[], np.ndarray]:
     def take() -> np.ndarray:
         if len(inside) == len(box.inside):
-            return units[box.unit][inside]
+            whole: np.ndarray = units[box.unit][inside]
+            return whole
         data = np.full(len(box.inside), placed.fill(box.unit).view(units[box.unit].dtype)[0], units[box.unit].dtype)
         data[box.inside] = units[box.unit][inside]
         return data
@@ -494,10 +495,7 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
             place = origin // shared.stride * shared.stride // box.unit + box.shared
             reads = ends.reads(lane, _chunks_of(place, box.unit), GROUP_READ)
             combine = _combination(inst, placed.map.element)
-
-            def put(data: np.ndarray, inside: np.ndarray = inside, unit: int = box.unit, combine: Combine = combine) -> None:
-                combine(units, inside, data, unit)
-
+            put = _putter(units, combine, inside, box.unit)
             take = _taker(shared.units, place[box.inside], box.unit)
             ends.engines.copies.issue_in_group(Copy(inst, lane, take, put, reads))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gemmgen.emulator.binding import Binder, Operation
-from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.engines.registers import register_count
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes
-from gemmgen.emulator.ptx.syntax import Instruction, Integer
+from gemmgen.emulator.ptx.syntax import Instruction
 
 
 @instruction("membar", "fence")
@@ -20,14 +20,6 @@ def fence(inst: Instruction, binder: Binder) -> Operation:
             observer.executed(inst, lanes)
 
     return Operation(lambda: some(None), some)
-
-
-def register_count(inst: Instruction) -> int:
-    """The count that setmaxnreg asks for: 24 to 256, a multiple of 8 (PTX ISA)."""
-    operand = inst.operands[0]
-    if not isinstance(operand, Integer) or not 24 <= operand.value <= 256 or operand.value % 8:
-        raise UnknownInstruction("setmaxnreg takes a constant from 24 to 256 that is a multiple of 8", instruction=inst)
-    return operand.value
 
 
 @instruction("setmaxnreg")

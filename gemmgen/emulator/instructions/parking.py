@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gemmgen.emulator.binding import Binder
+from gemmgen.emulator.engines.registers import register_count
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions import mbarrier
-from gemmgen.emulator.instructions.ordering import register_count
 from gemmgen.emulator.ptx.syntax import Instruction
 
 Park = Callable[[Lanes | None], Lanes | None]
