@@ -44,20 +44,11 @@ from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, S
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
-<<<<<<< HEAD
-    "Access", "BadLaunch", "Buffer", "Deadlock", "DivergentBarrier", "DivergentWarp", "EarlyWarpgroupFence", "EmulatorError",
-    "GlobalRace", "HazardError", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult",
-    "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds", "ParseError",
-    "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
-    "SharedRace", "Trapped", "UndefinedRegister", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace",
-    "launch", "launch_interleaved",
-=======
     "Access", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
-    "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite", "InvalidCopy", "InvalidMatrix",
-    "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds",
-    "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue",
-    "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "TensorMap", "Trapped", "UndefinedRegister",
-    "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch",
-    "launch_interleaved",
->>>>>>> 84ae8e3 (Engines beside the threads: barriers in shared memory, the copy engine, clusters, register pools)
+    "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite",
+    "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence",
+    "Observer", "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight",
+    "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "TensorMap", "Trapped",
+    "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace",
+    "launch", "launch_interleaved",
 ]  # fmt: skip
