@@ -58,8 +58,14 @@ def test_required_block_and_clusters():
     emulator.launch(ptx, grid=1, block=(32, 2))
     with pytest.raises(emulator.BadLaunch, match="requires blocks of"):
         emulator.launch(ptx, grid=1, block=64)
-    with pytest.raises(emulator.BadLaunch, match="clusters are not implemented"):
-        emulator.launch(ptx.replace(".reqntid 32, 2, 1", ".reqnctapercluster 2, 1, 1"), grid=2, block=64)
+    clustered = ptx.replace(".reqntid 32, 2, 1", ".reqnctapercluster 2, 1, 1")
+    emulator.launch(clustered, grid=4, block=32)
+    with pytest.raises(emulator.BadLaunch, match="no multiple of the cluster"):
+        emulator.launch(clustered, grid=3, block=32)
+    with pytest.raises(emulator.BadLaunch, match="requires clusters of"):
+        emulator.launch(clustered, grid=4, block=32, cluster=4)
+    with pytest.raises(emulator.BadLaunch, match="have 32 blocks"):
+        emulator.launch(ptx, grid=32, block=(32, 2), cluster=32)
 
 
 def test_the_result_tells_what_was_executed():
