@@ -15,7 +15,7 @@ CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
 help:
 	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
 	@echo "make test    run the tests"
-	@echo "make lint    run the linter and the type checker"
+	@echo "make lint    run the linter, the type checker and the contract of layers"
 	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
 	@echo "make clean   remove the environment and everything that was generated"
 	@echo
@@ -42,6 +42,7 @@ lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 
 # Results of an earlier run are not taken: they know the kernels that they are of, but not the code that verified them.
 sweep-ci: $(VENV)/.installed

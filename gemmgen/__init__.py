@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from gemmgen.core.version import __version__
 
-__all__ = ["Kernel", "compile", "load_spec", "plan", "render", "verify"]
+__all__ = ["Kernel", "__version__", "compile", "load_spec", "plan", "render", "verify"]
 
 if TYPE_CHECKING:
     from gemmgen.api import compile, load_spec, plan, render, verify

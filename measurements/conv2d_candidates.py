@@ -10,6 +10,7 @@ from gemmgen import api
 from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import Binary, CompileJob, compile_many
 
 Layer = tuple[int, int, int, int, int]
@@ -149,7 +150,7 @@ def compile_candidates(
             assert isinstance(plan, Conv2dPlan)
             plans[layer, candidate] = plan
     unique = {plan.name: plan for plan in plans.values()}
-    jobs = [CompileJob(render(plan).text, architecture, api.COMPILE_OPTIONS, f"{plan.name}.cu") for plan in unique.values()]
+    jobs = [CompileJob(render(plan).text, architecture, COMPILE_OPTIONS, f"{plan.name}.cu") for plan in unique.values()]
     binaries: dict[str, Binary] = {}
     for name, binary in zip(unique, compile_many(jobs), strict=True):
         if not isinstance(binary, Binary):

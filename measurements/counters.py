@@ -26,15 +26,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from gemmgen.api import compile_plan, plan
+from gemmgen.api import plan
 from gemmgen.cli.selection import SpecFile, find_specs
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.counters import Tally
 from gemmgen.hardware.target import architecture as find_architecture
-from gemmgen.perf.counting import count_case
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.runtime.cuda.driver import gpu
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import nvrtc_version
+from gemmgen.verification.counters import count_case
 from measurements.counters_report import markdown
 
 HERE = Path(__file__).resolve().parent

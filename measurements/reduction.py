@@ -29,6 +29,7 @@ from gemmgen.core.files import write_atomically
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.runtime.cuda import GpuBackend
 from gemmgen.runtime.cuda.driver import current_device, gpu
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.runner import verify_binary
 
 VERIFYING_PROCESSES = 6
@@ -44,7 +45,7 @@ def verify_everything() -> dict[str, Any]:
         backend = GpuBackend()
         try:
             plan = api.plan(file, backend.architecture)
-            report = verify_binary(plan, api.compile_plan(plan), backend)
+            report = verify_binary(plan, compile_plan(plan), backend)
         finally:
             backend.close()
         failures = [f"{result.case.name} ({result.case.data}): {result.failure}" for result in report.failures]

@@ -15,6 +15,7 @@ from gemmgen import api
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.reduction.plan import ReductionPlan
 from gemmgen.kernels.reduction.spec import SERIES
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
 
 Spec = Mapping[str, Any]
@@ -168,7 +169,7 @@ def compile_specs(specs: Mapping[Any, Spec], architecture: str) -> dict[Any, Ins
         try:
             plan = api.plan(spec, architecture)
             assert isinstance(plan, ReductionPlan)
-            return Instance(spec, plan, api.compile_plan(plan))
+            return Instance(spec, plan, compile_plan(plan))
         except GemmgenError as error:
             return str(error)
 

@@ -12,12 +12,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gemmgen.api import compile_plan, plan
+from gemmgen.api import plan
 from gemmgen.cli.selection import find_specs
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels import family_of
 from gemmgen.library.single_run import launch_case
 from gemmgen.runtime.cuda.driver import LoadedBinary, gpu
+from gemmgen.toolchain.compilation import compile_plan
 
 
 def run(spec: Path) -> list[str]:

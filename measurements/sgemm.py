@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gemmgen.api import compile_plan, plan
+from gemmgen.api import plan
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.perf.benchmark import Candidate, benchmark
 from gemmgen.runtime.cuda.driver import gpu
+from gemmgen.toolchain.compilation import compile_plan
 
 HERE = Path(__file__).resolve().parent
 SPECS = HERE.parent / "specs" / "gemm" / "h200"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gemmgen import __version__
 from gemmgen.cli.application import Application
+from gemmgen.core.version import __version__
 
 COMMANDS = {
     "render": "Write the CUDA source of specs.",

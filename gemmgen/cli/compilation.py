@@ -22,9 +22,9 @@ def compile_plans(plans: Sequence[KernelPlan], *, line_info: bool = True) -> lis
 
     Raises ``CompileError`` with the errors of all that failed.
     """
-    from gemmgen.api import COMPILE_OPTIONS
     from gemmgen.codegen.rendering import render
     from gemmgen.core.cache import Cache
+    from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import CompileJob, compile_many
 
     jobs = []

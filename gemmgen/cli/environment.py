@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from gemmgen import __version__
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.version import __version__
 
 _OLDEST_PYTHON = (3, 11)
 _TOOL_TIMEOUT_SECONDS = 20

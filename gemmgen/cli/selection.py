@@ -62,8 +62,8 @@ def plan_specs(
     files: Sequence[SpecFile], overrides: Sequence[str] = (), architecture: str | Architecture | None = None
 ) -> list[PlannedSpec]:
     """The plans of all ``files``, or an error with what is wrong with every one of them."""
-    from gemmgen.api import plan
     from gemmgen.core.errors import PlanError
+    from gemmgen.kernels.planning import plan
 
     planned, errors = [], []
     for file in files:

@@ -184,8 +184,8 @@ def search_json(search: Search, found: SearchResult) -> dict[str, Any]:
 
 def write_winner(search: Search, found: SearchResult, space: Space, backend: str) -> None:
     """Proves and measures the winner, and writes it to ``search.winner``."""
-    from gemmgen.api import find_backend
     from gemmgen.cli.selection import write_output
+    from gemmgen.runtime.backends import find_backend
     from gemmgen.sweep.tuning import conclude, winner_yaml
 
     assert search.winner is not None

@@ -14,9 +14,10 @@ from typing import Any
 import jinja2
 import yaml
 
-from gemmgen import __version__
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.literals import float_literal
 from gemmgen.core.resources import resource_directory
+from gemmgen.core.version import __version__
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.launch import Argument, ArrayArgument, HostArgument, TensorMapArgument
@@ -85,16 +86,6 @@ def parameters(arguments: Sequence[Argument]) -> str:
             lines.append("")
         lines[-1] += f"{declaration}, "
     return "\n".join(line.rstrip() for line in lines).rstrip(", ")
-
-
-def float_literal(value: float) -> str:
-    """A float32 constant that reads back as exactly the nearest float32 of ``value``."""
-    import numpy as np
-
-    text = str(np.format_float_positional(np.float32(value), unique=True, trim="0"))
-    if len(text) > 16:
-        text = str(np.format_float_scientific(np.float32(value), unique=True, trim="0"))
-    return f"{text}f"
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.manifest import read_manifest
 from gemmgen.kernels.naming import spec_digest
 from gemmgen.kernels.spec_files import load_spec
 
@@ -61,10 +62,8 @@ def _read(path: Path) -> KernelSpec | None:
 
 def _certified() -> dict[str, frozenset[str]]:
     """For each instance of the library, the label of its spec and the architectures that it is certified for; empty without one."""
-    from gemmgen.library.folder import read_manifest, shipped_folder
-
     try:
-        entries = read_manifest(shipped_folder())["instances"]
+        entries = read_manifest(resource_directory("generated"))["instances"]
         return {str(entry["spec_file"]).removesuffix(".yaml"): frozenset(map(str, entry["certificates"])) for entry in entries}
-    except (GemmgenError, KeyError, TypeError):
+    except (GemmgenError, FileNotFoundError, KeyError, TypeError):
         return {}

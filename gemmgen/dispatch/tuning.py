@@ -87,7 +87,7 @@ def contenders(
 
 def compile_all(options: Iterable[Option], advance: Callable[[], None]) -> dict[str, Any]:
     """The binaries of all kernels, by name, in parallel and through the user's cache; the error where there is none."""
-    from gemmgen.api import compile_plan
+    from gemmgen.toolchain.compilation import compile_plan
 
     plans = {option.plan.name: option.plan for option in options}
 

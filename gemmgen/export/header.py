@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmgen import __version__
 from gemmgen.core.formulas import Formula
+from gemmgen.core.version import __version__
 from gemmgen.export.arithmetic import INT32, Expression, Facts, to_c
 from gemmgen.export.images import Bundle, Image
 from gemmgen.export.tensor_maps import Map, to_c_map

@@ -83,7 +83,7 @@ def plans_for(plan: KernelPlan, architectures: Sequence[Architecture]) -> list[K
 
     Raises ``PlanError`` with all reasons if it cannot work on one of them.
     """
-    from gemmgen.api import plan as plan_for
+    from gemmgen.kernels.planning import plan as plan_for
 
     planned, errors = [], []
     for architecture in architectures:
@@ -104,7 +104,7 @@ def plans_for(plan: KernelPlan, architectures: Sequence[Architecture]) -> list[K
 
 def allowed_architectures(plan: KernelPlan) -> list[Architecture]:
     """The architectures on which the instance can work."""
-    from gemmgen.api import plan as plan_for
+    from gemmgen.kernels.planning import plan as plan_for
 
     allowed = []
     for architecture in ARCHITECTURES.values():

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from gemmgen import __version__
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
+from gemmgen.core.version import __version__
 from gemmgen.export.images import Bundle, Image
 from gemmgen.export.tensor_maps import Modes, modes
 from gemmgen.export.text import parameter_list, template

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.kernels.pictures import Picture
     from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request
     from gemmgen.kernels.work import Work
-    from gemmgen.present.drawing.pictures import Picture
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 """A name that may become part of a C identifier and of a file name."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, VerificationError
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
+from gemmgen.kernels.manifest import MANIFEST
+from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, options_digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
 from gemmgen.library.facts import Facts, entries, facts_of, kept_facts
@@ -135,7 +136,7 @@ def compile_facts(
                                  + how_to_get_compiler(listing))  # fmt: skip
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    from gemmgen.api import compile_plan
+    from gemmgen.toolchain.compilation import compile_plan
 
     facts: dict[Target, Facts] = {}
     with ThreadPoolExecutor(jobs) as pool:

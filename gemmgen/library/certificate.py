@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gemmgen import __version__
 from gemmgen.codegen.rendering import parameters
+from gemmgen.core.version import __version__
 from gemmgen.hardware.target import occupancy
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.kernels.manifest import MANIFEST_FORMAT
 from gemmgen.library.digests import cases_digest, compile_options, options_digest, templates_digest
 from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.facts import Facts
@@ -19,8 +20,6 @@ from gemmgen.library.listing import Instance, Listing
 
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen certificate"
-MANIFEST_FORMAT = "gemmgen manifest"
-MANIFEST = "manifest.json"
 FORMULAS = (
     "Integer expressions over the dimensions: // divides rounding down, ceil_div(a, b) rounding up, round_up(a, b) is the next "
     "multiple of b, ceil_log2(a) the smallest exponent of a power of two that is at least a, comparisons are 1 or 0, and "

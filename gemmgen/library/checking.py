@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
+from gemmgen.kernels.manifest import MANIFEST
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
-from gemmgen.library.certificate import MANIFEST, certificate_name, failures, make_certificate, make_manifest, recorded_binaries
+from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.digests import cases_digest, digest
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, emulator_evidence, read_evidence
 from gemmgen.library.facts import Facts

@@ -27,7 +27,7 @@ def digest(*parts: str) -> str:
 
 def compile_options() -> tuple[str, ...]:
     """All options that an instance is compiled with, besides the architecture."""
-    from gemmgen.api import COMPILE_OPTIONS
+    from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import BASE_OPTIONS
 
     return (*BASE_OPTIONS, *COMPILE_OPTIONS)

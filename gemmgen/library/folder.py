@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
-from gemmgen.library.certificate import FORMAT, MANIFEST, MANIFEST_FORMAT
+from gemmgen.kernels.manifest import MANIFEST, MANIFEST_FORMAT, read_json
+from gemmgen.library.certificate import FORMAT
 
 EVIDENCE = "evidence"
 TUNED = "tuned"
@@ -33,7 +33,7 @@ class LibraryFolder:
 
     def certificate(self, file_name: str) -> Any:
         """A certificate as plain data; None if it is missing or damaged."""
-        return _read_json(self.path / file_name)
+        return read_json(self.path / file_name)
 
     def text(self, file_name: str) -> str | None:
         """The content of a file; None if there is none that can be read as text."""
@@ -60,15 +60,8 @@ def _is_own(path: Path) -> bool:
         return True
     if path.suffix != ".json":
         return False
-    data = _read_json(path)
+    data = read_json(path)
     return isinstance(data, dict) and data.get("format") in (FORMAT, MANIFEST_FORMAT)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_plain(path, MAXIMUM_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def shipped_folder() -> LibraryFolder:
@@ -91,16 +84,6 @@ def write_file(path: Path, text: str) -> bool:
         return write_atomically(path, text)
     except OSError as error:
         raise GemmgenError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
-def read_manifest(folder: LibraryFolder) -> dict[str, Any]:
-    """The manifest of a library. ``GemmgenError`` if there is none, or something else in its place."""
-    data = _read_json(folder.path / MANIFEST)
-    if data is None:
-        raise GemmgenError(f"{folder.path} holds no library: {MANIFEST} is missing or damaged; make it with: gemmgen library build")
-    if not isinstance(data, dict) or data.get("format") != MANIFEST_FORMAT or not isinstance(data.get("instances"), list):
-        raise GemmgenError(f"{folder.path / MANIFEST} is not a manifest of gemmgen's; make it anew with: gemmgen library build")
-    return data
 
 
 def choose(wanted: Iterable[str], known: Iterable[tuple[str, str]]) -> list[str]:

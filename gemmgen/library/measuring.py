@@ -215,7 +215,8 @@ def _shown(problem: dict[str, int]) -> str:
 
 def _verify(path: Path, architecture: str) -> dict[str, Any]:
     """In a worker: the verification of an instance on the GPU."""
-    from gemmgen.api import compile_plan, plan
+    from gemmgen.kernels.planning import plan
+    from gemmgen.toolchain.compilation import compile_plan
     from gemmgen.verification.runner import verify_binary
 
     planned = plan(path, architecture)
@@ -268,8 +269,9 @@ class _Timer:
 
 def _benchmark(specs: Sequence[tuple[Path, str]], problem: dict[str, int], rounds: int) -> BenchmarkReport:
     """In a worker: one benchmark."""
-    from gemmgen.api import compile_plan, plan
+    from gemmgen.kernels.planning import plan
     from gemmgen.perf.benchmark import Candidate, benchmark
+    from gemmgen.toolchain.compilation import compile_plan
 
     plans = [plan(path, architecture) for path, architecture in specs]
     return benchmark([Candidate(planned, compile_plan(planned)) for planned in plans], problem, rounds=rounds)

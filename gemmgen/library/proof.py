@@ -11,7 +11,7 @@ from gemmgen.library.json_text import rounded
 
 if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
-    from gemmgen.perf.counting import CaseCounters
+    from gemmgen.verification.counters import CaseCounters
     from gemmgen.verification.runner import VerificationReport
 
 
@@ -25,12 +25,13 @@ def prove(path: Path, architecture: str) -> dict[str, Any]:
 
     Raises ``VerificationError`` with the cases that failed.
     """
-    from gemmgen.api import compile_plan, plan
     from gemmgen.codegen.rendering import render
+    from gemmgen.kernels.planning import plan
     from gemmgen.library.digests import cases_digest, options_digest, program_digests
-    from gemmgen.perf.counting import count_case
     from gemmgen.runtime.emulation import EmulatorBackend
+    from gemmgen.toolchain.compilation import compile_plan
     from gemmgen.toolchain.nvrtc import nvrtc_version
+    from gemmgen.verification.counters import count_case
     from gemmgen.verification.runner import verify_binary
 
     planned = plan(path, architecture)

@@ -63,8 +63,9 @@ def chosen_cases(planned: KernelPlan, which: str) -> Sequence[Case]:
 
 def main(arguments: Sequence[str]) -> None:
     """Launches the cases that the command line names."""
-    from gemmgen.api import compile_plan, plan
+    from gemmgen.kernels.planning import plan
     from gemmgen.runtime.cuda.driver import LoadedBinary
+    from gemmgen.toolchain.compilation import compile_plan
 
     path, architecture, which = arguments
     planned = plan(path, architecture)

@@ -346,7 +346,7 @@ _loaded: dict[tuple[str, str, int], LoadedBinary] = {}
 
 def compiled(plan: KernelPlan) -> Kernel:
     """The kernel of a plan, compiled through the user's cache at its first use."""
-    from gemmgen.api import compile_plan
+    from gemmgen.toolchain.compilation import compile_plan
 
     key = plan.name, plan.architecture.name
     found = _kernels.get(key)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemmgen import __version__
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.version import __version__
 from gemmgen.sweep.file import Limits
 from gemmgen.sweep.point import Conditions, Ending, Prepared
 from gemmgen.sweep.processes import Lane, Outcome, Task, wait_for

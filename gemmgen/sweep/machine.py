@@ -60,8 +60,8 @@ def code_version() -> str:
     """The version of gemmgen with a digest of its code and templates: equal where the same spec has the same result."""
     from hashlib import sha256
 
-    from gemmgen import __version__
     from gemmgen.core.resources import resource_directory
+    from gemmgen.core.version import __version__
 
     digest = sha256()
     for folder, pattern in ((Path(__file__).parents[1], "*.py"), (resource_directory("templates"), "*.j2")):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gemmgen import __version__
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
+from gemmgen.core.version import __version__
 from gemmgen.sweep.expression import Expression, ExpressionError, UnknownName
 from gemmgen.sweep.records import Stage, Status, SweepError
 from gemmgen.sweep.space import Point
@@ -112,7 +112,7 @@ class _Checked:
     """A point with its spec, plan and problem, as far as they can be made, and why not further."""
 
     def __init__(self, point: Point, conditions: Conditions) -> None:
-        from gemmgen.api import plan
+        from gemmgen.kernels.planning import plan
         from gemmgen.kernels.spec_files import load_spec
 
         self._conditions = conditions
@@ -178,8 +178,8 @@ class _Checked:
 
     def digest(self, stage: Stage) -> str:
         """Of everything that decides the result."""
-        from gemmgen.api import COMPILE_OPTIONS
         from gemmgen.codegen.rendering import render
+        from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 
         conditions = self._conditions
         content = json.dumps(self.spec, sort_keys=True, default=str) if self.plan is None else render(self.plan).text
@@ -202,7 +202,8 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
 
     Raises ``EnvironmentMissing`` if this machine cannot do what is asked.
     """
-    from gemmgen.api import compile_plan, plan
+    from gemmgen.kernels.planning import plan
+    from gemmgen.toolchain.compilation import compile_plan
 
     prepared, conditions, stages = job
     planned = plan(prepared.spec, prepared.architecture)
@@ -249,8 +250,8 @@ def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
 
 
 def _compile(planned: KernelPlan) -> Ending:
-    from gemmgen.api import compile_plan
     from gemmgen.perf.analysis.residency import residencies
+    from gemmgen.toolchain.compilation import compile_plan
 
     kernels = residencies(planned, compile_plan(planned))
     metrics = {

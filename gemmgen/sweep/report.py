@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmgen import __version__
 from gemmgen.core.errors import GemmgenError
+from gemmgen.core.version import __version__
 from gemmgen.sweep.exports import encodable, plain
 from gemmgen.sweep.records import FAILURES, PointResult, Stage, Status
 from gemmgen.sweep.report_charts import Chart, axis_charts, progress_chart, roofline_charts

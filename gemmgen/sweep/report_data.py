@@ -237,8 +237,8 @@ def _positive(result: PointResult, metric: str) -> bool:
 
 def _cost(result: PointResult, architecture: str) -> Cost | None:
     """What the problem needs at least, by the family; None if this gemmgen cannot plan the spec any more."""
-    from gemmgen.api import plan
     from gemmgen.kernels import family_of
+    from gemmgen.kernels.planning import plan
 
     try:
         planned = plan(result.spec, architecture or None)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gemmgen import __version__
+from gemmgen.core.version import __version__
 from gemmgen.sweep.exports import encodable, plain
 from gemmgen.sweep.records import PointResult, Stage, Status
 

@@ -63,7 +63,7 @@ def conclude(
 
     Raises ``SweepError`` if no point of the search can be taken and ``VerificationError`` if the winner is wrong after all.
     """
-    from gemmgen.api import plan
+    from gemmgen.kernels.planning import plan
 
     tell = progress or (lambda text: None)
     ranking = found.ranking
@@ -146,9 +146,9 @@ class _Benchmark:
     with_peer: bool
 
     def __call__(self, plans: Sequence[KernelPlan], sizes: Sequence[int]) -> BenchmarkReport:
-        from gemmgen.api import compile_plan
         from gemmgen.kernels import family_of
         from gemmgen.perf.benchmark import Candidate, benchmark
+        from gemmgen.toolchain.compilation import compile_plan
 
         candidates = [Candidate(plan, compile_plan(plan)) for plan in plans]
         problem = family_of(plans[0].spec).problem(plans[0], sizes)
@@ -193,7 +193,7 @@ def _was_timed(trial: Trial) -> bool:
 
 
 def _verified(plan: KernelPlan, backend: Backend) -> VerificationReport:
-    from gemmgen.api import compile_plan
+    from gemmgen.toolchain.compilation import compile_plan
     from gemmgen.verification.runner import verify_binary
 
     report = verify_binary(plan, compile_plan(plan), backend)

@@ -15,11 +15,11 @@ from gemmgen.core.elements import to_numbers
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, Expected, KernelPlan
-from gemmgen.perf.counting import CaseCounters, count_case
 from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.counters import CaseCounters, count_case
 
 
 @dataclass(frozen=True)

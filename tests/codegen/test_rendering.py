@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gemmgen
-from gemmgen.codegen.rendering import _folded, float_literal, spec_lines
+from gemmgen.codegen.rendering import _folded, spec_lines
+from gemmgen.core.literals import float_literal
 from gemmgen.kernels.spec_files import load_spec
 
 PATHS = SHIPPED

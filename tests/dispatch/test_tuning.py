@@ -31,7 +31,7 @@ def timed(monkeypatch):
 
     monkeypatch.setattr("gemmgen.runtime.cuda.driver.gpu", lambda ordinal=0: GPU)
     monkeypatch.setattr("gemmgen.perf.benchmark.benchmark", benchmark)
-    monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
+    monkeypatch.setattr("gemmgen.toolchain.compilation.compile_plan", lambda plan: None)
     return found
 
 

@@ -24,6 +24,7 @@ from gemmgen.export.images import allowed_architectures, portable_architectures
 from gemmgen.export.python_module import render_module
 from gemmgen.hardware.target import ARCHITECTURES
 from gemmgen.kernels import FAMILIES
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.cubin import read_entries, text_sections
 
 __all__ = ["run", "spec"]
@@ -42,7 +43,7 @@ def test_cubins_are_one_for_each_architecture(run: Run, spec: Path) -> None:
     run("export", spec, "--format", "cubin", "--arch", "sm_80", "--arch", "sm_90", "-o", "out/")
     name = api.plan(spec).name
     assert sorted(path.name for path in Path("out").iterdir()) == [f"{name}.sm_80.cubin", f"{name}.sm_90.cubin"]
-    code = text_sections(api.compile_plan(api.plan(spec, "sm_90")).cubin)
+    code = text_sections(compile_plan(api.plan(spec, "sm_90")).cubin)
     assert text_sections((Path("out") / f"{name}.sm_90.cubin").read_bytes()) == code
 
 
@@ -51,7 +52,7 @@ def test_binaries_hold_the_certified_code_without_the_lines_of_the_source(run: R
     run("export", name, "--format", "cubin", "--arch", "sm_90", "-o", "small.cubin")
     run("export", name, "--format", "cubin", "--arch", "sm_90", "--line-info", "-o", "large.cubin")
     small, large = Path("small.cubin").read_bytes(), Path("large.cubin").read_bytes()
-    certified = api.compile_plan(api.plan(SPECS / f"{name}.yaml", "sm_90"))
+    certified = compile_plan(api.plan(SPECS / f"{name}.yaml", "sm_90"))
     assert large == certified.cubin
     assert text_sections(small) == text_sections(large)
     assert read_entries(small) == read_entries(large)
@@ -74,7 +75,7 @@ def _statements(ptx: str) -> list[str]:
 def test_a_binary_whose_code_comes_out_otherwise_keeps_its_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemmgen.export.images.same_machine_code", lambda one, other: False)
     run("export", "gemm/v3_double_buffer", "--format", "cubin", "--arch", "sm_90", "-o", "kept.cubin")
-    assert Path("kept.cubin").read_bytes() == api.compile_plan(api.plan(SPECS / "gemm/v3_double_buffer.yaml", "sm_90")).cubin
+    assert Path("kept.cubin").read_bytes() == compile_plan(api.plan(SPECS / "gemm/v3_double_buffer.yaml", "sm_90")).cubin
 
 
 def test_the_functions_of_a_header_have_a_short_name_of_their_own(run: Run) -> None:

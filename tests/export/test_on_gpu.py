@@ -21,6 +21,7 @@ from gemmgen.hardware.target import ARCHITECTURES, Architecture
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.runtime.backend import HostBuffer
 from gemmgen.runtime.cuda import gpu_available
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.runner import verify_binary
 
@@ -101,20 +102,20 @@ def bundles() -> list[Bundle]:
     """Sampled instances, compiled for this GPU."""
     architecture = device_architecture()
     plans = [api.plan(plan, architecture) for plan in sampled_plans()]
-    return [bundle(plan, [api.compile_plan(plan)]) for plan in plans]
+    return [bundle(plan, [compile_plan(plan)]) for plan in plans]
 
 
 def test_headers_are_right(bundles: list[Bundle], tmp_path: Path) -> None:
     host = CHost(bundles, tmp_path, driver_library())
     for (prefix, plan), each in zip(host.plans.items(), bundles, strict=True):
-        report = verify_binary(plan, api.compile_plan(each.plan), HeaderBackend(host, prefix))
+        report = verify_binary(plan, compile_plan(each.plan), HeaderBackend(host, prefix))
         assert report.passed, f"{plan.name}: {report.failures[0].case.name}: {report.failures[0].failure}"
 
 
 def test_modules_are_right(bundles: list[Bundle], tmp_path: Path) -> None:
     for each in bundles:
         backend = ModuleBackend(import_module(each, tmp_path), each.plan.sequence)
-        report = verify_binary(each.plan, api.compile_plan(each.plan), backend)
+        report = verify_binary(each.plan, compile_plan(each.plan), backend)
         assert report.passed, f"{each.plan.name}: {report.failures[0].case.name}: {report.failures[0].failure}"
 
 
@@ -124,7 +125,7 @@ def test_a_fat_binary_loads_and_has_the_kernel(names: list[str]) -> None:
 
     plan = api.plan(SPECS / "gemm/linear_bias_relu.yaml")
     plans = plans_for(plan, [ARCHITECTURES[name] for name in names])
-    content = make_fatbin(bundle(plans[0], [api.compile_plan(each) for each in plans]))
+    content = make_fatbin(bundle(plans[0], [compile_plan(each) for each in plans]))
     with current_device(0):
         module = call("cuModuleLoadData", content)
         call("cuModuleGetFunction", module, plan.sequence.launches[0].entry.encode())
@@ -134,7 +135,7 @@ def test_a_fat_binary_loads_and_has_the_kernel(names: list[str]) -> None:
 def test_a_module_takes_arrays_of_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     plan = api.plan(SPECS / "gemm/linear_bias_relu.yaml", device_architecture())
-    module = import_module(bundle(plan, [api.compile_plan(plan)]), tmp_path)
+    module = import_module(bundle(plan, [compile_plan(plan)]), tmp_path)
     generator = torch.Generator("cuda").manual_seed(1)
     x = torch.randint(-3, 4, (100, 64), generator=generator, device="cuda").float()
     weights = torch.randint(-3, 4, (48, 64), generator=generator, device="cuda").float()

@@ -9,9 +9,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import gemmgen
-from gemmgen.api import compile_plan
 from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.runner import verify_binary
 

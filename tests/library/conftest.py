@@ -98,7 +98,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing should have been run")
 
     monkeypatch.setattr("gemmgen.library.building.prove", refuse)
-    monkeypatch.setattr("gemmgen.api.compile_plan", refuse)
+    monkeypatch.setattr("gemmgen.toolchain.compilation.compile_plan", refuse)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, VerificationError
+from gemmgen.kernels.manifest import read_manifest
 from gemmgen.library import building
 from gemmgen.library.building import build
-from gemmgen.library.folder import LibraryFolder, read_manifest
+from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Listing
 
 Relist = Callable[[str, str], Listing]
@@ -28,7 +29,7 @@ def test_a_library_has_a_source_for_each_instance_a_certificate_for_each_archite
 ) -> None:
     files = contents(folder.path)
     assert sorted(name.rsplit(".", 1)[1] for name in files) == ["cu"] * 3 + ["json"] * (5 + 1 + 1)
-    entries = read_manifest(folder)["instances"]
+    entries = read_manifest(folder.path)["instances"]
     assert [entry["name"] for entry in entries] == [instance.name for instance in listing.instances]
     for entry in entries:
         assert entry["source"] in files
@@ -69,7 +70,7 @@ def test_only_the_instance_whose_spec_changed_is_built_and_its_old_files_go(
 ) -> None:
     before, old = stamps(folder.path), next(found for found in listing.instances if found.label == "gemm/small").name
     report = build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)
-    new = read_manifest(folder)["instances"]
+    new = read_manifest(folder.path)["instances"]
     assert report.compiled == 2
     assert all(name.startswith(old) for name in report.removed) and len(report.removed) == 3
     assert {entry["name"] for entry in new}.isdisjoint({old})
@@ -113,11 +114,11 @@ def test_a_wrong_instance_is_not_certified(folder: LibraryFolder, relist: Relist
         return Source(source.name, source.text.replace("fmaf(", "-fmaf("))
 
     listing = relist("gemm/small.yaml", "k: 8 -> k: 16")
-    for module in ("gemmgen.api._render", "gemmgen.library.listing.render", "gemmgen.verification.runner.render"):
+    for module in ("gemmgen.toolchain.compilation.render", "gemmgen.library.listing.render", "gemmgen.verification.runner.render"):
         monkeypatch.setattr(module, broken)
     with pytest.raises(VerificationError, match=r"is wrong on the emulator: .*: C\[0, 0\] is"):
         build(listing, folder, jobs=1)
-    names = {entry["spec_file"]: entry["name"] for entry in read_manifest(folder)["instances"]}
+    names = {entry["spec_file"]: entry["name"] for entry in read_manifest(folder.path)["instances"]}
     assert names["gemm/small.yaml"] not in {found.name for found in listing.instances}
 
 

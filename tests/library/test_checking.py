@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gemmgen.kernels.manifest import MANIFEST
 from gemmgen.library.building import build
-from gemmgen.library.certificate import MANIFEST
 from gemmgen.library.checking import check
 from gemmgen.library.evidence import EMULATOR_FILE
 from gemmgen.library.folder import LibraryFolder

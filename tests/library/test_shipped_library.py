@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
+from gemmgen.kernels.manifest import read_manifest
 from gemmgen.library.checking import check
-from gemmgen.library.folder import read_manifest, shipped_folder
+from gemmgen.library.folder import shipped_folder
 from gemmgen.library.listing import Listing, read_listing
 
 
@@ -33,7 +34,7 @@ def test_the_library_covers_every_family_and_what_people_call(shipped: Listing) 
 
 def test_every_instance_is_verified_on_the_emulator_for_each_architecture() -> None:
     folder = shipped_folder()
-    for entry in read_manifest(folder)["instances"]:
+    for entry in read_manifest(folder.path)["instances"]:
         for file in entry["certificates"].values():
             runs = folder.certificate(file)["verification"]
             assert any(item["backend"] == "emulator" and item["passed"] for item in runs), file

@@ -10,10 +10,10 @@ from pathlib import Path
 from emulator.helpers import compile_ptx
 
 import gemmgen
-from gemmgen.api import COMPILE_OPTIONS, compile_plan
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.runner import verify_case
 

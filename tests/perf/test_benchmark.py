@@ -17,6 +17,7 @@ from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.contest import first_difference
 from gemmgen.runtime.cuda import gpu_available
+from gemmgen.toolchain.compilation import compile_plan
 
 __all__ = ["fake_driver"]
 
@@ -201,7 +202,7 @@ def compiled():
     from gemmgen.runtime.cuda import gpu
 
     plan = api.plan(GEMM, gpu().architecture)
-    return Candidate(plan, api.compile_plan(plan))
+    return Candidate(plan, compile_plan(plan))
 
 
 @needs_gpu

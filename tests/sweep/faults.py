@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gemmgen.api
 from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.sweep.point import Conditions, Ending, Enter, Prepared
 from gemmgen.sweep.point import execute as really_execute
 from gemmgen.sweep.records import Stage, Status
+from gemmgen.toolchain import compilation
 from gemmgen.toolchain.nvrtc import Binary, compile_source
 
 MODULE = "sweep.faults"
@@ -43,7 +43,7 @@ def execute(job: Job, enter: Enter) -> Ending:
 
 def execute_wrong(job: Job, enter: Enter) -> Ending:
     """The real stages, on kernels in which the label's bug is planted; ``bench_fault`` shows it only when it is timed."""
-    compile_plan = gemmgen.api.compile_plan
+    compile_plan = compilation.compile_plan
 
     def compile_wrongly(plan: KernelPlan) -> Binary:
         bug = BUGS.get(plan.spec.label)
@@ -52,13 +52,13 @@ def execute_wrong(job: Job, enter: Enter) -> Ending:
         text = render(plan).text
         planted = re.sub(bug[0], bug[1], text)
         assert planted != text
-        return compile_source(planted, architecture=plan.architecture.name, options=gemmgen.api.COMPILE_OPTIONS)
+        return compile_source(planted, architecture=plan.architecture.name, options=compilation.COMPILE_OPTIONS)
 
-    gemmgen.api.compile_plan = compile_wrongly
+    compilation.compile_plan = compile_wrongly
     try:
         return really_execute(job, enter)
     finally:
-        gemmgen.api.compile_plan = compile_plan
+        compilation.compile_plan = compile_plan
 
 
 _BODY = r"(__global__[^{]*\{)"

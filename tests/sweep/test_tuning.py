@@ -82,7 +82,7 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return VerificationReport(plan.name, plan.architecture.name, backend.name, backend.description, (result,))
 
     monkeypatch.setattr("gemmgen.verification.runner.verify_binary", verify)
-    monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
+    monkeypatch.setattr("gemmgen.toolchain.compilation.compile_plan", lambda plan: None)
     return depths
 
 
@@ -143,7 +143,7 @@ def test_a_winner_that_is_wrong_is_an_error(monkeypatch):
         return VerificationReport(plan.name, "", "", "", (CaseResult(Case("primes", {}), False, 9.0, 1, 0.1, "C[0] is 1, expected 2"),))
 
     monkeypatch.setattr("gemmgen.verification.runner.verify_binary", verify)
-    monkeypatch.setattr("gemmgen.api.compile_plan", lambda plan: None)
+    monkeypatch.setattr("gemmgen.toolchain.compilation.compile_plan", lambda plan: None)
     with pytest.raises(VerificationError, match=r"wrong after all: case primes: C\[0\] is 1, expected 2"):
         conclude(found(10.0), EmulatorBackend())
 

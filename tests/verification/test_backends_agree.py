@@ -12,9 +12,9 @@ import pytest
 from conftest import SHIPPED
 
 import gemmgen
-from gemmgen.api import compile_plan
 from gemmgen.kernels import family_of
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.case_memory import prepare_case
 from gemmgen.verification.runner import verify_case
 

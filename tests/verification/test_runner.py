@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gemmgen
-from gemmgen.api import COMPILE_OPTIONS
 from gemmgen.kernels.family import Expected
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.runner import VerificationReport, compare_elements, verify_binary
 

@@ -42,7 +42,7 @@ def command(context: click.Context, specs: Sequence[str], architectures: Sequenc
 
 
 def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Sequence[str]) -> list[dict[str, Any]]:
-    from gemmgen.api import plan
+    from gemmgen.kernels.planning import plan
     from gemmgen.kernels.spec_files import load_spec
 
     findings = []

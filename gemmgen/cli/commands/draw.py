@@ -15,7 +15,7 @@ from gemmgen.cli.selection import find_specs, plan_specs, write_output
 from gemmgen.core.errors import GemmgenError, SpecError
 
 if TYPE_CHECKING:
-    from gemmgen.present.drawing.pictures import Picture
+    from gemmgen.kernels.pictures import Picture
 
 ALL = "all"
 
@@ -89,7 +89,7 @@ def command(
 
 def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:
     """The pictures of these names, in the family's order. Raises ``GemmgenError`` that says which there are."""
-    from gemmgen.present.drawing.pictures import BankMaps
+    from gemmgen.kernels.pictures import BankMaps
 
     known = [picture.name for picture in pictures]
     unknown = [name for name in names if name not in known and name != ALL]
@@ -118,8 +118,8 @@ def _is_directory(path: Path) -> bool:
 
 def _list(pictures: Sequence[Picture], as_json: bool) -> None:
     """The pictures, and for shared memory each access with its wavefronts layout by layout."""
+    from gemmgen.kernels.pictures import BankMaps
     from gemmgen.present.drawing.descriptions import cost_of, describe
-    from gemmgen.present.drawing.pictures import BankMaps
 
     if as_json:
         listed: list[dict[str, Any]] = []

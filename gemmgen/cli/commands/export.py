@@ -27,10 +27,11 @@ FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py"}
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Specs, and names of instances of the library."""
-    from gemmgen.library.folder import read_manifest, shipped_folder
+    from gemmgen.kernels.manifest import read_manifest
+    from gemmgen.library.folder import shipped_folder
 
     try:
-        names = [str(entry["name"]) for entry in read_manifest(shipped_folder())["instances"]]
+        names = [str(entry["name"]) for entry in read_manifest(shipped_folder().path)["instances"]]
     except GemmgenError:
         names = []
     matching = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 def _complete_instance(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of instances and of their specs."""
     from gemmgen.core.errors import GemmgenError
-    from gemmgen.library.folder import read_manifest, shipped_folder
+    from gemmgen.kernels.manifest import read_manifest
+    from gemmgen.library.folder import shipped_folder
 
     try:
-        entries = read_manifest(shipped_folder())["instances"]
+        entries = read_manifest(shipped_folder().path)["instances"]
     except GemmgenError:
         return []
     names = [name for entry in entries for name in (entry["spec_file"].removesuffix(".yaml"), entry["name"])]
@@ -135,10 +136,10 @@ def check_command(
 def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
     """Show the instances, where they were verified, and how fast they are beside their peers."""
     from gemmgen.cli.library_output import print_list
-    from gemmgen.library.folder import read_manifest
+    from gemmgen.kernels.manifest import read_manifest
 
     found = _find(folder)
-    manifest = read_manifest(found)
+    manifest = read_manifest(found.path)
     kinds = sorted({entry["kind"] for entry in manifest["instances"]})
     if kind is not None and kind not in kinds:
         raise click.UsageError(f"--kind {kind!r}: the library has {', '.join(kinds) or 'no instances'}")
@@ -158,10 +159,11 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
     """Show the certificates of one instance: its name, the beginning of it, or the name of its spec."""
     from gemmgen.cli.library_output import print_certificates
     from gemmgen.core.errors import GemmgenError
-    from gemmgen.library.folder import choose, read_manifest
+    from gemmgen.kernels.manifest import read_manifest
+    from gemmgen.library.folder import choose
 
     found = _find(folder)
-    entries = {entry["name"]: entry for entry in read_manifest(found)["instances"]}
+    entries = {entry["name"]: entry for entry in read_manifest(found.path)["instances"]}
     (chosen,) = choose([name], ((key, entry["spec_file"]) for key, entry in entries.items()))
     names = entries[chosen]["certificates"]
     if architecture is not None and architecture not in names:

@@ -57,9 +57,9 @@ def command(
 
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
     """  # fmt: skip
-    from gemmgen.api import find_backend
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.kernels import family_of
+    from gemmgen.runtime.backends import find_backend
     from gemmgen.verification.runner import verify_binary
 
     target = find_architecture(architecture) if architecture else None

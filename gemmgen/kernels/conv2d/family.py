@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.kernels.pictures import Picture
     from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request
     from gemmgen.kernels.work import Work
-    from gemmgen.present.drawing.pictures import Picture
 
 
 class Conv2dFamily(Family):

@@ -22,7 +22,7 @@ from gemmgen.kernels.conv2d.tiles import (
     fragment_vector,
     vector_offset,
 )
-from gemmgen.present.drawing.pictures import (
+from gemmgen.kernels.pictures import (
     BankMap,
     BankMaps,
     Division,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.kernels.pictures import Picture
     from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request
     from gemmgen.kernels.work import Work
-    from gemmgen.present.drawing.pictures import Picture
 
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""

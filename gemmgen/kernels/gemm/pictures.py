@@ -13,8 +13,7 @@ from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.shared_pictures import bank_maps
 from gemmgen.kernels.gemm.spec import SplitKParallel, SplitKSerial, StreamK
-from gemmgen.kernels.tiles.indexing import FragmentMap, lane_position
-from gemmgen.present.drawing.pictures import (
+from gemmgen.kernels.pictures import (
     Division,
     Fragments,
     LaneOrder,
@@ -27,6 +26,7 @@ from gemmgen.present.drawing.pictures import (
     TileHierarchy,
     product,
 )
+from gemmgen.kernels.tiles.indexing import FragmentMap, lane_position
 
 
 def gemm_pictures(plan: GemmPlan) -> list[Picture]:

@@ -10,7 +10,7 @@ from gemmgen.kernels.gemm.exchange import FLOAT_BYTES, Exchange, exchange_access
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.operand import CHUNK_BYTES, Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.present.drawing.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
+from gemmgen.kernels.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
 
 
 def bank_maps(plan: GemmPlan, loop: TiledLoop) -> BankMaps:

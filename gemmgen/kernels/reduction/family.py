@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.kernels.pictures import Picture
     from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request
     from gemmgen.kernels.work import Work
-    from gemmgen.present.drawing.pictures import Picture
 
 TYPICAL = {
     "all": (1, 1 << 24, 1),

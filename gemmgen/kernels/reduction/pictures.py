@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from gemmgen.hardware.shared_memory import BANK_BYTES, WARP
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
-from gemmgen.present.drawing.pictures import (
+from gemmgen.kernels.pictures import (
     ArrayOverview,
     BankMap,
     BankMaps,
@@ -22,6 +21,7 @@ from gemmgen.present.drawing.pictures import (
     TreeStep,
     product,
 )
+from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 
 _TREES = {
     "interleaved": "neighbours first; every second thread left goes on",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gemmgen.codegen.rendering import float_literal
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
+from gemmgen.core.literals import float_literal
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.reduction.elementwise import DATA_TYPES, Cast, Elementwise
 

@@ -14,8 +14,8 @@ from gemmgen.perf.analysis.machine_code import KernelCode, machine_code
 from gemmgen.perf.analysis.quantisation import Waves, waves_of
 from gemmgen.perf.analysis.residency import MoreBlocks, Residency, one_more_block, residencies
 from gemmgen.perf.analysis.roofline import Roofline, roofline
-from gemmgen.perf.counting import CaseCounters, count_case
 from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.counters import CaseCounters, count_case
 
 
 @dataclass(frozen=True)

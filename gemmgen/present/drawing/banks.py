@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP, served_groups, shared_access_cost
-from gemmgen.present.drawing.pictures import BankMap, BankMaps, SharedLayout, runs
+from gemmgen.kernels.pictures import BankMap, BankMaps, SharedLayout, runs
 from gemmgen.present.drawing.svg import COLORS, SIZES, WIDTH, Canvas, number, width_of
 
 LINE_BYTES = BANKS * BANK_BYTES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.hardware.shared_memory import SharedAccessCost, shared_access_cost
-from gemmgen.present.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, SharedAccess, TileHierarchy
+from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, SharedAccess, TileHierarchy
 
 
 def title_of(picture: Picture) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.present.drawing.pictures import Division, Rectangle, Share
+from gemmgen.kernels.pictures import Division, Rectangle, Share
 from gemmgen.present.drawing.svg import COLORS, SIZES, Canvas, number, width_of
 
 LARGEST_ASPECT = 4

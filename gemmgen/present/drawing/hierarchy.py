@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gemmgen.kernels.pictures import ArrayOverview, Division, ProductOverview, TileHierarchy
 from gemmgen.present.drawing.divisions import draw_shown, frame, shown_share
-from gemmgen.present.drawing.pictures import ArrayOverview, Division, ProductOverview, TileHierarchy
 from gemmgen.present.drawing.svg import WIDTH, Canvas
 
 OVERVIEW = 300

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gemmgen.hardware.shared_memory import WARP, served_groups
+from gemmgen.kernels.pictures import LaneOrder, LaneOrders, SharedAccess
 from gemmgen.present.drawing.descriptions import cost_of
-from gemmgen.present.drawing.pictures import LaneOrder, LaneOrders, SharedAccess
 from gemmgen.present.drawing.svg import COLORS, SIZES, WIDTH, Canvas, number, width_of
 
 GAP = 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmgen.kernels.pictures import Division, Fragments, Share
 from gemmgen.present.drawing.divisions import Frame, draw_colored, draw_first, frame
-from gemmgen.present.drawing.pictures import Division, Fragments, Share
 from gemmgen.present.drawing.svg import WIDTH, Canvas
 
 GAP = 14

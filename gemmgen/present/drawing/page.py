@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, TileHierarchy
 from gemmgen.present.drawing.banks import draw_bank_maps
 from gemmgen.present.drawing.descriptions import describe, title_of
 from gemmgen.present.drawing.hierarchy import draw_hierarchy
 from gemmgen.present.drawing.lanes import draw_lane_orders
 from gemmgen.present.drawing.ownership import draw_fragments
-from gemmgen.present.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, TileHierarchy
 from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, number, width_of
 from gemmgen.present.drawing.tree import draw_tree
 

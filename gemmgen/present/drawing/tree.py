@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
-from gemmgen.present.drawing.pictures import Tree, TreeStep, runs
+from gemmgen.kernels.pictures import Tree, TreeStep, runs
 from gemmgen.present.drawing.svg import WIDTH, Canvas, number
 
 LINE = 16

@@ -13,6 +13,7 @@ from gemmgen.emulator.counters import CounterObserver
 from gemmgen.kernels import family_of
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.runner import verify_case
 
@@ -30,7 +31,7 @@ def planned(file: Path) -> Conv2dPlan:
 @pytest.mark.parametrize("index", range(len(SPECS)), ids=lambda index: SPECS[index].stem)
 def test_a_spec_verifies_without_bank_conflicts(index: int) -> None:
     plan = planned(SPECS[index])
-    binary = api.compile_plan(plan)
+    binary = compile_plan(plan)
     observer = CounterObserver()
     backend = EmulatorBackend(observers=[observer])
     for case in family_of(plan.spec).cases(plan)[index % STRIDE :: STRIDE]:
@@ -43,7 +44,7 @@ def test_a_spec_verifies_without_bank_conflicts(index: int) -> None:
 
 @pytest.mark.parametrize("file", SPECS, ids=lambda file: file.stem)
 def test_nothing_spills_and_nothing_is_divided_in_the_mainloop(file: Path) -> None:
-    binary = api.compile_plan(planned(file))
+    binary = compile_plan(planned(file))
     assert all(used.spill_loads == used.spill_stores == used.local_bytes == 0 for used in binary.resources.values())
     lines = binary.ptx.splitlines()
     products = [number for number, line in enumerate(lines) if "mma.sync" in line]
@@ -89,7 +90,7 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
     source = render(plan).text
     before, after = MUTANTS[mutant]
     assert before in source
-    binary = compile_source(source.replace(before, after), architecture="sm_80", options=api.COMPILE_OPTIONS)
+    binary = compile_source(source.replace(before, after), architecture="sm_80", options=COMPILE_OPTIONS)
     backend = EmulatorBackend()
     wanted = ("3 x 3, padding 3", "1 x 1", "channels one block above a tile", "many steps", "3 x 3, stride 2", "images of one pixel")
     cases = sorted(family_of(plan.spec).cases(plan), key=lambda case: case.name not in wanted)

@@ -20,7 +20,8 @@ from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.tiles.indexing import xor_swizzles
-from gemmgen.perf.counting import count_case
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.counters import count_case
 
 CHUNK = 4
 K_VECTOR = {"order": "k_major", "k_vector": 4, "fragment": "interleaved"}
@@ -210,6 +211,6 @@ def test_the_kernel_takes_as_many_wavefronts_as_the_plan_says(fields: dict[str, 
     assert isinstance(plan, GemmPlan) and isinstance(plan.loop, TiledLoop)
     steps = 3
     dimensions = packed(plan, (plan.tile_m, plan.tile_n, steps * plan.loop.tile_k))
-    counted = count_case(plan, gemmgen.api.compile_plan(plan), Case("whole tiles", dimensions, {}, "integers"))
+    counted = count_case(plan, compile_plan(plan), Case("whole tiles", dimensions, {}, "integers"))
     predicted = plan.loop.wavefronts_per_step * (plan.threads // WARP) * steps
     assert counted.counters.total.shared_total.wavefronts == predicted

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import gemmgen
-from gemmgen.api import COMPILE_OPTIONS
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.runner import VerificationReport, verify_binary
 

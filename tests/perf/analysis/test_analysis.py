@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from gemmgen.api import compile_plan, plan
+from gemmgen.api import plan
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.target import ARCHITECTURES, Device, Peaks, device
 from gemmgen.kernels.family import Cost
 from gemmgen.perf.analysis.residency import residencies
 from gemmgen.perf.analysis.roofline import roofline
+from gemmgen.toolchain.compilation import compile_plan
 
 
 def test_a_large_product_is_bound_by_arithmetic() -> None:

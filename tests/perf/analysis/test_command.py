@@ -131,10 +131,10 @@ def test_every_kernel_of_a_sequence_is_analysed() -> None:
 
 
 def test_the_traffic_is_what_verify_counts_and_what_the_plan_predicts() -> None:
-    from gemmgen.api import compile_plan
     from gemmgen.kernels.gemm.loop import TiledLoop
     from gemmgen.kernels.gemm.plan import GemmPlan
-    from gemmgen.perf.counting import count_case
+    from gemmgen.toolchain.compilation import compile_plan
+    from gemmgen.verification.counters import count_case
 
     name = "gemm/v2_transposed_quads"
     (spec,) = analysed(name, "--arch", "sm_90")

@@ -8,9 +8,10 @@ import pytest
 from conftest import SPECS
 from perf.analysis.listing import assemble
 
-from gemmgen.api import compile_plan, plan
+from gemmgen.api import plan
 from gemmgen.hardware.target import ARCHITECTURES
 from gemmgen.perf.analysis.machine_code import KernelCode, MainLoop, analyse_functions, machine_code
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.toolchain.sass import find_nvdisasm
 

@@ -15,9 +15,9 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.accesses import every_load, every_store
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
 from gemmgen.kernels.tiles.indexing import lane_position
 from gemmgen.present.drawing import draw
-from gemmgen.present.drawing.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
 from present.drawing.reading import SVG, datum, groups, parse
 
 

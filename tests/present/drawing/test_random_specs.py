@@ -16,8 +16,8 @@ from kernels.reduction import random_specs as reduction
 import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels import family_of
+from gemmgen.kernels.pictures import Division, Fragments, TileHierarchy, Tree
 from gemmgen.present.drawing import draw
-from gemmgen.present.drawing.pictures import Division, Fragments, TileHierarchy, Tree
 from present.drawing.reading import overlapping, parse
 
 FAMILIES = {"conv2d": conv2d.SPECS, "gemm": gemm.SPECS, "reduction": reduction.reductions()}

@@ -1,4 +1,4 @@
-"""What pictures show, as plain data: families provide it, the other modules here turn it into SVG."""
+"""Pictures of a plan as plain data: families provide it, ``gemmgen.present`` draws it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,13 @@
+"""Numbers as CUDA writes them."""
+
+from __future__ import annotations
+
+
+def float_literal(value: float) -> str:
+    """A float32 constant that reads back as exactly the nearest float32 of ``value``."""
+    import numpy as np
+
+    text = str(np.format_float_positional(np.float32(value), unique=True, trim="0"))
+    if len(text) > 16:
+        text = str(np.format_float_scientific(np.float32(value), unique=True, trim="0"))
+    return f"{text}f"

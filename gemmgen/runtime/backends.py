@@ -1,0 +1,22 @@
+"""The choice of a backend by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gemmgen.runtime.backend import Backend
+from gemmgen.runtime.cuda import GpuBackend, gpu_available
+from gemmgen.runtime.emulation import EmulatorBackend
+
+BackendName = Literal["auto", "emulator", "gpu"]
+
+
+def find_backend(name: BackendName = "auto", schedules: int = 1) -> Backend:
+    """The backend of that name; ``auto``: the GPU if there is one, else the emulator.
+
+    ``schedules``: the emulator runs every launch under so many interleavings of warps and blocks, which must agree. Raises
+    ``EnvironmentMissing`` if a GPU is asked for and there is none.
+    """
+    if name == "gpu" or (name == "auto" and gpu_available()):
+        return GpuBackend()
+    return EmulatorBackend(schedules=schedules)

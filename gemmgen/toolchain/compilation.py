@@ -1,0 +1,23 @@
+"""From a plan to its binary."""
+
+from __future__ import annotations
+
+from gemmgen.codegen.rendering import render
+from gemmgen.core.cache import Cache
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.toolchain.nvrtc import Binary, compile_source
+
+COMPILE_OPTIONS = ("--fmad=false",)
+"""Multiplications and additions are fused only where the source says so, so that every backend computes the same bits."""
+
+
+def compile_plan(planned: KernelPlan) -> Binary:
+    """The binary of a plan, for the plan's architecture, through the user's compile cache."""
+    source = render(planned)
+    return compile_source(
+        source.text,
+        architecture=planned.architecture.name,
+        options=COMPILE_OPTIONS,
+        name=source.file_name,
+        cache=Cache(),
+    )
