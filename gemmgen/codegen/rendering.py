@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 import yaml
 
+from gemmgen.codegen.device_code import with_device_code
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.literals import float_literal
 from gemmgen.core.resources import resource_directory
@@ -54,7 +55,7 @@ def render(plan: KernelPlan) -> Source:
             spec_lines=spec_lines(plan.spec),
         )
     )
-    return Source(plan.name, _tidy(text))
+    return Source(plan.name, _tidy(with_device_code(text, plan.architecture)))
 
 
 def spec_lines(spec: KernelSpec) -> list[str]:
@@ -93,7 +94,7 @@ def template_digest() -> str:
     """SHA-256, in hex, over the names and texts of all templates."""
     root = resource_directory("templates")
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.j2")):
+    for path in sorted((*root.rglob("*.j2"), *root.rglob("*.cuh"))):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

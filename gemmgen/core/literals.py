@@ -11,3 +11,10 @@ def float_literal(value: float) -> str:
     if len(text) > 16:
         text = str(np.format_float_scientific(np.float32(value), unique=True, trim="0"))
     return f"{text}f"
+
+
+def literal(kind: str, value: float) -> str:
+    """A constant of type ``kind``, f32, f64 or an integer type, as CUDA writes it."""
+    if kind == "f32":
+        return float_literal(value)
+    return repr(float(value)) if kind == "f64" else str(int(value))

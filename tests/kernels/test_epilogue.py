@@ -9,19 +9,26 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import gemmgen
-from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation
+from gemmgen.core.errors import PlanError
+from gemmgen.kernels import family_of
+from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.operations import OPERATIONS, AnyOperation
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.runner import verify_binary
 
-OPERATION: TypeAdapter[Any] = TypeAdapter(AnyEpilogueOperation)
+OPERATION: TypeAdapter[Any] = TypeAdapter(AnyOperation)
 NAIVE = {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}
 
 
+def reference(fields: dict[str, Any], values: np.ndarray[Any, Any], bound: np.ndarray[Any, Any]) -> Tracked:
+    result: Tracked = OPERATION.validate_python(fields).reference(Tracked(values, bound, "f32"), [])
+    return result
+
+
 def applied(value: float, **fields: Any) -> float:
-    result, _ = OPERATION.validate_python(fields).reference(np.array([value]), np.zeros(1), [])
-    return float(result[0])
+    return float(reference(fields, np.array([value]), np.zeros(1)).value[0])
 
 
 @pytest.mark.parametrize(
@@ -55,11 +62,10 @@ def test_the_slopes_in_the_bounds_are_the_largest_ones(op: str) -> None:
     points = np.linspace(-12, 12, 240_001)
     forms: list[dict[str, Any]] = [{"form": "erf"}, {"form": "tanh"}] if op == "gelu" else [{}]
     for form in forms:
-        operation = OPERATION.validate_python({"op": op, **form})
-        value, exact = operation.reference(points, np.zeros(points.shape), [])
-        _, wide = operation.reference(points, np.full(points.shape, 1e3), [])
-        slope = np.abs(np.diff(value) / np.diff(points)).max()
-        assert slope <= ((wide - exact) / 1e3).min()
+        exact = reference({"op": op, **form}, points, np.zeros(points.shape))
+        wide = reference({"op": op, **form}, points, np.full(points.shape, 1e3))
+        slope = np.abs(np.diff(exact.value) / np.diff(points)).max()
+        assert slope <= ((wide.bound - exact.bound) / 1e3).min()
 
 
 @pytest.mark.parametrize("fields", [{"op": "clamp"}, {"op": "clamp", "low": 2, "high": 1}, {"op": "gelu", "form": "sigmoid"}])
@@ -88,3 +94,54 @@ def test_a_wrong_kernel_exceeds_the_bound(operation: dict[str, Any], right: str,
     assert right in source
     broken = compile_source(source.replace(right, wrong), architecture="sm_75")
     assert not verify_binary(plan, broken, EmulatorBackend()).passed
+
+
+FIELDS: dict[str, dict[str, Any]] = {"scale": {"factor": 0.75}, "clamp": {"low": -2.0, "high": 30.0}, "cast": {"type": "float16"}}
+CONVOLUTION = {
+    "kind": "conv2d",
+    "architecture": "sm_75",
+    "copy_through": "registers",
+    "tile": {"threadblock": {"m": 32, "n": 32, "k": 32}, "warp": {"m": 32, "n": 32}, "instruction": "m8n8k16"},
+    "convolution": {"r": 1, "s": 1, "stride_h": 1, "stride_w": 1, "padding_h": 0, "padding_w": 0},
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gemm": {"kind": "gemm", "mainloop": NAIVE},
+    "gemm of halves": {"kind": "gemm", "mainloop": NAIVE, "storage": {"c": "f16"}},
+    "reduction": {"kind": "reduction", "operation": "sum", "shape": "rows", "typical": {"outer": 8, "reduced": 64}},
+    "conv2d to int8": CONVOLUTION,
+    "conv2d to float": {**CONVOLUTION, "output": {"type": "f32", "layout": "nhwc"}, "store": "direct"},
+    "conv2d, divided": {**CONVOLUTION, "output": {"type": "f32", "layout": "nchw4"}, "split_k": 2},
+}
+
+
+def with_operations(family: str, *operations: dict[str, Any]) -> Any:
+    return gemmgen.plan({**FAMILIES[family], "epilogue": list(operations)})
+
+
+def verified(plan: Any) -> bool:
+    """Whether a few cases pass: some of integers, some of reals."""
+    cases = family_of(plan.spec).cases(plan)
+    few = [case for data in ("integers", "reals") for case in [case for case in cases if case.data == data][-2:]]
+    return verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=few).passed
+
+
+@pytest.mark.parametrize("family", ["gemm", "reduction", "conv2d to int8", "conv2d to float"])
+@pytest.mark.parametrize("op", [operation.model_fields["op"].annotation.__args__[0] for operation in OPERATIONS])
+def test_every_family_takes_every_operation(op: str, family: str) -> None:
+    plan = with_operations(family, {"op": op, **FIELDS.get(op, {})})
+    assert verified(plan)
+
+
+@pytest.mark.parametrize(
+    ("family", "per"),
+    [("gemm of halves", "row"), ("gemm", "column"), ("reduction", "result"), ("conv2d to int8", "channel"), ("conv2d, divided", "channel")],
+)
+def test_a_bias_goes_along_the_axes_of_the_output(family: str, per: str) -> None:
+    plan = with_operations(family, {"op": "bias", "per": per}, {"op": "residual"}, {"op": "bias", "per": per})
+    assert verified(plan)
+
+
+@pytest.mark.parametrize(("family", "per"), [("gemm", "channel"), ("reduction", "row"), ("conv2d to int8", "column")])
+def test_an_axis_that_the_output_has_not_is_refused(family: str, per: str) -> None:
+    with pytest.raises(PlanError, match=f"per {per}"):
+        with_operations(family, {"op": "bias", "per": per})

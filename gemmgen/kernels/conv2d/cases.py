@@ -158,7 +158,7 @@ def _scalars(plan: Conv2dPlan, problem: Mapping[str, int], name: str) -> dict[st
     depth = problem["c"] // problem["groups"] * problem["r"] * problem["s"]
     alpha = 0.5 if name == TIES else 150.0 / (depth**0.5 * 74.0**2)
     values = {"alpha": alpha, "beta": 0.5 if name == TIES else 0.37, "gamma": 1.0 if name == TIES else 0.61}
-    return {scalar.name: values[scalar.name] for scalar in plan.sequence.scalars}
+    return {scalar.name: values.get(scalar.name, 0.75) for scalar in plan.sequence.scalars}
 
 
 def _offsets(plan: Conv2dPlan) -> dict[str, int]:

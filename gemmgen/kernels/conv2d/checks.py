@@ -86,6 +86,8 @@ def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
                 reasons.append(Reason("exact_output", name, "argument", "one, because s32 results are exact integers"))
         if spec.bias == "f32":
             reasons.append(Reason("exact_output", "bias", "f32", "s32 or none, because s32 results are exact integers"))
+        if spec.epilogue:
+            reasons.append(Reason("exact_output", "epilogue", "operations", "none, because s32 results are exact integers"))
         if spec.activation.op not in ("none", "relu"):
             need = "none or relu, because s32 results are exact integers"
             reasons.append(Reason("exact_output", "activation", spec.activation.op, need))

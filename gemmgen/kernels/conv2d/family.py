@@ -50,14 +50,14 @@ class Conv2dFamily(Family):
     def reference(self, plan: Conv2dPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
         from gemmgen.kernels.conv2d.reference import reference
 
-        return {"y": Expected(reference(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays))}
+        return {"y": reference(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays)}
 
     def cost(self, plan: Conv2dPlan, problem: Mapping[str, int]) -> Cost:
         n, c, h, w, k, r, s, p, q = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q"))
         depth = c // problem["groups"] * r * s
         outputs = n * p * q * k
         size = ELEMENTS[plan.output.type].bytes * outputs
-        total = n * c * h * w + depth * k + size + (size if plan.spec.residual else 0) + (4 * k if plan.shifted else 0)
+        total = n * c * h * w + depth * k + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
         return Cost(2.0 * outputs * depth, float(total), "int8")
 
     def executed_operations(self, plan: Conv2dPlan, problem: Mapping[str, int]) -> float:

@@ -9,15 +9,16 @@ from typing import Literal
 from gemmgen.core.errors import PlanError
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
-from gemmgen.kernels.conv2d.activation import INT8_HIGH
 from gemmgen.kernels.conv2d.checks import resource_reasons, shape_reasons, tile_reasons
+from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, ElementRead, element_reads, operations_of, plan_operations, saturation_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.sequence import TapTable, build_sequence
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
 from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
-from gemmgen.kernels.launch import Argument
+from gemmgen.kernels.launch import Argument, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 
 OTHER_REGISTERS = 28
@@ -86,6 +87,8 @@ class Conv2dPlan(KernelPlan):
     """Bounds of an int8 result that take care of the activation too; None if it has to be computed."""
     unit: bool
     """Whether results are scaled so that saturation to [0, 1] bounds them: the factor 1/128 is exact."""
+    steps: tuple[Step, ...]
+    """Operations that are computed on each result: the activation, unless saturation takes care of it, and the epilogue."""
     exchange: bool
     lane: LaneOutput
     """What a lane takes of the accumulators."""
@@ -176,8 +179,23 @@ class Conv2dPlan(KernelPlan):
             terms.append("beta * bias" if spec.beta == "argument" else "bias")
         if spec.residual:
             terms.append("gamma * z" if spec.gamma == "argument" else "z")
-        activation = spec.activation.describe()
-        return " + ".join(terms) + (f", then {activation}" if activation else "")
+        operations = [operation.describe() for operation in operations_of(spec)]
+        return " + ".join(terms) + "".join(f", then {operation}" for operation in operations)
+
+    @property
+    def reads(self) -> tuple[ElementRead, ...]:
+        """Arrays that the operations read for each result."""
+        return element_reads(self.steps)
+
+    @property
+    def arrays_like_output(self) -> int:
+        """Arrays of y's shape that are read: z, and those of the operations."""
+        return int(self.spec.residual) + sum(not read.per_channel for read in self.reads)
+
+    @property
+    def step_numbers(self) -> tuple[ScalarArgument, ...]:
+        """Numbers that the operations read."""
+        return tuple(argument for step in self.steps for argument in step.arguments if isinstance(argument, ScalarArgument))
 
 
 def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
@@ -211,6 +229,9 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     needed = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels)
     regions = _regions(spec, pixel_tile, filter_tile, threads, exchange)
     reasons += resource_reasons(spec, regions, threads, needed, architecture)
+    saturation = saturation_of(spec)
+    computed = spec.output.type != "s32" and saturation is None
+    steps = plan_operations(spec, reasons) if computed else ()
     if reasons:
         raise PlanError(message, reasons)
 
@@ -237,7 +258,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     table = _table(spec, fixed, pixel_tile.planes_apart, bounded) if walk == "table" else None
     name = _name(spec)
     sequence = build_sequence(
-        spec, name, table, filter_order, [n for n in used if n not in known], divisors,
+        spec, name, table, filter_order, [n for n in used if n not in known], divisors, steps,
         threads=threads,
         tile=(pixel_tile.rows, filter_tile.rows),
         shared_bytes=_dynamic_bytes(regions, architecture),
@@ -270,8 +291,9 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         tail=_has_tail(fixed, planes),
         whole_channels=_whole_channels(fixed, filter_tile.rows),
         biased=spec.float_conversion == "addition",
-        saturation=spec.activation.saturation() if spec.output.type == "s8" else None,
-        unit=spec.output.type == "s8" and spec.activation.saturation() == (0.0, INT8_HIGH),
+        saturation=saturation,
+        unit=saturation == (0.0, INT8_HIGH),
+        steps=steps,
         exchange=exchange,
         lane=lane,
         output_lane=output_lane,

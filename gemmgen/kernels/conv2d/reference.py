@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.kernels.conv2d.epilogue import plan_operations
 from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
+from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.family import Expected
 
 Float32 = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -53,14 +57,35 @@ def reference(
     problem: Mapping[str, int],
     scalars: Mapping[str, float],
     arrays: Mapping[str, npt.NDArray[Any]],
-) -> npt.NDArray[Any]:
-    """y, in the layout and of the type of the spec's output."""
+) -> Expected:
+    """y, in the layout and of the type of the spec's output. Sums, their factors and most operations are exact; where a function is
+    only known up to a bound, so is the result."""
     filters = nchw32_to_nchw(restore_filter(arrays["filter"].astype(np.int64), order))
     sums = convolution(nchw32_to_nchw(arrays["x"].astype(np.int64)), filters, problem)
     bias = arrays["bias"][:, None, None] if spec.bias != "none" else None
     residual = to_nchw(arrays["z"], spec.output.layout) if spec.residual else None
-    finished = _exact(spec, sums, bias, residual) if spec.output.type == "s32" else _rounded(spec, sums, bias, residual, scalars)
-    return from_nchw(finished, spec.output.layout)
+    if spec.output.type == "s32":
+        return Expected(from_nchw(_exact(spec, sums, bias, residual), spec.output.layout))
+    value = _rounded(sums, bias, residual, scalars).astype(np.float64)
+
+    def read(access: Access) -> npt.NDArray[Any]:
+        if access.operand.per == "all":
+            return np.asarray(np.float32(scalars[access.name]), np.float64)
+        array = arrays[access.name].astype(np.float64)
+        return array[:, None, None] if access.operand.per == "channel" else to_nchw(array, spec.output.layout)
+
+    finished = apply_steps(plan_operations(spec, []), Tracked(value, np.zeros(value.shape), "f32"), read)
+    result, bound = finished.value, finished.bound
+    if spec.output.type == "s8":
+        low, result, high = (_saturated(number) for number in (result - bound, result, result + bound))
+        bound = np.maximum(high - result, result - low).astype(np.float64)
+    return Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)
+
+
+def _saturated(value: npt.NDArray[Any]) -> Integers:
+    """The nearest int8, ties to even; fmax and fmin ignore NaN, as the kernel's do."""
+    whole: Integers = np.rint(np.fmin(np.fmax(value, -128.0), 127.0)).astype(np.int64)
+    return whole
 
 
 def _exact(spec: Conv2dSpec, sums: Integers, bias: Any, residual: Any) -> Integers:
@@ -72,7 +97,7 @@ def _exact(spec: Conv2dSpec, sums: Integers, bias: Any, residual: Any) -> Intege
     return np.clip(total, low, 2**31 - 1)
 
 
-def _rounded(spec: Conv2dSpec, sums: Integers, bias: Any, residual: Any, scalars: Mapping[str, float]) -> npt.NDArray[Any]:
+def _rounded(sums: Integers, bias: Any, residual: Any, scalars: Mapping[str, float]) -> npt.NDArray[np.float32]:
     """alpha * sum + beta * bias + gamma * z in float32: one rounding for beta * bias, and one for each fused multiply-add."""
 
     def factor(name: str) -> np.float32:
@@ -81,33 +106,15 @@ def _rounded(spec: Conv2dSpec, sums: Integers, bias: Any, residual: Any, scalars
     with np.errstate(over="ignore", invalid="ignore"):
         value = sums.astype(np.float32)
         shift = None if bias is None else factor("beta") * bias.astype(np.float32)
-        value = factor("alpha") * value if shift is None else fused_multiply_add(factor("alpha"), value, shift)
+        value = factor("alpha") * value if shift is None else _fused(factor("alpha"), value, shift)
         if residual is not None:
-            value = fused_multiply_add(factor("gamma"), residual.astype(np.float32), value)
-        value = spec.activation.reference(value).astype(np.float32)
-        if spec.output.type == "f32":
-            return value
-        # fmax and fmin ignore NaN, as the kernel's do; rint rounds ties to even.
-        return np.rint(np.fmin(np.fmax(value, np.float32(-128)), np.float32(127))).astype(np.int64)
+            value = _fused(factor("gamma"), residual.astype(np.float32), value)
+        return value
 
 
-def fused_multiply_add(a: Any, b: Any, c: Any) -> Float32:
-    """a * b + c of float32, rounded once.
-
-    The product is exact in float64. Its sum with c is rounded to odd there (the exact error of the sum says where), after
-    which rounding to float32 is right: S. Boldo and G. Melquiond, "Emulation of a FMA and correctly rounded sums: proved
-    algorithms using rounding to odd", IEEE Transactions on Computers 57(4), 2008.
-    """
-    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
-    addend = np.asarray(c, np.float64)
-    total = product + addend
-    back = total - product
-    error = (product - (total - back)) + (addend - back)
-    bits = np.atleast_1d(total).copy().view(np.int64).reshape(total.shape)
-    inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
-    upward = (error > 0) == (total > 0)
-    odd = np.where(inexact, bits + np.where(upward, 1, -1), bits)
-    return np.asarray(odd, np.int64).view(np.float64).astype(np.float32)
+def _fused(a: Any, b: Any, c: Any) -> Float32:
+    """a * b + c of float32, rounded once."""
+    return fused_multiply_add(a, b, c).astype(np.float32)
 
 
 def to_nchw(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Literal
 import pydantic
 
 from gemmgen.core.errors import LaunchError, SpecError
-from gemmgen.kernels.conv2d.activation import Activation, AnyActivation, NoActivation
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, Convolution, Output
+from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, NoActivation, Output
+from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, replaced, say_once
 
 CHANNELS = 32
 ALIGNMENT = 16
 _PARAMETERS = tuple(Convolution.model_fields)
-_NO_ACTIVATION = NoActivation(op="none")
+_NO_ACTIVATION = NoActivation()
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Conv2dRequest(Request):
     """Whether alpha may be other than 1; the same for beta and gamma."""
     beta: bool = False
     gamma: bool = False
-    activation: Activation = _NO_ACTIVATION
+    activation: AnyActivation = _NO_ACTIVATION
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -84,6 +84,7 @@ def fit_conv2d(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         "beta": "one" if exact else "argument" if request.beta else spec.beta,
         "gamma": "one" if exact else "argument" if request.gamma else spec.gamma,
         "activation": request.activation,
+        "epilogue": (),
         "output": Output(type=request.output, layout=request.layout),
     }
     changed = replaced(spec, changes)
@@ -171,12 +172,14 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(AnyActivation)
 
 
-def _activation(wanted: Any) -> Activation:
+def _activation(wanted: Any) -> AnyActivation:
     fields = {"op": "none"} if wanted is None else {"op": wanted} if isinstance(wanted, str) else dict(wanted)
     try:
-        found: Activation = _adapter().validate_python(fields)
+        found: AnyActivation = _adapter().validate_python(fields)
     except pydantic.ValidationError as error:
         raise LaunchError(f"conv2d: activation {wanted!r}: {error.errors(include_url=False)[0]['msg']}") from None
+    if isinstance(found, Operation) and found.operands():
+        raise LaunchError(f"conv2d: activation {wanted!r} reads more than the value; a spec's epilogue can have it")
     return found
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
+from gemmgen.kernels.conv2d.epilogue import output_layout, packed_strides
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import Argument, ArrayArgument, Dimension, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
 
 VECTOR_ALIGNMENT = 16
@@ -33,6 +35,7 @@ def build_sequence(
     filter_order: FilterOrder,
     passed: Sequence[str],
     divisors: Mapping[str, str],
+    steps: Sequence[Step],
     *,
     threads: int,
     tile: tuple[int, int],
@@ -46,10 +49,12 @@ def build_sequence(
     divides by, by name; ``tile``: pixels and channels of a block.
     """
     known = {dimension.name: dimension for dimension in dimensions(spec)}
-    factors = _factors(spec)
+    read = [argument for step in steps for argument in step.arguments]
+    factors = [*_factors(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
     bias, residual = _bias(spec), _residual(spec)
     inputs: list[Argument] = [_input(), _filter(filter_order)]
-    extra: list[Argument] = [*bias, *residual, _output_array(spec, "y", "output", "the result")]
+    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
+    extra: list[Argument] = [*bias, *residual, *arrays, _output_array(spec, "y", "output", "the result")]
     partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
     integers = [_integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [_integer(known[dim]) for dim in passed]
     host: list[Argument] = [_divisors(divisors)] if divisors else []
@@ -90,16 +95,13 @@ def build_sequence(
     )
 
 
-def _packed(name: str, kind: DataType, role: str, extents: Sequence[str], meaning: str) -> ArrayArgument:
-    strides = ["1"]
-    for extent in reversed(extents[1:]):
-        strides.append(extent if strides[-1] == "1" else f"({extent}) * {strides[-1]}")
+def _packed(name: str, kind: DataType, role: str, extents: tuple[str, ...], meaning: str) -> ArrayArgument:
     return ArrayArgument(
         name=name,
         type=kind,
         role=role,  # type: ignore[arg-type]
         shape=tuple(Formula(extent) for extent in extents),
-        strides=tuple(Formula(stride) for stride in reversed(strides)),
+        strides=tuple(Formula(stride) for stride in packed_strides(extents)),
         alignment=VECTOR_ALIGNMENT,
         meaning=meaning,
     )
@@ -115,12 +117,7 @@ def _filter(order: FilterOrder) -> ArrayArgument:
 
 
 def _output_array(spec: Conv2dSpec, name: str, role: str, meaning: str) -> ArrayArgument:
-    extents = {
-        "nchw32": ("n", "k // 32", "p", "q", "32"),
-        "nchw4": ("n", "k // 4", "p", "q", "4"),
-        "nhwc": ("n", "p", "q", "k"),
-    }[spec.output.layout]
-    return _packed(name, spec.output.type, role, extents, f"{meaning} in {spec.output.layout.upper()}")
+    return _packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
 
 
 def _bias(spec: Conv2dSpec) -> list[Argument]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.conv2d.activation import AnyActivation, NoActivation
+from gemmgen.kernels.epilogue.operations import OPERATIONS, AnyOperation, Operation
 from gemmgen.kernels.family import KernelSpec, SpecModel
 
 Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
@@ -80,6 +82,21 @@ class Output(SpecModel):
     layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32"
 
 
+class NoActivation(SpecModel):
+    """Leaves the results as they are."""
+
+    op: Literal["none"] = "none"
+
+    def describe(self) -> str:
+        return ""
+
+
+if TYPE_CHECKING:
+    AnyActivation = Operation | NoActivation
+else:
+    AnyActivation: Any = Annotated[reduce(or_, (*OPERATIONS, NoActivation)), Field(discriminator="op")]
+
+
 class Conv2dSpec(KernelSpec):
     """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z) of int8 tensors on tensor cores."""
 
@@ -112,7 +129,10 @@ class Conv2dSpec(KernelSpec):
     alpha: Factor = "argument"
     beta: Factor = "one"
     gamma: Factor = "argument"
-    activation: AnyActivation = NoActivation(op="none")
+    activation: AnyActivation = NoActivation()
+    """The first operation on the results."""
+    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    """Operations on the results after the activation, in this order."""
     output: Output = Output()
     store: Literal["shared", "direct"] = "shared"
     """How results leave: exchanged through shared memory so that each lane holds 8 consecutive channels, or directly from the
@@ -126,3 +146,10 @@ class Conv2dSpec(KernelSpec):
     multiprocessors. Without it, there is a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+    def identity(self) -> dict[str, Any]:
+        """As for every spec; an empty epilogue is left out, so that names are those from before there were any."""
+        fields = super().identity()
+        if not self.epilogue:
+            del fields["epilogue"]
+        return fields

@@ -20,7 +20,7 @@ def conv2d_work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...
     steps = ceil_div(ceil_div(depth, tile.k), plan.split_k)
     size = ELEMENTS[plan.output.type].bytes
     outputs = n * p * q * k
-    reads = 1 + plan.spec.residual
+    reads = 1 + plan.arrays_like_output
     blocks, per_block = tiles * plan.split_k, 1.0
     if plan.spec.persistent_blocks is not None and blocks > plan.spec.persistent_blocks:
         per_block, blocks = blocks / plan.spec.persistent_blocks, plan.spec.persistent_blocks

@@ -1,149 +1,311 @@
-"""The operations that a kernel can apply to each result before storing it, in the order that the spec lists them.
+"""The registry of operations on single elements: what a kernel applies to elements before they are reduced, or to results before
+they are stored, in the order that the spec lists them.
 
-An operation is one class here and one macro of the same name in ``templates/common/epilogue.cu.j2``. The class states the
-spec's fields, the kernel arguments it adds and what it does to a float64 reference; the macro writes the CUDA statement.
+An operation is one class here and one macro of the same name in ``templates/epilogue/operations.cu.j2``. The class states the
+spec's fields, what it reads beside the value, which types it works on, its reference with an error bound, and what a user of torch
+would write; the macro writes the CUDA statement. Every family takes all of them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from math import erfc, pi, sqrt
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AllowInfNan, Field, model_validator
 
-from gemmgen.core.formulas import Formula
-from gemmgen.kernels.accuracy import LIBRARY_ERROR, SMALLEST, UNIT_ROUNDOFF, rounded
+from gemmgen.core.elements import BY_WORD, ELEMENTS, FLOATS, DataType
+from gemmgen.kernels.accuracy import LIBRARY_ERROR, SMALLEST, UNIT_ROUNDOFF
+from gemmgen.kernels.epilogue.numbers import Tracked, clear_bounds, fused_multiply_add, rounded, to_type
 from gemmgen.kernels.family import SpecModel
-from gemmgen.kernels.launch import ArrayArgument, ScalarArgument
-from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
-    from gemmgen.kernels.accuracy import Array
+    import numpy.typing as npt
 
+    Array = npt.NDArray[Any]
+
+Finite = Annotated[float, AllowInfNan(False)]
 Float32 = Annotated[float, AllowInfNan(False), Field(ge=-3.4028234e38, le=3.4028234e38)]
 """A finite number that float32 can hold after rounding."""
+
+NumberType = Literal["float32", "float64", "float16", "bfloat16", "int8", "int32", "int64"]
+DATA_TYPES: dict[str, DataType] = {word: BY_WORD[word] for word in get_args(NumberType)} | {"bool": "u8"}
+"""The types of a spec as those of a launch sequence; truth values are bytes, 0 or 1."""
+
+Axis = Literal["all", "row", "column", "channel", "result"]
+"""Along which values an operand differs: ``all``: a single number; ``row``, ``column``: one value for each row, for each column;
+``channel``: one for each channel of an image; ``result``: one for each result. A family has those that its output has."""
 
 INVERSE_LARGEST = 2.0**-128
 """Where ``expf`` overflows, 1 / (1 + exp(-x)) is below this, the inverse of the largest float32, and becomes 0."""
 
+EXPONENTIAL_ULPS = 1.0
+"""Error of the exponential functions that the kernels use, in units of the last place: the generated float32 one stays
+below 1, which a test measures; for CUDA's float64 ``exp`` its Programming Guide states 1."""
 
-class EpilogueOperation(SpecModel):
-    """One operation on the values of the result, element by element."""
+Complaint = tuple[str, str]
+"""Why an operation cannot be applied: what it got, and what it needs."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value that an operation reads beside the one that it changes."""
+
+    name: str
+    per: Axis
+    meaning: str
+    default: float | None = None
+    """Value of a number where the caller gives none."""
+    like_output: bool = False
+    """Whether it is an array of the output's shape with strides of its own."""
+
+
+class Operation(SpecModel):
+    """One operation on one value."""
 
     op: str
 
     approximate: ClassVar[bool] = False
-    """Whether it calls a function of the CUDA math library. Those are built on approximate instructions, which the emulator
+    """True where it calls a function of the CUDA math library. Those are built on approximate instructions, which the emulator
     rounds correctly and a GPU nearly so: within the error bound, but not with the same bits."""
 
-    def arguments(self, index: int, output: Matrix) -> tuple[ScalarArgument | ArrayArgument, ...]:
-        """Scalars and vectors that the operation adds; ``index`` counts the operations of its kind, from 0."""
-        return ()
-
-    def matrices(self, index: int, output: Matrix) -> tuple[Matrix, ...]:
-        """Matrices that it reads element by element, beside the ``output``."""
+    def operands(self) -> tuple[Operand, ...]:
+        """What the operation reads beside the value, with the names that the first operation of its kind gives them."""
         return ()
 
     @property
-    def coordinates(self) -> tuple[Literal["row", "column"], ...]:
-        """Which coordinates of an element the operation looks at."""
-        return ()
+    def constants(self) -> Mapping[str, float]:
+        """Numbers of the spec that the macro writes."""
+        return {}
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        """Why it cannot be applied to a value of type ``kind``; None if it can."""
+        return None
+
+    def result_type(self, kind: DataType) -> DataType:
+        """The type that the value has afterwards; halves are held in float32."""
+        return kind
+
+    @property
+    def becomes_integer(self) -> bool:
+        """True where the value is an integer afterwards, whatever it was."""
+        return False
+
+    def saturation(self, low: float, high: float) -> tuple[float, float] | None:
+        """Bounds that do the same as the operation with saturation to [low, high] after it; None if none do."""
+        return None
 
     @abstractmethod
     def describe(self) -> str:
         """The operation in a few words."""
 
     @abstractmethod
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        """Value and error bound after the operation, from those before it and the operation's arguments, matrices last.
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        """Value, bound and type after the operation. ``operands`` broadcast against the value.
 
-        ``arguments`` are float64 and broadcast against ``value``. The bound grows by the operation's condition (how much a
-        change of the value changes the result) and by the rounding errors of its evaluation.
+        The bound grows by the operation's condition (how much a change of the value changes the result) and by the rounding
+        errors of its evaluation.
         """
 
     @abstractmethod
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        """The operation in place on a torch tensor (m x n): what a user of a vendor library would write after its call."""
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        """The operation on a torch tensor, in place where torch can: what a user of a vendor library would write after its call."""
 
 
-class Scale(EpilogueOperation):
+def needs_float(kind: DataType) -> Complaint | None:
+    """The complaint about a value that is no float."""
+    return None if kind in FLOATS else ("an integer value", "a floating-point value: cast to float32 or float64 before it")
+
+
+def needs_float32(kind: DataType) -> Complaint | None:
+    """The complaint about a value that is no float32, for functions whose error is known in float32 alone."""
+    return None if kind == "f32" else (f"a value of type {ELEMENTS[kind].word}", "a float32 value: cast to float32 before it")
+
+
+class Scale(Operation):
     """Multiplies by a constant."""
 
     op: Literal["scale"]
-    factor: Float32
-    """The constant, rounded to float32."""
+    factor: Finite
+    """The constant, rounded to the value's type; for integer values, an integer."""
+
+    @property
+    def constants(self) -> Mapping[str, float]:
+        return {"factor": self.factor}
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return _constant_problem(kind, self.factor, "by", "factor")
 
     def describe(self) -> str:
         return f"scale by {self.factor:g}"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        factor = _float32(self.factor)
-        return rounded(value * factor, bound * abs(factor))
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        if value.kind not in FLOATS:
+            return value.with_integers(value.value * value.value.dtype.type(int(self.factor)))
+        factor = _held(self.factor, value.kind)
+        return rounded(value.value * factor, value.bound * abs(factor), value.kind)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.mul_(self.factor)
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.mul_(self.factor)
 
 
-class Bias(EpilogueOperation):
-    """Adds a value for each row, for each column, or one for all. Vectors are stored like C."""
+class Bias(Operation):
+    """Adds a number, the same for all values or one for each row, column, channel or result."""
 
     op: Literal["bias"]
-    per: Literal["row", "column", "all"]
-    """``row``: a vector of m values; ``column``: a vector of n values; ``all``: a single number."""
+    per: Axis = "all"
 
-    def arguments(self, index: int, output: Matrix) -> tuple[ScalarArgument | ArrayArgument, ...]:
-        name = numbered("bias", index)
+    def operands(self) -> tuple[Operand, ...]:
         if self.per == "all":
-            return (ScalarArgument(name, "f32", "added to every element", default=0.0),)
-        extent, meaning = ("m", "one value for each row") if self.per == "row" else ("n", "one value for each column")
-        vector = ArrayArgument(name, output.type, "input", (Formula(extent),), (Formula("1"),), output.element_bytes, meaning)
-        return (vector,)
-
-    @property
-    def coordinates(self) -> tuple[Literal["row", "column"], ...]:
-        return () if self.per == "all" else (self.per,)
+            return (Operand("bias", "all", "added to every element", default=0.0),)
+        return (Operand("bias", self.per, f"one value for each {self.per}"),)
 
     def describe(self) -> str:
         return "bias, the same for all" if self.per == "all" else f"bias per {self.per}"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        return rounded(value + arguments[0], bound)
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        total = value.value + operands[0].astype(value.value.dtype)
+        return rounded(total, value.bound, value.kind) if value.kind in FLOATS else value.with_integers(total)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.add_(arguments[0][:, None] if self.per == "row" else arguments[0])
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.add_(operands[0])
 
 
-class Residual(EpilogueOperation):
-    """Adds gamma times a matrix Z of C's shape, stored like C with a leading dimension of its own. Z is always read."""
+class Residual(Operation):
+    """Adds gamma times an array Z of the output's shape, which has strides of its own. Z is always read."""
 
     op: Literal["residual"]
 
-    def arguments(self, index: int, output: Matrix) -> tuple[ScalarArgument | ArrayArgument, ...]:
-        name, matrix = numbered("gamma", index), numbered("Z", index)
-        return (ScalarArgument(name, "f32", f"factor of {matrix}", default=1.0),)
+    def operands(self) -> tuple[Operand, ...]:
+        return (
+            Operand("gamma", "all", "factor of {Z}", default=1.0),
+            Operand("Z", "result", "added to the results", like_output=True),
+        )
 
-    def matrices(self, index: int, output: Matrix) -> tuple[Matrix, ...]:
-        stride = output.batch_stride and numbered("stride_z", index)
-        return (replace(output, name=numbered("Z", index), leading_dimension=numbered("ldz", index), batch_stride=stride),)
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
 
     def describe(self) -> str:
         return "residual gamma Z"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        gamma, residual = arguments
-        scaled, scaled_bound = rounded(gamma * residual, bound * 0)
-        return rounded(value + scaled, bound + scaled_bound)
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        gamma, residual = (operand.astype(value.value.dtype) for operand in operands)
+        if value.kind == "f32":
+            exact = fused_multiply_add(gamma, residual, value.value)
+            return rounded(exact, value.bound, value.kind)
+        product = gamma * residual
+        return rounded(value.value + product, value.bound + abs(product) * 2.0**-60, value.kind, ulps=2.0)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.add_(arguments[1], alpha=arguments[0])
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.add_(operands[1], alpha=operands[0])
 
 
-class Relu(EpilogueOperation):
+class Multiply(Operation):
+    """Multiplies by the elements of an array of the output's shape, such as a gate."""
+
+    op: Literal["multiply"]
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand("F", "result", "factors of the results", like_output=True),)
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
+
+    def describe(self) -> str:
+        return "product with F"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        import numpy as np
+
+        factors = operands[0].astype(value.value.dtype)
+        return rounded(value.value * factors, clear_bounds(value.bound * np.abs(factors)), value.kind)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.mul_(operands[0])
+
+
+class Square(Operation):
+    """Multiplies with itself."""
+
+    op: Literal["square"]
+
+    def describe(self) -> str:
+        return "square"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        import numpy as np
+
+        if value.kind not in FLOATS:
+            return value.with_integers(value.value * value.value)
+        bound = value.bound * (2 * np.abs(value.value) + value.bound)
+        return rounded(value.value * value.value, clear_bounds(bound), value.kind)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.square_()
+
+
+class Abs(Operation):
+    """The absolute value; the smallest integer of a type stays itself."""
+
+    op: Literal["abs"]
+
+    def describe(self) -> str:
+        return "absolute value"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        import numpy as np
+
+        return Tracked(np.abs(value.value), value.bound, value.kind)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.abs_()
+
+
+class Exp(Operation):
+    """e to the power of the value."""
+
+    op: Literal["exp"]
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
+
+    def describe(self) -> str:
+        return "exp"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        import numpy as np
+
+        result = np.exp(value.value)
+        bound = clear_bounds(result * np.expm1(value.bound))
+        return rounded(result, bound, value.kind, ulps=2 * EXPONENTIAL_ULPS)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.exp_()
+
+
+class Sqrt(Operation):
+    """The square root; NaN for negative values."""
+
+    op: Literal["sqrt"]
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
+
+    def describe(self) -> str:
+        return "square root"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        return square_root(value)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.sqrt_()
+
+
+class Relu(Operation):
     """Replaces negative values by zero; NaN stays NaN."""
 
     op: Literal["relu"]
@@ -151,47 +313,58 @@ class Relu(EpilogueOperation):
     def describe(self) -> str:
         return "ReLU"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def saturation(self, low: float, high: float) -> tuple[float, float]:
+        return max(0.0, low), high
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
-        return np.where(value < 0, 0.0, value), bound
+        return Tracked(np.where(value.value < 0, value.value.dtype.type(0), value.value), value.bound, value.kind)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.relu_()
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.relu_()
 
 
-class LeakyRelu(EpilogueOperation):
+class LeakyRelu(Operation):
     """Multiplies what is not positive by a slope."""
 
     op: Literal["leaky_relu"]
     slope: Float32 = 0.01
-    """The factor, rounded to float32."""
+    """The factor, rounded to the value's type."""
+
+    @property
+    def constants(self) -> Mapping[str, float]:
+        return {"slope": self.slope}
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
 
     def describe(self) -> str:
         return f"leaky ReLU with slope {self.slope:g}"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
-        slope = _float32(self.slope)
-        below, below_bound = rounded(value * slope, bound * max(1.0, abs(slope)))
+        slope = _held(self.slope, value.kind)
+        below = rounded(value.value * slope, value.bound * max(1.0, abs(slope)), value.kind)
         # A value within its bound of 0 may have taken either branch.
-        return np.where(value > 0, value, below), np.where(value > bound, bound, np.maximum(bound, below_bound))
+        bound = np.where(value.value > value.bound, value.bound, np.maximum(value.bound, below.bound))
+        return Tracked(np.where(value.value > 0, value.value, below.value), bound, value.kind)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
         from torch.nn.functional import leaky_relu_
 
-        leaky_relu_(values, self.slope)
+        return leaky_relu_(values, self.slope)
 
 
-class Clamp(EpilogueOperation):
+class Clamp(Operation):
     """Limits values from below, from above, or both; NaN stays NaN."""
 
     op: Literal["clamp"]
     low: Float32 | None = None
-    """The smallest value, rounded to float32."""
+    """The smallest value, rounded to the value's type."""
     high: Float32 | None = None
-    """The largest value, rounded to float32."""
+    """The largest value, rounded to the value's type."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Clamp:
@@ -201,25 +374,73 @@ class Clamp(EpilogueOperation):
             raise ValueError(f"low is {self.low:g}, need at most high, {self.high:g}")
         return self
 
-    def describe(self) -> str:
-        limits = [f"at least {self.low:g}"] if self.low is not None else []
-        limits += [f"at most {self.high:g}"] if self.high is not None else []
-        return " and ".join(limits)
+    @property
+    def constants(self) -> Mapping[str, float]:
+        return {name: limit for name, limit in (("low", self.low), ("high", self.high)) if limit is not None}
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def problem(self, kind: DataType) -> Complaint | None:
+        found = (_constant_problem(kind, limit, "to", "limit") for limit in self.constants.values())
+        return next((complaint for complaint in found if complaint is not None), None)
+
+    def saturation(self, low: float, high: float) -> tuple[float, float]:
+        least = low if self.low is None else min(max(self.low, low), high)
+        return least, high if self.high is None else min(max(self.high, low), high)
+
+    def describe(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f"clamp to [{self.low:g}, {self.high:g}]"
+        return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
+        result = value.value
         if self.low is not None:
-            value = np.where(value < _float32(self.low), _float32(self.low), value)
+            low = result.dtype.type(_held(self.low, value.kind))
+            result = np.where(result < low, low, result)
         if self.high is not None:
-            value = np.where(value > _float32(self.high), _float32(self.high), value)
-        return value, bound
+            high = result.dtype.type(_held(self.high, value.kind))
+            result = np.where(result > high, high, result)
+        return Tracked(result, value.bound, value.kind)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.clamp_(self.low, self.high)
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.clamp_(self.low, self.high)
 
 
-class Gelu(EpilogueOperation):
+class HardSwish(Operation):
+    """scale * v * min(max(v + 3, 0), 6) / 6: v in real units, and the result in those of the output."""
+
+    op: Literal["h_swish"]
+    scale: Float32 = 1.0
+    """Multiplies the result: one over the output's quantisation step."""
+
+    @property
+    def constants(self) -> Mapping[str, float]:
+        return {"factor": self.scale / 6.0}
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
+
+    def describe(self) -> str:
+        return "h-swish" + ("" if self.scale == 1 else f", scaled by {self.scale:g}")
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        import numpy as np
+
+        factor = _held(self.scale / 6.0, value.kind)
+        shifted = rounded(value.value + 3, value.bound, value.kind)
+        gate = np.clip(shifted.value, 0.0, 6.0)
+        bound = value.bound * 6 + shifted.bound * (np.abs(value.value) + value.bound)
+        product = rounded(value.value * gate, clear_bounds(bound), value.kind)
+        return rounded(product.value * factor, product.bound * abs(factor), value.kind)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        from torch.nn.functional import hardswish
+
+        return hardswish(values, inplace=True).mul_(self.scale)
+
+
+class Gelu(Operation):
     """x Phi(x), with the distribution function Phi of the normal distribution or its approximation by tanh. Minus infinity gives NaN,
     as the product of infinity and 0."""
 
@@ -229,117 +450,179 @@ class Gelu(EpilogueOperation):
 
     approximate: ClassVar[bool] = True
 
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float32(kind)
+
     def describe(self) -> str:
         return f"GELU ({self.form})"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
+        x = value.value
         if self.form == "erf":
-            tail = np.vectorize(erfc, otypes=[np.float64])(-value / sqrt(2))
+            tail = np.vectorize(erfc, otypes=[np.float64])(-x / sqrt(2))
         else:
-            tail = 1 + np.tanh(sqrt(2 / pi) * (value + 0.044715 * value**3))
+            tail = 1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))
         # The slope is at most 1.13. The relative error of the inner argument z (2 roundings for erf, at most 7 for tanh) changes
         # erf(z) by at most 0.49 and tanh(z) by at most 0.45 of itself; then come the function, at most 1 in size, the sum, at most
         # 2, the factor |x| / 2, and the rounding of the product.
         inner = 0.49 * 2 if self.form == "erf" else 0.45 * 7
         factor = (inner * UNIT_ROUNDOFF + LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) / 2 + UNIT_ROUNDOFF
-        return _evaluated(value, bound, 0.5 * value * tail, 1.13, factor * (np.abs(value) + bound))
+        return _evaluated(value, 0.5 * x * tail, 1.13, factor * (np.abs(x) + value.bound))
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
         from torch.nn.functional import gelu
 
-        values.copy_(gelu(values, approximate="tanh" if self.form == "tanh" else "none"))
+        return values.copy_(gelu(values, approximate="tanh" if self.form == "tanh" else "none"))
 
 
-class Silu(EpilogueOperation):
+class Silu(Operation):
     """x / (1 + exp(-x)), also called swish. Minus infinity gives NaN, as the quotient of two infinities."""
 
     op: Literal["silu"]
 
     approximate: ClassVar[bool] = True
 
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float32(kind)
+
     def describe(self) -> str:
         return "SiLU"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
-        result = value / (1 + np.exp(-value))
+        result = value.value / (1 + np.exp(-value.value))
         # The slope is at most 1.1. The errors of the exponential, the sum and the quotient are relative to the result. Where the
         # exponential overflows, beyond x = -88.7, the result is 0; x exp(x) is then less than 2^7 / the largest float32.
-        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (np.abs(result) + 1.1 * bound) + 2**7 * INVERSE_LARGEST
-        return _evaluated(value, bound, result, 1.1, error)
+        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (np.abs(result) + 1.1 * value.bound) + 2**7 * INVERSE_LARGEST
+        return _evaluated(value, result, 1.1, error)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
         from torch.nn.functional import silu
 
-        silu(values, inplace=True)
+        return silu(values, inplace=True)
 
 
-class Sigmoid(EpilogueOperation):
+class Sigmoid(Operation):
     """1 / (1 + exp(-x))."""
 
     op: Literal["sigmoid"]
 
     approximate: ClassVar[bool] = True
 
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float32(kind)
+
     def describe(self) -> str:
         return "sigmoid"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
-        result = 1 / (1 + np.exp(-value))
-        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (result + 0.25 * bound) + INVERSE_LARGEST
-        return _evaluated(value, bound, result, 0.25, error)
+        result = 1 / (1 + np.exp(-value.value))
+        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (result + 0.25 * value.bound) + INVERSE_LARGEST
+        return _evaluated(value, result, 0.25, error)
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.sigmoid_()
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.sigmoid_()
 
 
-class Tanh(EpilogueOperation):
+class Tanh(Operation):
     """The hyperbolic tangent."""
 
     op: Literal["tanh"]
 
     approximate: ClassVar[bool] = True
 
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float32(kind)
+
     def describe(self) -> str:
         return "tanh"
 
-    def reference(self, value: Array, bound: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         import numpy as np
 
-        result = np.tanh(value)
-        return _evaluated(value, bound, result, 1.0, LIBRARY_ERROR * (np.abs(result) + bound))
+        result = np.tanh(value.value)
+        return _evaluated(value, result, 1.0, LIBRARY_ERROR * (np.abs(result) + value.bound))
 
-    def apply_torch(self, values: Any, arguments: Sequence[Any]) -> None:
-        values.tanh_()
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.tanh_()
 
+
+class Cast(Operation):
+    """Rounds to another type. Halves and int8 are then held in float32 and int32 again, so that more operations may follow.
+
+    Floating point becomes an integer by dropping the fraction; what is too large becomes the largest, NaN becomes 0.
+    """
+
+    op: Literal["cast"]
+    type: NumberType
+
+    def result_type(self, kind: DataType) -> DataType:
+        return ELEMENTS[DATA_TYPES[self.type]].computed_in
+
+    @property
+    def becomes_integer(self) -> bool:
+        return DATA_TYPES[self.type] not in FLOATS
+
+    def describe(self) -> str:
+        return f"cast to {self.type}"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        return to_type(value, DATA_TYPES[self.type])
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        import torch
+
+        return values.to(getattr(torch, self.type)).to(values.dtype)
+
+
+OPERATIONS: tuple[type[Operation], ...] = tuple(Operation.__subclasses__())
+"""All operations."""
 
 if TYPE_CHECKING:
-    AnyEpilogueOperation = EpilogueOperation
+    AnyOperation = Operation
 else:
-    AnyEpilogueOperation = Annotated[reduce(or_, EpilogueOperation.__subclasses__()), Field(discriminator="op")]
+    AnyOperation = Annotated[reduce(or_, OPERATIONS), Field(discriminator="op")]
 
 
-def numbered(name: str, index: int) -> str:
-    """``name`` for the first of its kind, then ``name2``, ``name3`` ..."""
-    return name if index == 0 else f"{name}{index + 1}"
-
-
-def _float32(number: float) -> float:
+def square_root(value: Tracked) -> Tracked:
+    """The square root of tracked values."""
     import numpy as np
 
-    return float(np.float32(number))
+    with np.errstate(invalid="ignore"):
+        root = np.sqrt(value.value)
+        # |sqrt(v + e) - sqrt(v)| = |e| / (sqrt(v + e) + sqrt(v)) <= |e| / sqrt(v), and <= sqrt(|e|).
+        bound = np.sqrt(value.bound)
+        bound = np.minimum(bound, np.divide(value.bound, root, out=bound.copy(), where=root > 0))
+    return rounded(root, clear_bounds(bound), value.kind)
 
 
-def _evaluated(value: Array, bound: Array, result: Array, slope: float, error: Array) -> tuple[Array, Array]:
-    """A function's ``result``: the incoming bound times its largest slope, and the ``error`` of evaluating it.
+def _constant_problem(kind: DataType, number: float, how: str, what: str) -> Complaint | None:
+    if kind in FLOATS:
+        largest = ELEMENTS[kind].limits[1]
+        got = f"a {ELEMENTS[kind].word} value {how} {number:g}"
+        return None if abs(number) <= largest else (got, f"a {what} of at most {largest:.7e}, the largest {ELEMENTS[kind].word}")
+    whole = float(number).is_integer() and abs(number) < 2**31
+    return None if whole else (f"an integer value {how} {number:g}", f"an integer {what} below 2**31, or a cast before it")
+
+
+def _held(number: float, kind: DataType) -> float:
+    """A constant as values of ``kind`` hold it."""
+    import numpy as np
+
+    return float(np.float32(number)) if kind == "f32" else number
+
+
+def _evaluated(value: Tracked, result: Array, slope: float, error: Array) -> Tracked:
+    """A float32 function's ``result``: the incoming bound times its largest slope, and the ``error`` of evaluating it.
 
     What an infinite or NaN value gives is exact.
     """
     import numpy as np
 
-    return result, np.where(np.isfinite(value), slope * bound + error + SMALLEST, bound)
+    bound = np.where(np.isfinite(value.value), slope * value.bound + error + SMALLEST, value.bound)
+    return Tracked(result, bound, value.kind)

@@ -24,7 +24,7 @@ def formula_lines(plan: GemmPlan) -> list[str]:
     product = "alpha A B" if spec.alpha == "argument" else "A B"
     if spec.beta == "argument":
         product += " + beta C"
-    operations = ", then ".join(stage.operation.describe() for stage in plan.epilogue)
+    operations = ", then ".join(step.operation.describe() for step in plan.epilogue)
     lines = [f"C = {product} in float32" + (f", then {operations}." if operations else ".")]
     for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
         lines.append(f"{matrix.name} is {_layout(matrix)}.")

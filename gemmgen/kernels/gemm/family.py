@@ -9,7 +9,8 @@ from gemmgen.core.elements import to_numbers
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
-from gemmgen.kernels.epilogue.stages import apply_reference
+from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Cost, Expected, Family, KernelPlan, KernelSpec, Section
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, plan_gemm
@@ -91,8 +92,13 @@ class GemmFamily(Family):
                 scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros(shape))
                 value, bound = rounded(value + scaled, bound + scaled_bound)
             given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
-            value, bound = apply_reference(plan.epilogue, value, bound, given)
-        return {"C": Expected(*stored(plan.matrix_c.type, value, bound))}
+
+            def read(access: Access) -> npt.NDArray[Any]:
+                array = np.asarray(given[access.name], np.float64)
+                return array[:, None] if access.operand.per == "row" else array
+
+            finished = apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read)
+        return {"C": Expected(*stored(plan.matrix_c.type, finished.value, finished.bound))}
 
     def cost(self, plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
         m, n, k = (problem[name] for name in self.size_names)

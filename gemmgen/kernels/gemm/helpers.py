@@ -1,12 +1,9 @@
-"""The small device functions that a tiled GEMM calls to copy and to convert elements, each once."""
+"""The small device functions that a tiled GEMM calls to copy elements, each once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from gemmgen.hardware.target import ARCHITECTURES
-from gemmgen.kernels.launch import ArrayArgument
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.loop import TiledLoop
@@ -20,20 +17,6 @@ class Helper:
     template: str
     name: str
     arguments: tuple[Any, ...] = ()
-
-
-def conversion_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
-    """Conversions between halves and float32 that the kernel needs."""
-    read = {matrix.type for matrix in (plan.matrix_a, plan.matrix_b, *plan.residuals)}
-    read |= {argument.type for stage in plan.epilogue for argument in stage.arguments if isinstance(argument, ArrayArgument)}
-    read |= {plan.matrix_c.type} if plan.spec.beta == "argument" else set()
-    names = [f"{element}_to_float" for element in ("f16", "bf16") if element in read]
-    written = plan.matrix_c.type
-    if written == "bf16" and ARCHITECTURES[plan.spec.architecture].compute_capability < (8, 0):
-        names.append("float_to_bf16_by_integers")
-    elif written != "f32":
-        names.append(f"float_to_{written}")
-    return tuple(Helper("half", name) for name in names)
 
 
 def copy_helpers(plan: GemmPlan, loop: TiledLoop) -> tuple[Helper, ...]:

@@ -11,7 +11,7 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation, Bias, EpilogueOperation, Residual
+from gemmgen.kernels.epilogue.operations import AnyOperation, Bias, Operation, Residual
 from gemmgen.kernels.gemm.request import TYPES, GemmRequest, is_stored
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
@@ -57,7 +57,7 @@ def interpret_matmul(operands: Mapping[str, Layout], options: Mapping[str, Any])
             raise LaunchError(f"matmul: residual has shape {residual.shape}, need the result's, {shape}")
         z = _full(residual, full, vector_a, vector_b)
     per = "all" if options.get("bias_number") else _bias_per(operands.get("bias"), full, vector_b, kind)
-    epilogue: list[EpilogueOperation] = [] if per is None else [Bias(op="bias", per=per)]  # type: ignore[arg-type]
+    epilogue: list[Operation] = [] if per is None else [Bias(op="bias", per=per)]  # type: ignore[arg-type]
     epilogue += [] if z is None else [Residual(op="residual")]
     epilogue += _activations(options.get("activation"))
     layouts = _without_batch(a, b, c, z, per)
@@ -128,10 +128,10 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
 
 @cache
 def _adapter() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(AnyEpilogueOperation)
+    return pydantic.TypeAdapter(AnyOperation)
 
 
-def _activations(wanted: Any) -> list[EpilogueOperation]:
+def _activations(wanted: Any) -> list[Operation]:
     if wanted is None:
         return []
     if isinstance(wanted, list | tuple) and not (wanted and isinstance(wanted[0], tuple)):

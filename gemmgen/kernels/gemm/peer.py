@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gemmgen.kernels.epilogue.steps import Access
 from gemmgen.kernels.gemm.plan import GemmPlan
 
 
@@ -20,12 +21,18 @@ def cublas(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, floa
 
     combine = torch.baddbmm if plan.batched else torch.addmm
 
+    def read(access: Access) -> Any:
+        array = arrays.get(access.name, scalars.get(access.name))
+        return array[:, None] if access.operand.per == "row" else array
+
     def run() -> None:
         if alpha == 1 and beta == 0:
             torch.matmul(a, b, out=c)
         else:
             combine(c, a, b, beta=beta, alpha=alpha, out=c)
-        for stage in plan.epilogue:
-            stage.operation.apply_torch(c, [arrays.get(name, scalars.get(name)) for name in stage.inputs])
+        for step in plan.epilogue:
+            result = step.operation.apply_torch(c, [read(access) for access in step.accesses])
+            if result is not c:
+                c.copy_(result)
 
     return ("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue"), run

@@ -8,10 +8,11 @@ from typing import Literal
 
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import WARP_THREADS, Architecture
-from gemmgen.kernels.epilogue.stages import EpilogueStage, epilogue_stages
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
+from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
-from gemmgen.kernels.gemm.helpers import Helper, conversion_helpers, copy_helpers
+from gemmgen.kernels.gemm.helpers import Helper, copy_helpers
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.reasons import (
@@ -53,7 +54,7 @@ class GemmPlan(KernelPlan):
     """Whether the extent along the slow dimension of C is a multiple of the tile."""
     whole_minor: bool
     """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
-    epilogue: tuple[EpilogueStage, ...]
+    epilogue: tuple[Step, ...]
     loop: TiledLoop | NaiveLoop
     exchange: Exchange | None
     """How results pass through shared memory on their way to C, if they do."""
@@ -63,7 +64,7 @@ class GemmPlan(KernelPlan):
     @property
     def epilogue_coordinates(self) -> tuple[str, ...]:
         """Which coordinates of an element the epilogue looks at."""
-        used = {coordinate for stage in self.epilogue for coordinate in stage.operation.coordinates}
+        used = {access.operand.per for step in self.epilogue for access in step.accesses}
         return tuple(coordinate for coordinate in ("row", "column") if coordinate in used)
 
     @property
@@ -71,9 +72,9 @@ class GemmPlan(KernelPlan):
         """What the device function for the epilogue is given: the value, coordinates, arguments and elements of matrices."""
         parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
         parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
-        for stage in self.epilogue:
-            parameters += stage.arguments
-            parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in stage.matrices]
+        for step in self.epilogue:
+            parameters += step.arguments
+            parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
         return tuple(parameters)
 
     @property
@@ -84,7 +85,7 @@ class GemmPlan(KernelPlan):
     @property
     def residuals(self) -> tuple[Matrix, ...]:
         """Matrices of C's shape that the epilogue reads."""
-        return tuple(matrix for stage in self.epilogue for matrix in stage.matrices)
+        return tuple(matrix for step in self.epilogue for matrix in step.matrices)
 
     @property
     def batched(self) -> tuple[Matrix, ...]:
@@ -100,7 +101,7 @@ class GemmPlan(KernelPlan):
     @property
     def approximate(self) -> bool:
         """Whether the epilogue calls functions whose last bits differ between backends."""
-        return any(stage.operation.approximate for stage in self.epilogue)
+        return any(step.operation.approximate for step in self.epilogue)
 
     @property
     def mainloop(self) -> str:
@@ -146,8 +147,7 @@ class GemmPlan(KernelPlan):
     @property
     def helpers(self) -> tuple[Helper, ...]:
         """The small device functions that the kernel needs."""
-        conversions = conversion_helpers(self)
-        return conversions if isinstance(self.loop, NaiveLoop) else conversions + copy_helpers(self, self.loop)
+        return () if isinstance(self.loop, NaiveLoop) else copy_helpers(self, self.loop)
 
     @property
     def major(self) -> Literal["m", "n"]:
@@ -211,6 +211,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
             parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
         template = "gemm/tiled.cu.j2"
+    epilogue = plan_epilogue(spec.epilogue, matrices[2], reasons)
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     assert loop is not None
@@ -221,7 +222,6 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     parts += ["_".join(types)] if set(types) != {"f32"} else []
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
-    epilogue = epilogue_stages(spec.epilogue, matrices[2])
     shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
     static = shared_bytes <= architecture.static_shared_bytes_per_block
     geometry = Geometry(

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from gemmgen.core.errors import SpecError
-from gemmgen.kernels.epilogue.operations import EpilogueOperation
+from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
@@ -31,7 +31,7 @@ class GemmRequest(Request):
     """Whether alpha may be other than 1."""
     accumulates: bool = False
     """Whether beta may be other than 0."""
-    epilogue: tuple[EpilogueOperation, ...] = ()
+    epilogue: tuple[Operation, ...] = ()
     residual: Layout | None = None
     operands: tuple[str, str] = ("a", "b")
     """What the operation calls A and B."""

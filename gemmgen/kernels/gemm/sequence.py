@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.epilogue.stages import EpilogueStage
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial, StreamK
@@ -48,7 +48,7 @@ def gemm_sequence(
     spec: GemmSpec,
     matrices: tuple[Matrix, Matrix, Matrix],
     geometry: Geometry,
-    epilogue: tuple[EpilogueStage, ...],
+    epilogue: tuple[Step, ...],
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     slices = getattr(spec.decomposition, "slices", 1)
@@ -69,9 +69,9 @@ def gemm_sequence(
         dimensions += matrix.dimensions
         constraints += matrix.constraints
     m, n, k = (ScalarArgument(name, "s32", meaning) for name, meaning in extents.items())
-    for stage in epilogue:
-        dimensions += stage.dimensions
-        constraints += stage.constraints
+    for step in epilogue:
+        dimensions += step.dimensions
+        constraints += step.constraints
     layout_a, layout_b, layout_c = matrices
     reads_c = spec.beta == "argument"
     a, b = layout_a.argument("input"), layout_b.argument("input")
@@ -81,7 +81,7 @@ def gemm_sequence(
     alphas = [alpha] if spec.alpha == "argument" else []
     betas = [beta] if reads_c else []
     factors: list[Argument] = [m, n, k, *alphas, a, *layout_a.scalars, b, *layout_b.scalars]
-    result: list[Argument] = [*betas, c, *layout_c.scalars, *(parameter for stage in epilogue for parameter in stage.parameters)]
+    result: list[Argument] = [*betas, c, *layout_c.scalars, *(parameter for step in epilogue for parameter in step.parameters)]
     shared = max((region.offset + region.bytes for region in geometry.regions), default=0)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 

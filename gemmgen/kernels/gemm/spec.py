@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.epilogue.operations import AnyEpilogueOperation
+from gemmgen.kernels.epilogue.operations import AnyOperation
 from gemmgen.kernels.family import KernelSpec, SpecModel
 from gemmgen.kernels.math.fma_order import OrderName
 
@@ -219,7 +219,7 @@ class GemmSpec(KernelSpec):
     store: Literal["direct", "through_shared"] = "direct"
     """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
     epilogue reads) in whole vectors, side by side, whatever the fragments are."""
-    epilogue: Annotated[tuple[AnyEpilogueOperation, ...], Field(max_length=16)] = ()
+    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""
     early_launch: bool = False
     """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic

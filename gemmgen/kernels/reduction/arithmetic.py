@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Square
+from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import Argument, ArrayArgument
-from gemmgen.kernels.reduction.elementwise import DATA_TYPES, Abs, Cast, Square
 from gemmgen.kernels.reduction.spec import ReductionSpec
-from gemmgen.kernels.reduction.steps import Step, plan_steps
 
 StateKind = Literal["scalar", "extremum", "logsumexp", "moments"]
 STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments"}
@@ -31,6 +32,19 @@ _LIMITS = {
     "f64": ("-__longlong_as_double(0x7ff0000000000000ll)", "__longlong_as_double(0x7ff0000000000000ll)"),
 }
 """The smallest and the largest value of each type; for floats, the infinities."""
+
+
+@dataclass(frozen=True)
+class ResultSpace:
+    """The results of a reduction: an operation may read a number, or an array with a value for each result."""
+
+    def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
+        if operand.per == "all":
+            return number_argument(operand, name, kind)
+        if operand.per != "result":
+            return f"per {operand.per}", "per all or result: results have neither rows nor columns"
+        size = Formula("1")  # the launch sequence knows the shape of the results
+        return Access(operand, ArrayArgument(name, kind, "input", (size,), (size,), 1, operand.meaning), f"{name}[at]", kind)
 
 
 @dataclass(frozen=True)
@@ -183,24 +197,13 @@ class Arithmetic:
         return self.state == "scalar" and not self.is_float
 
     @property
-    def uses(self) -> frozenset[str]:
-        """Conversions and functions that the source has to define: the names of their macros."""
-        used = set()
-        steps = (*self.prologue, *self.epilogue)
-        casts = {DATA_TYPES[step.operation.type] for step in steps if isinstance(step.operation, Cast)}
-        if self.stored in ("f16", "bf16"):
-            used.add(f"{self.stored}_to_float")
-        for half in ("f16", "bf16"):
-            if half in casts:
-                used |= {f"float_to_{half}", f"{half}_to_float"}
-            if self.output == half:
-                used.add(f"float_to_{half}")
-        exponentials = {step.kind for step in steps if step.operation.op == "exp"}
-        if self.state == "logsumexp":
-            exponentials.add(self.compute)
-        if "f32" in exponentials:
-            used.add("exponential")
-        return frozenset(used)
+    def loaded(self) -> str:
+        """The expression of an element in memory as a value."""
+        return convert("element", self.stored, self.value)
+
+    def as_output(self, expression: str, kind: DataType | None = None) -> str:
+        """The expression of a result, of type ``kind`` or of that after the epilogue, as it is stored."""
+        return convert(expression, kind or self.last, self.output)
 
     @property
     def result_arguments(self) -> tuple[Argument, ...]:
@@ -214,10 +217,10 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     combiner = COMBINERS[operation]
     own = {"sum_of_squares": (Square(op="square"),), "l2_norm": (Square(op="square"),), "l1_norm": (Abs(op="abs"),)}
     accumulator = _accumulator(spec, stored, reasons)
-    held = plan_steps(spec.prologue, accumulator, "prologue", [])[1]
+    held = plan_steps(spec.prologue, accumulator, "prologue", [], None)[1]
     back = () if held == accumulator else (Cast(op="cast", type=_type_name(accumulator)),)
-    plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons)
-    prologue, _ = plan_steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [])
+    plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons, None)
+    prologue, _ = plan_steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [], None)
     compute: DataType = "s32" if operation in TRUTHS else accumulator
     if operation in ("logsumexp", "mean_variance") and compute not in FLOATS:
         need = "a floating-point accumulator: float32 or float64"
@@ -231,11 +234,11 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     result = _result_type(operation, compute)
     if state == "moments" and spec.epilogue:
         reasons.append(Reason("epilogue", "epilogue", "an epilogue", "none: mean_variance writes two arrays, which is applied to?"))
-    epilogue, last = plan_steps(spec.epilogue, result, "epilogue", [])
+    epilogue, last = plan_steps(spec.epilogue, result, "epilogue", [], ResultSpace())
     default_output = "u8" if operation in TRUTHS and not spec.epilogue else last
     output = DATA_TYPES[spec.output] if spec.output else default_output
     stores = () if output in (last, "u8") else (Cast(op="cast", type=_type_name(output)),)
-    plan_steps((*spec.epilogue, *stores), result, "epilogue", reasons)
+    plan_steps((*spec.epilogue, *stores), result, "epilogue", reasons, ResultSpace())
     if state == "moments" and output not in FLOATS:
         reasons.append(Reason("output", "output", str(spec.output), "a floating-point type for mean and variance"))
     if output == "u8" and (operation not in TRUTHS or spec.epilogue):

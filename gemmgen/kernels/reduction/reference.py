@@ -13,10 +13,7 @@ import numpy as np
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, float_format, to_numbers
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.family import Case, Expected
-from gemmgen.kernels.launch import ArrayArgument
-from gemmgen.kernels.reduction.elementwise import EXPONENTIAL_ULPS, square_root
-from gemmgen.kernels.reduction.numbers import (
+from gemmgen.kernels.epilogue.numbers import (
     Tracked,
     clear_bounds,
     overflown,
@@ -25,6 +22,10 @@ from gemmgen.kernels.reduction.numbers import (
     tracked,
     wide_type,
 )
+from gemmgen.kernels.epilogue.operations import EXPONENTIAL_ULPS, square_root
+from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.family import Case, Expected
+from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 
 if TYPE_CHECKING:
@@ -50,14 +51,13 @@ def reduction_reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Ar
             return {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
         result = _reduced(plan, elements, depth)
         result = _finished(plan, result, problem["reduced"])
-        for step in a.epilogue:
-            given = []
-            for argument in step.arguments:
-                if isinstance(argument, ArrayArgument):
-                    given.append(to_numbers(argument.type, arrays[argument.name]).reshape(result.value.shape))
-                else:
-                    given.append(np.asarray(case.scalars[argument.name]))
-            result = step.operation.reference(result, tuple(given))
+
+        def read(access: Access) -> Array:
+            if isinstance(access.argument, ArrayArgument):
+                return to_numbers(access.stored, arrays[access.name]).reshape(result.value.shape)
+            return np.asarray(case.scalars[access.name])
+
+        result = apply_steps(a.epilogue, result, read)
         return {"Y": _expected(plan, result, shape)}
 
 
@@ -170,7 +170,7 @@ def _logsumexp(elements: Tracked, depth: int) -> Tracked:
     total = weights.sum(axis=1)
     result = largest[:, 0] + np.log(total)
     shift = np.where(weights > 0, weights * distance, 0.0).sum(axis=1) / total
-    relative = depth * u * (2 * EXPONENTIAL_ULPS[kind] + 3) + 2 * u * shift + value.shape[1] * np.finfo(value.dtype).eps
+    relative = depth * u * (2 * EXPONENTIAL_ULPS + 3) + 2 * u * shift + value.shape[1] * np.finfo(value.dtype).eps
     log_error = relative / (1 - np.minimum(relative, 0.5)) + 4 * u * np.abs(np.log(total))
     bound = elements.bound.max(axis=1) + log_error + u * (np.abs(result) + log_error)
     return Tracked(result, np.asarray(np.where(np.isfinite(result), clear_bounds(bound), 0.0), np.float64), kind)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, get_args
 import pydantic
 
 from gemmgen.core.errors import LaunchError, Reason, SpecError
+from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
-from gemmgen.kernels.reduction.elementwise import DATA_TYPES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
 from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, merged, replaced, say_once, widest
 

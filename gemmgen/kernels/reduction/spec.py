@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gemmgen.kernels.epilogue.operations import AnyOperation, NumberType
 from gemmgen.kernels.family import KernelSpec, SpecModel
-from gemmgen.kernels.reduction.elementwise import AnyElementwise, NumberType
 
 OperationName = Literal[
     "sum", "product", "min", "max", "mean", "sum_of_squares", "l1_norm", "l2_norm", "any", "all", "argmin", "argmax",
@@ -139,9 +139,9 @@ class ReductionSpec(KernelSpec):
     the inner extent. It allows loads of that many elements."""
     typical: Extents | None = None
     """The problem that the instance is meant for; it guides the choices left open. Any other gives the right result too."""
-    prologue: Annotated[tuple[AnyElementwise, ...], Field(max_length=16)] = ()
+    prologue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is reduced, in this order."""
     strategy: Strategy | None = None
     """How the work is shared out; left out, the family's rule chooses by shape and ``typical``."""
-    epilogue: Annotated[tuple[AnyElementwise, ...], Field(max_length=16)] = ()
+    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each result before it is stored, in this order."""

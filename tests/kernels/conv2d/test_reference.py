@@ -10,8 +10,9 @@ import pytest
 
 from gemmgen import layouts
 from gemmgen.kernels.conv2d.problem import complete
-from gemmgen.kernels.conv2d.reference import convolution, from_nchw, fused_multiply_add, reference, to_nchw
+from gemmgen.kernels.conv2d.reference import convolution, from_nchw, reference, to_nchw
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.epilogue.numbers import fused_multiply_add
 
 TILE = {"threadblock": {"m": 64, "n": 64, "k": 64}, "warp": {"m": 32, "n": 32}, "instruction": "m16n8k32"}
 
@@ -65,7 +66,7 @@ def test_fused_multiply_add_rounds_once() -> None:
     b = rng.integers(-(2**24), 2**24, 4000).astype(np.float32)
     # Sums near the midpoint of two floats: what rounding twice gets wrong.
     c = (-(a.astype(np.float64) * b) * (1 + rng.integers(-3, 4, 4000) * 2.0**-24)).astype(np.float32)
-    got = fused_multiply_add(a, b, c)
+    got = fused_multiply_add(a, b, c).astype(np.float32)
     for index in range(len(a)):
         exact = Fraction(float(a[index])) * Fraction(float(b[index])) + Fraction(float(c[index]))
         below, above = np.nextafter(got[index], -np.inf), np.nextafter(got[index], np.inf)
@@ -84,7 +85,7 @@ def finished(sums: list[int], scalars: dict[str, float], **fields: Any) -> list[
     arrays = {"x": x, "filter": layouts.reorder_filter(w, "plain"), "bias": np.zeros(k, np.int32)}
     given = spec(**fields)
     problem = complete(given, {"n": 1, "c": 32, "h": 1, "w": 1, "k": k, "r": 1, "s": 1})
-    y = reference(given, "plain", problem, scalars, arrays)
+    y = reference(given, "plain", problem, scalars, arrays).value
     return [float(value) for value in y.reshape(-1)[: len(sums)]]
 
 

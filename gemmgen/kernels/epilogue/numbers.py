@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.elements import ELEMENTS, FLOATS, INTEGERS, DataType, float_format, numpy_type, to_elements, to_numbers
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 
@@ -115,3 +116,24 @@ def to_type(value: Tracked, kind: DataType) -> Tracked:
         bound = np.where(value.bound > 0, np.ceil(value.bound) + 1, 0.0)
         return Tracked(inside, bound, kind)
     return Tracked(value.value.astype(target), value.bound, kind)
+
+
+def fused_multiply_add(a: Any, b: Any, c: Any) -> npt.NDArray[np.float64]:
+    """a * b + c of numbers that float32 holds, in float64: rounding it to float32 gives what a fused multiply-add gives.
+
+    The product is exact in float64. Its sum with c is rounded to odd there (the exact error of the sum says where), after
+    which rounding to float32 is right: S. Boldo and G. Melquiond, "Emulation of a FMA and correctly rounded sums: proved
+    algorithms using rounding to odd", IEEE Transactions on Computers 57(4), 2008.
+    """
+    import numpy as np
+
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    addend = np.asarray(c, np.float64)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    bits = np.atleast_1d(total).copy().view(np.int64).reshape(total.shape)
+    inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    upward = (error > 0) == (total > 0)
+    odd = np.where(inexact, bits + np.where(upward, 1, -1), bits)
+    return np.asarray(odd, np.int64).view(np.float64)

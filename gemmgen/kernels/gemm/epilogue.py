@@ -1,0 +1,43 @@
+"""The epilogue of a GEMM: operations on float32 values, and the numbers, vectors and matrices that they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gemmgen.core.elements import DataType
+from gemmgen.core.errors import Reason
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.epilogue.operations import Cast, Complaint, Operand, Operation
+from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
+from gemmgen.kernels.launch import ArrayArgument
+from gemmgen.kernels.matrix import Matrix
+
+
+@dataclass(frozen=True)
+class MatrixSpace:
+    """The elements of C: an operation may read a number, a value for each row or column, or a matrix of C's shape, stored like C."""
+
+    output: Matrix
+
+    def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
+        if operand.per == "all":
+            return number_argument(operand, name, "f32")
+        stored = self.output.type
+        if operand.like_output:
+            stride = self.output.batch_stride and f"stride_{name.lower()}"
+            matrix = replace(self.output, name=name, leading_dimension=f"ld{name.lower()}", batch_stride=stride)
+            return Access(operand, matrix, matrix.variable, stored)
+        if operand.per not in ("row", "column"):
+            return f"per {operand.per}", "per all, row or column; residual adds a matrix of C's shape"
+        extent = Formula("m" if operand.per == "row" else "n")
+        vector = ArrayArgument(name, stored, "input", (extent,), (Formula("1"),), self.output.element_bytes, operand.meaning)
+        return Access(operand, vector, convert(f"{name}[{operand.per}]", stored, "f32"), stored)
+
+
+def plan_epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:
+    """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
+    space = MatrixSpace(output)
+    steps, last = plan_steps(operations, "f32", "epilogue", reasons, space)
+    if last == "f32":
+        return steps
+    return plan_steps((*operations, Cast(op="cast", type="float32")), "f32", "epilogue", [], space)[0]

@@ -1,0 +1,31 @@
+// Halves as their bits: conversions between float16 or bfloat16 and float. No header names these types where NVRTC runs alone.
+
+// The value of a float16.
+__device__ __forceinline__ float f16_to_float(unsigned short bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+// The value of a bfloat16: the upper half of a float.
+__device__ __forceinline__ float bf16_to_float(unsigned short bits)
+{
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+}
+
+// The nearest float16, of two equally near ones the even one.
+__device__ __forceinline__ unsigned short float_to_f16(float value)
+{
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// The nearest bfloat16, of two equally near ones the even one.
+__device__ __forceinline__ unsigned short float_to_bf16(float value)
+{
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
