@@ -1,6 +1,6 @@
 """Executes PTX on the CPU, all lanes of all blocks as NumPy vectors: functional, exact, and stricter than a GPU."""
 
-from gemmgen.emulator.buffers import Buffer
+from gemmgen.emulator.buffers import Buffer, Struct
 from gemmgen.emulator.errors import (
     BadLaunch,
     BarrierMisuse,
@@ -45,10 +45,9 @@ from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
     "Access", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
-    "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite",
-    "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence",
-    "Observer", "OutOfBounds", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight",
-    "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "TensorMap", "Trapped",
-    "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace",
-    "launch", "launch_interleaved",
+    "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite", "InvalidCopy",
+    "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds",
+    "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue", "Schedule",
+    "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister", "UnfinishedCopy",
+    "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

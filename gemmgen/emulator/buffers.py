@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ class Buffer:
     The kernel sees the array's first byte at an address that is `offset_bytes` modulo `alignment` (a power of two, at
     least 16); by default, at the array's own offset from the start of the array that owns its memory. `name` appears in
     messages; `writable=False` makes stores to it an error. `written` has one flag a byte, False where nothing has been
-    written yet; a launch that looks for hazards adds what it writes. None: all of the array holds data.
+    written yet; a launch that looks for hazards adds what it writes. None: all of the array holds data. `pointers` are places in
+    the array, in bytes, that hold the addresses of other buffers.
     """
 
     array: np.ndarray
@@ -37,6 +38,15 @@ class Buffer:
     writable: bool = True
     alignment: int = PAGE
     written: np.ndarray | None = None
+    pointers: tuple[tuple[int, Buffer], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Struct:
+    """A structure by value: its bytes, and the places in them that hold the addresses of buffers."""
+
+    content: bytes
+    pointers: tuple[tuple[int, Buffer], ...] = ()
 
 
 @dataclass(slots=True)
@@ -55,19 +65,26 @@ class _Mapped:
 class DeviceMemory:
     """All memory of a launch in one array: parameters, module variables, buffers."""
 
-    def __init__(self, program: Program, args: Sequence[Any]) -> None:
+    def __init__(self, program: Program, args: Sequence[Any], symbols: Mapping[str, np.ndarray] | None = None) -> None:
         self.program = program
         self._check_count(args)
         names = [parameter.name for parameter in program.entry.parameters]
+        self._symbols = {name: self._symbol(name, array) for name, array in (symbols or {}).items()}
         self.maps: list[PlacedMap] = []
         """The tensor maps of all arguments, by number."""
-        self.buffers: list[Buffer | None] = []
+        self._given: list[Buffer | None] = []
+        self._bases: list[list[Buffer | None]] = []
+        self.buffers: list[Buffer] = []
         for index, (arg, name) in enumerate(zip(args, names, strict=True)):
-            given = _maps_of(arg)
-            if given:
-                self.buffers += [_as_buffer(each.base, f"{name}, a tensor map", index) for each in given]
-            self.buffers.append(_as_buffer(_room_for_maps(given) if given and self._is_pointer(index) else arg, name, index))
-        self._mapped = _merge([buffer for buffer in self.buffers if buffer is not None])
+            maps = _maps_of(arg)
+            bases = [_as_buffer(each.base, f"{name}, a tensor map", index) for each in maps]
+            own = _as_buffer(_room_for_maps(maps) if maps and self._is_pointer(index) else arg, name, index)
+            self._given.append(own)
+            self._bases.append(bases)
+            pointers = arg.pointers if isinstance(arg, Struct) else own.pointers if own is not None else ()
+            self.buffers += [buffer for buffer in (*bases, own) if buffer is not None]
+            self.buffers += _nested(pointers, name, index)
+        self._mapped = _merge(self.buffers)
         self.addresses: list[int] = []
         self.regions: list[Region] = []
         size = self._place()
@@ -83,6 +100,16 @@ class DeviceMemory:
     def _is_pointer(self, index: int) -> bool:
         parameter = self.program.entry.parameters[index]
         return parameter.size == 8
+
+    def _symbol(self, name: str, array: np.ndarray) -> tuple[Placed, np.ndarray]:
+        """A variable of the module by its name in PTX, and the array that it is filled from."""
+        placed = next((p for p in _module_variables(self.program) if p.variable.name == name), None)
+        if placed is None:
+            there = ", ".join(p.variable.name for p in _module_variables(self.program)) or "none"
+            raise BadLaunch(f"the module has no variable {name}; it has {there}")
+        if array.nbytes != placed.variable.size or not array.flags.c_contiguous:
+            raise BadLaunch(f"the variable {name} has {placed.variable.size} bytes, the array {array.nbytes}")
+        return placed, array
 
     def _place(self) -> int:
         program = self.program
@@ -114,27 +141,33 @@ class DeviceMemory:
         for placed in _module_variables(program):
             initial = np.frombuffer(initial_bytes(program, placed.variable), np.uint8)
             data[placed.offset : placed.offset + len(initial)] = initial
+        for placed, array in self._symbols.values():
+            data[placed.offset : placed.offset + array.nbytes] = _bytes_of(array)
         for buffer in self.buffers:
-            if buffer is not None and buffer.array.nbytes:
+            if buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
-                data[start : start + buffer.array.nbytes] = _bytes_of(buffer.array)
-        buffers = iter(self.buffers)
-        for arg, parameter in zip(args, program.entry.parameters, strict=True):
+                content_bytes = np.array(_bytes_of(buffer.array))
+                self._point(content_bytes, buffer.pointers)
+                data[start : start + buffer.array.nbytes] = content_bytes
+        for arg, given, bases, parameter in zip(args, self._given, self._bases, program.entry.parameters, strict=True):
             offset = program.symbols[parameter.name].offset
             maps = _maps_of(arg)
-            encoded = b"".join([self._placed(each, next(buffers), parameter.name) for each in maps])
-            buffer = next(buffers)
+            encoded = b"".join([self._placed(each, base, parameter.name) for each, base in zip(maps, bases, strict=True)])
             if maps:
-                if buffer is None:
+                if given is None:
                     content = scalar_bytes(parameter, encoded)
                 else:
-                    start = self.address(buffer) - GLOBAL_BASE
+                    start = self.address(given) - GLOBAL_BASE
                     data[start : start + len(encoded)] = np.frombuffer(encoded, np.uint8)
-                    content = struct.pack("<Q", self.address(buffer))
-            elif buffer is not None:
+                    content = struct.pack("<Q", self.address(given))
+            elif given is not None:
                 if parameter.size != 8 or parameter.type[0] == "f":
                     raise BadLaunch(f"{parameter.name} is no pointer (.{parameter.type}), got an array")
-                content = struct.pack("<Q", self.address(buffer))
+                content = struct.pack("<Q", self.address(given))
+            elif isinstance(arg, Struct):
+                filled = np.frombuffer(scalar_bytes(parameter, arg.content), np.uint8).copy()
+                self._point(filled, arg.pointers)
+                content = filled.tobytes()
             else:
                 content = scalar_bytes(parameter, arg)
             data[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
@@ -156,12 +189,18 @@ class DeviceMemory:
         self.maps.append(placed)
         return placed.encode()
 
+    def _point(self, content: np.ndarray, pointers: Sequence[tuple[int, Buffer]]) -> None:
+        """Puts the addresses of buffers into bytes."""
+        for offset, buffer in pointers:
+            address = struct.pack("<Q", self.address(_find(self.buffers, buffer)))
+            content[offset : offset + 8] = np.frombuffer(address, np.uint8)
+
     def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
         """Where a buffer begins, and for each byte from there whether nothing has written it; fully written ones left out."""
         for mapped in self._mapped:
             flags = np.ones(mapped.stop - mapped.start, np.bool_)
             for buffer in self.buffers:
-                if buffer is not None and buffer.name in mapped.names and buffer.array.nbytes:
+                if buffer.name in mapped.names and buffer.array.nbytes:
                     begin = _extent(buffer.array)[0] - mapped.start
                     if 0 <= begin < len(flags):
                         flags[begin : begin + buffer.array.nbytes] &= np.False_ if buffer.written is None else ~buffer.written
@@ -171,16 +210,19 @@ class DeviceMemory:
     def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
         """Adds to the buffers' flags what `written(start, stop)` says of the bytes in between."""
         for buffer in self.buffers:
-            if buffer is not None and buffer.written is not None and buffer.array.nbytes:
+            if buffer.written is not None and buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
                 np.logical_or(buffer.written, written(start, start + buffer.array.nbytes), out=buffer.written)
 
     def copy_back(self) -> None:
         """Writes what the kernel wrote into the arrays."""
         for buffer in self.buffers:
-            if buffer is not None and buffer.writable and buffer.array.flags.writeable and buffer.array.nbytes:
+            if buffer.writable and buffer.array.flags.writeable and buffer.array.nbytes and not buffer.pointers:
                 start = self.address(buffer) - GLOBAL_BASE
                 _bytes_of(buffer.array)[:] = self.data[start : start + buffer.array.nbytes]
+        for placed, array in self._symbols.values():
+            if placed.variable.space == "global" and array.flags.writeable:
+                _bytes_of(array)[:] = self.data[placed.offset : placed.offset + array.nbytes]
 
 
 def _maps_of(arg: Any) -> tuple[TensorMap, ...]:
@@ -226,7 +268,21 @@ def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
     writable = arg.writable and bool(array.flags.writeable)
     if arg.written is not None and (arg.written.dtype != np.bool_ or arg.written.shape != (array.nbytes,)):
         raise BadLaunch(f"{label}: `written` needs one bool for each of the array's {array.nbytes} bytes")
-    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written)
+    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written, arg.pointers)
+
+
+def _nested(pointers: Sequence[tuple[int, Buffer]], name: str, index: int) -> list[Buffer]:
+    """The buffers that pointers lead to, and those that pointers in these lead to."""
+    found = []
+    for _, target in pointers:
+        buffer = _as_buffer(target, name, index)
+        assert buffer is not None
+        found += [buffer, *_nested(buffer.pointers, name, index)]
+    return found
+
+
+def _find(buffers: Sequence[Buffer], wanted: Buffer) -> Buffer:
+    return next(buffer for buffer in buffers if buffer.array is wanted.array)
 
 
 def _extent(array: np.ndarray) -> tuple[int, int]:

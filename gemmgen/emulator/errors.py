@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Instruction, Location
 
 
+SourceText = Callable[[str], str | None]
+"""The text of a CUDA file by its name; None if it is not known."""
+
+
 class EmulatorError(Exception):
     """Base of everything the emulator raises.
 
     `message` says what happened in one sentence; `instruction` is where (if it happened at one), `threads` who did it.
-    `source` is the CUDA text, if known; the line is then quoted. `ptx_line` stands in when there is no instruction.
+    `source` is the CUDA text, or a function from a file's name to its text; the line is then quoted. `ptx_line` stands in when there is no instruction.
     `other` is the second instruction of a conflict, and `other_threads` who executed that one.
     """
 
@@ -25,7 +30,7 @@ class EmulatorError(Exception):
         instruction: Instruction | None = None,
         threads: str | None = None,
         ptx_line: int | None = None,
-        source: str | None = None,
+        source: str | SourceText | None = None,
         other: Instruction | None = None,
         other_threads: str | None = None,
     ) -> None:
@@ -67,9 +72,10 @@ class EmulatorError(Exception):
         return lines
 
     def _quote(self, location: Location) -> str | None:
-        if self.source is None:
+        text = self.source(location.file) if callable(self.source) else self.source
+        if text is None:
             return None
-        source_lines = self.source.splitlines()
+        source_lines = text.splitlines()
         if 1 <= location.line <= len(source_lines):
             return source_lines[location.line - 1].strip()
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gemmgen.emulator.buffers import DeviceMemory
-from gemmgen.emulator.errors import BadLaunch, EmulatorError
+from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, HazardError, UndefinedRegisters, find_undefined
 from gemmgen.emulator.machine import Machine
@@ -61,7 +61,7 @@ def launch(
     block: int | Sequence[int],
     shared_bytes: int = 0,
     args: Sequence[Any] = (),
-    source: str | None = None,
+    source: str | SourceText | None = None,
     observers: Sequence[Observer] = (),
     schedule: Schedule | None = None,
     shared_limit: int = SHARED_LIMIT,
@@ -70,6 +70,7 @@ def launch(
     hazards: bool = False,
     strict: bool = False,
     cluster: int | Sequence[int] | None = None,
+    symbols: Mapping[str, np.ndarray] | None = None,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
@@ -77,10 +78,11 @@ def launch(
     the parameter's type; `bytes` are structs by value; None is a null pointer. A `TensorMap` whose `base` is an array or a
     `Buffer` is passed by value, a list of them as a struct of maps or, to a pointer, as an array of maps in global memory.
     `cluster` are the blocks of a cluster, which run at the same time. `shared_bytes` is dynamic shared memory.
-    `source` is the CUDA text, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
+    `source` is the CUDA text, or a function from a file's name to it, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
     `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an error, a
     HazardError, to race, to read what nothing has written and to use a register without a value. What may be harmless is a
-    finding of the result; with `strict` that is an error too.
+    finding of the result; with `strict` that is an error too. `symbols` fill the module's variables, by their names in PTX, and
+    take back what the kernel wrote to them.
 
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """
@@ -89,6 +91,7 @@ def launch(
             ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
             shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards, strict,
             None if cluster is None else _dimensions(cluster, "cluster"),
+            symbols,
         )  # fmt: skip
     except EmulatorError as error:
         if error.source is None:
@@ -111,6 +114,7 @@ def _launch(
     hazards: bool,
     strict: bool,
     cluster: Dim3 | None,
+    symbols: Mapping[str, np.ndarray] | None,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
@@ -124,7 +128,7 @@ def _launch(
             f"{shared_bytes} dynamic); the limit is {shared_limit}"
         )
     try:
-        memory = DeviceMemory(program, args)
+        memory = DeviceMemory(program, args, symbols)
     except MemoryError:
         raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
     total_blocks = grid[0] * grid[1] * grid[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 _SHOWN_ERRORS = 10
 _CONTEXT_LIMIT = 160
@@ -54,7 +55,7 @@ def explain_errors(log: str, source: str, ptx: str, architecture: str, file_name
     for line in log.splitlines():
         if match := _SOURCE_ERROR.match(line):
             number = int(match["line"])
-            quoted = _quote(source, number) if match["file"] == file_name else ""
+            quoted = _quote(source if match["file"] == file_name else _text_of(match["file"]), number)
             errors.append(f"{match['file']}:{number}: {match['text']}{quoted}")
         elif match := _PTX_ERROR.match(line):
             if _FOLLOWS_FROM_OTHERS not in match["text"]:
@@ -76,6 +77,14 @@ def _explain_ptx_error(number: int, text: str, source: str, ptx: str, file_name:
         return f"PTX:{number}: {text}{_quote(ptx, number)}"
     cuda_line = int(location["line"])
     return f"{file_name}:{cuda_line}: PTX: {text}{_quote(ptx, number)}{_quote(source, cuda_line)}"
+
+
+def _text_of(file: str) -> str:
+    """A header as it is on disk; empty if it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _quote(text: str, number: int) -> str:

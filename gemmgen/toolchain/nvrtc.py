@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -115,6 +115,59 @@ def compile_source(
         if cache is not None:
             cache.store(key, _to_files(binary))
     return binary
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """PTX alone, for what executes it without a GPU. `symbols` are the names in PTX of the C++ names that were asked for."""
+
+    ptx: str = field(repr=False)
+    symbols: dict[str, str]
+
+
+def compile_to_ptx(
+    source: str,
+    *,
+    path: str,
+    architecture: str,
+    options: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+    expressions: Sequence[str] = (),
+) -> DeviceCode:
+    """Compiles a user's file to PTX, without assembling it: what ptxas would reject for a lack of registers still runs.
+
+    Includes are searched in the folder of `path` too. `headers` are texts by the name that they are included with;
+    `expressions` are C++ names of kernels, templates with their arguments, which are instantiated.
+
+    Raises CompileError with the compiler's errors and the lines they are about, EnvironmentMissing without NVRTC.
+    """
+    _check_arguments(source, architecture, options)
+    nvrtc_version()
+    nvrtc = _load_nvrtc()
+    given = headers or {}
+    texts, names = [text.encode() for text in given.values()], [name.encode() for name in given]
+    result, program = nvrtc.nvrtcCreateProgram(source.encode(errors="replace"), path.encode(), len(given), texts, names)
+    _check(nvrtc, result, "nvrtcCreateProgram")
+    try:
+        for expression in expressions:
+            (result,) = nvrtc.nvrtcAddNameExpression(program, expression.encode())
+            _check(nvrtc, result, f"nvrtcAddNameExpression({expression})")
+        standard = () if any(re.match(r"--?std\b", option) for option in options) else ("--std=c++17",)
+        virtual = architecture.replace("sm_", "compute_")
+        arguments = [f"--gpu-architecture={virtual}", *standard, *options]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
+        log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace")
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _compile_error(source, "", architecture, path, log, str(result))
+        ptx = _fetch(nvrtc, program, "PTX").decode(errors="replace")
+        symbols = {}
+        for expression in expressions:
+            result, lowered = nvrtc.nvrtcGetLoweredName(program, expression.encode())
+            _check(nvrtc, result, f"nvrtcGetLoweredName({expression})")
+            symbols[expression] = lowered.decode()
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return DeviceCode(ptx, symbols)
 
 
 def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None) -> list[Binary | CompileError]:

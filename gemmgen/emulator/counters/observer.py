@@ -21,6 +21,7 @@ from gemmgen.emulator.counters.report import (
     TensorWork,
     sum_tallies,
 )
+from gemmgen.emulator.errors import SourceText
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.memory import Access, Observer, Space, Spaces
 from gemmgen.emulator.ptx.syntax import Instruction
@@ -146,9 +147,15 @@ class CounterObserver(Observer):
 
     # -- the result --------------------------------------------------------------------------------------------
 
-    def counters(self, source: str = "") -> Counters:
-        """What was counted so far. ``source`` is the CUDA text, quoted line by line."""
-        text = source.splitlines()
+    def counters(self, source: str | SourceText = "") -> Counters:
+        """What was counted so far. ``source`` is the CUDA text, or a function from a file's name to it, quoted line by line."""
+        files: dict[str, list[str]] = {}
+
+        def quoted(file: str, line: int) -> str:
+            if file not in files:
+                files[file] = ((source(file) if callable(source) else source) or "").splitlines()
+            return files[file][line - 1].strip() if 0 < line <= len(files[file]) else ""
+
         sites = sorted(self._sites(), key=lambda site: (site.file, site.line, site.ptx_line))
         by_line: dict[tuple[str, int], list[Tally]] = defaultdict(list)
         for site in sites:
@@ -156,7 +163,7 @@ class CounterObserver(Observer):
         for place, instructions in self._instructions_by_line().items():
             by_line[place].append(Tally(instructions=instructions))
         lines = tuple(
-            LineCounters(file, line, text[line - 1].strip() if 0 < line <= len(text) else "", sum_tallies(tallies))
+            LineCounters(file, line, quoted(file, line), sum_tallies(tallies))
             for (file, line), tallies in sorted(by_line.items())
         )
         return Counters(sum_tallies(line.tally for line in lines), lines, tuple(sites), self._barriers)
