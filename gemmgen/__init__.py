@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.version import __version__
 
-__all__ = ["Kernel", "__version__", "compile", "load_spec", "plan", "render", "verify"]
+__all__ = ["Kernel", "__version__", "compile", "emulate", "load_spec", "plan", "render", "verify"]
 
 if TYPE_CHECKING:
     from gemmgen.api import compile, load_spec, plan, render, verify
     from gemmgen.runtime.kernel import Kernel
+    from gemmgen.sanitizer.api import emulate
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from gemmgen.runtime.kernel import Kernel
 
         return Kernel
+    if name == "emulate":
+        from gemmgen.sanitizer.api import emulate
+
+        return emulate
     if name in __all__:
         from gemmgen import api
 

@@ -17,7 +17,8 @@ class EmulatorError(Exception):
     """Base of everything the emulator raises.
 
     `message` says what happened in one sentence; `instruction` is where (if it happened at one), `threads` who did it.
-    `source` is the CUDA text, or a function from a file's name to its text; the line is then quoted. `ptx_line` stands in when there is no instruction.
+    `source` is the CUDA text, or a function from a file's name to its text; the line is then quoted. `ptx_line` stands in when
+    there is no instruction.
     `other` is the second instruction of a conflict, and `other_threads` who executed that one.
     """
 
@@ -49,6 +50,10 @@ class EmulatorError(Exception):
         return self.instruction.location if self.instruction is not None else None
 
     def __str__(self) -> str:
+        return self.alone()
+
+    def alone(self) -> str:
+        """The message about this error only, without others that it brings along."""
         lines = [f"{self.title}: {self.message}"]
         lines += self._place(self.instruction, self.threads, "by")
         if self.instruction is None and self.ptx_line is not None:

@@ -74,15 +74,15 @@ def launch(
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
-    `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to
-    the parameter's type; `bytes` are structs by value; None is a null pointer. A `TensorMap` whose `base` is an array or a
+    `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to the
+    parameter's type; `bytes` are structs by value; None is a null pointer. A `TensorMap` whose `base` is an array or a
     `Buffer` is passed by value, a list of them as a struct of maps or, to a pointer, as an array of maps in global memory.
-    `cluster` are the blocks of a cluster, which run at the same time. `shared_bytes` is dynamic shared memory.
-    `source` is the CUDA text, or a function from a file's name to it, quoted in errors. `observers` see every access; `schedule` chooses who runs when;
-    `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an error, a
-    HazardError, to race, to read what nothing has written and to use a register without a value. What may be harmless is a
-    finding of the result; with `strict` that is an error too. `symbols` fill the module's variables, by their names in PTX, and
-    take back what the kernel wrote to them.
+    `cluster` are the blocks of a cluster, which run at the same time. `shared_bytes` is dynamic shared memory. `source` is
+    the CUDA text, or a function from a file's name to it, quoted in errors. `observers` see every access; `schedule` chooses
+    who runs when; `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an
+    error, a HazardError, to race, to read what nothing has written and to use a register without a value. What may be
+    harmless is a finding of the result; with `strict` that is an error too. `symbols` fill the module's variables, by their
+    names in PTX, and take back what the kernel wrote to them.
 
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """

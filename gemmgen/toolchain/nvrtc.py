@@ -133,11 +133,13 @@ def compile_to_ptx(
     options: Sequence[str] = (),
     headers: Mapping[str, str] | None = None,
     expressions: Sequence[str] = (),
+    shown_as: str = "",
 ) -> DeviceCode:
     """Compiles a user's file to PTX, without assembling it: what ptxas would reject for a lack of registers still runs.
 
     Includes are searched in the folder of `path` too. `headers` are texts by the name that they are included with;
-    `expressions` are C++ names of kernels, templates with their arguments, which are instantiated.
+    `expressions` are C++ names of kernels, templates with their arguments, which are instantiated. Messages call the file
+    `shown_as`.
 
     Raises CompileError with the compiler's errors and the lines they are about, EnvironmentMissing without NVRTC.
     """
@@ -158,7 +160,8 @@ def compile_to_ptx(
         (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
         log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _compile_error(source, "", architecture, path, log, str(result))
+            shown = shown_as or path
+            raise _compile_error(source, "", architecture, shown, log.replace(path, shown), str(result))
         ptx = _fetch(nvrtc, program, "PTX").decode(errors="replace")
         symbols = {}
         for expression in expressions:

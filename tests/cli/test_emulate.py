@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cli.conftest import Run
-from gemmgen.cli.kernel_file import qualified_name
+from gemmgen.emulator.names import qualified_name
 
 SAXPY = """\
 __global__ void saxpy(int n, float a, const float* __restrict__ x, float* y)
@@ -193,8 +193,8 @@ def test_an_entry_is_found_by_its_name_in_the_source(run: Run) -> None:
     [
         ("plain", "plain"),
         ("_Z5saxpyifPKfPf", "saxpy"),
-        ("_Z4axpyIfEvPT_", "axpy"),
-        ("_ZN2my5saxpyIfEEviT_PKS1_PS1_", "my::saxpy"),
+        ("_Z4axpyIfEvPT_", "axpy<float>"),
+        ("_ZN2my5saxpyIfEEviT_PKS1_PS1_", "my::saxpy<float>"),
         ("_ZN39_GLOBAL__N__4f2a_kernel_cu_0123456789ab4copyEv", "(anonymous)::copy"),
         ("_ZL5localv", "local"),
     ],
@@ -237,4 +237,7 @@ def test_files_that_hold_no_kernel(run: Run, content: bytes, message: str) -> No
 def test_nonsense_for_ptx_is_one_message(run: Run) -> None:
     Path("bad.ptx").write_text("this is no PTX {")
     assert "cannot parse PTX" in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", code=2).err
-    assert "--include and --define are for CUDA" in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", "--define", "A", code=2).err
+    assert (
+        "includes, definitions and options are for CUDA"
+        in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", "--define", "A", code=2).err
+    )

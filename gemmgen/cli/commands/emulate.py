@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmgen.cli.counters import print_counters
-from gemmgen.cli.kernel_arguments import KernelArgument, check_arguments, parse_argument
-from gemmgen.cli.kernel_file import Entry, KernelFile, find_entry, read_kernel_file
 from gemmgen.cli.options import complete_architecture, json_option
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
-from gemmgen.core.errors import GemmgenError
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, parse_argument
+from gemmgen.sanitizer.findings import Finding
+from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
+from gemmgen.sanitizer.source import CompileOptions, KernelCode, UnusableInput, find_entry, read_kernel_file
 
 if TYPE_CHECKING:
-    from gemmgen.emulator import EmulatorError, LaunchResult, Schedule
-    from gemmgen.emulator.counters import Counters
+    import numpy.typing as npt
 
 SHOWN_ELEMENTS = 16
 """How many elements --print shows unless told."""
 
-Dimensions = tuple[int, ...]
 
-
-def _parse_dimensions(context: click.Context, parameter: click.Parameter, text: str) -> Dimensions:
+def _parse_dimensions(context: click.Context, parameter: click.Parameter, text: str | None) -> Dimensions | None:
+    if text is None:
+        return None
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -38,29 +37,38 @@ def _parse_dimensions(context: click.Context, parameter: click.Parameter, text: 
     return sizes
 
 
-@dataclass(frozen=True)
-class _Run:
-    """How one schedule ended: with a result, or with the error that stopped it."""
+def _explain(context: click.Context, parameter: click.Parameter, code: str | None) -> None:
+    if code is None or context.resilient_parsing:
+        return
+    from gemmgen.sanitizer.explanations import explain
 
-    arguments: list[KernelArgument]
-    result: LaunchResult | None
-    error: EmulatorError | None
-    counters: Counters | None
+    click.echo(explain(code))
+    context.exit()
 
 
 @click.command("emulate")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("entry_name", "--entry", metavar="NAME", help="The kernel, as the source or the PTX calls it; else the only one.")
-@click.option("--grid", required=True, metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of the launch.")
-@click.option("--block", required=True, metavar="X,Y,Z", callback=_parse_dimensions, help="Threads of a block.")
+@click.option("entry_name", "--entry", metavar="NAME", help="The kernel, as C++ ('axpy<float>') or PTX calls it; else the only one.")
+@click.option("--grid", metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of the launch.")
+@click.option("--block", metavar="X,Y,Z", callback=_parse_dimensions, help="Threads of a block.")
 @click.option(
     "argument_texts",
     "--arg",
     metavar="ARG",
     multiple=True,
-    help="One for each parameter, in order: f32[1024]=random, f32[4] (unwritten), i32=7, null. Repeatable.",
+    help="One for each parameter, in order: f32[1024]=random, f32[4] (unwritten), i32=7, null, {p=f32[8]=zeros, n=8}. Repeatable.",
 )
 @click.option("--shared", "shared_bytes", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Dynamic shared memory of a block.")
+@click.option(
+    "symbol_texts", "--symbol", metavar="NAME=VALUE", multiple=True, help="A __constant__ or __device__ variable: c=@c.npy, n=i32=4."
+)
+@click.option(
+    "launch_file",
+    "--launches",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.yaml",
+    help="Several launches on the same arrays, in place of --grid, --block and --arg.",
+)
 @click.option(
     "--arch",
     "architecture",
@@ -77,175 +85,203 @@ class _Run:
 )
 @click.option("--define", "definitions", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
 @click.option(
+    "compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for NVRTC: --option=--fmad=false. Repeatable."
+)
+@click.option("--debug", is_flag=True, help="Compile without optimisation, so that no store is optimised away.")
+@click.option(
     "--schedules",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
     help="Also run N random interleavings of warps; the results must be equal.",
 )
+@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="SEED", help="The first of the random interleavings.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Interleavings that run at the same time.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
+@click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
 @click.option("printed", "--print", metavar="ARRAY[:COUNT]", multiple=True, help="Print an array afterwards, by name or position.")
 @click.option("saved", "--save", metavar="ARRAY=FILE.npy", multiple=True, help="Save an array afterwards. Repeatable.")
+@click.option(
+    "expected",
+    "--expect",
+    metavar="ARRAY=VALUE",
+    multiple=True,
+    help="What an array must be afterwards: @file.npy, zeros, file.py:function.",
+)
+@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative difference that --expect allows.")
+@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute difference that --expect allows.")
+@click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
+@click.option("junit_file", "--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as JUnit XML.")
+@click.option("annotate", "--annotations", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
+@click.option(
+    "--explain", metavar="CODE", is_eager=True, expose_value=False, callback=_explain, help="Explain a finding, or all: --explain all."
+)
 @json_option
 @click.pass_context
 def command(
     context: click.Context,
     file: Path,
     entry_name: str | None,
-    grid: Dimensions,
-    block: Dimensions,
+    grid: Dimensions | None,
+    block: Dimensions | None,
     argument_texts: Sequence[str],
     shared_bytes: int,
+    symbol_texts: Sequence[str],
+    launch_file: Path | None,
     architecture: str | None,
     include_directories: Sequence[str],
     definitions: Sequence[str],
+    compiler_options: Sequence[str],
+    debug: bool,
     schedules: int,
+    seed: int,
+    jobs: int,
     strict: bool,
+    no_hazards: bool,
     want_counters: bool,
     printed: Sequence[str],
     saved: Sequence[str],
+    expected: Sequence[str],
+    rtol: float,
+    atol: float,
+    sarif_file: Path | None,
+    junit_file: Path | None,
+    annotate: bool,
     as_json: bool,
 ) -> None:
     """Run a kernel of FILE (CUDA or PTX) without a GPU, and report every access that is wrong.
 
     An array is TYPE[LENGTH], and starts unwritten unless =zeros, =ones, =random, =range or =@file.npy fills it; a scalar is
-    TYPE=VALUE. Types: f64 f32 f16 bf16, and i or s, and u, with 8, 16, 32 or 64 bits.
+    TYPE=VALUE; a structure {member=VALUE, ...}; pointers to arrays [ARRAY, ARRAY, ...]. Types: f64 f32 f16 bf16, and i or s, and
+    u, with 8, 16, 32 or 64 bits. Host code in the file is left out.
 
-    Exits with 0 if the kernel is clean, 1 if it is not, 2 if it could not be run.
+    Exits with 0 if the kernel is clean (warnings and notes are told), 1 if it is not, 2 if it could not be run.
 
     \b
     gemmgen emulate saxpy.cu --grid 4 --block 256 \\
         --arg i32=1000 --arg f32=2.5 --arg 'f32[1000]=random' --arg 'f32[1000]=zeros' --print 3:8
     """  # fmt: skip
-    from gemmgen.emulator import BadLaunch, EmulatorError, ParseError, RandomWarps, UnknownInstruction
+    options = CompileOptions(architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug)
+    if launch_file is not None and (grid or block or argument_texts):
+        raise click.UsageError("--launches tells grids, blocks and arguments; leave out --grid, --block and --arg")
+    if launch_file is None and (grid is None or block is None):
+        raise click.UsageError(f"Missing option '{'--grid' if grid is None else '--block'}'.")
+    code = read_kernel_file(file, options, entry_name)
+    if launch_file is not None:
+        from gemmgen.sanitizer.launch_file import read_launches
 
-    arguments = [parse_argument(text, index) for index, text in enumerate(argument_texts)]
-    kernel = read_kernel_file(file, architecture, include_directories, definitions)
-    try:
-        entry = find_entry(kernel, entry_name)
-        check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
-        shown = [_parse_print(text, entry, arguments) for text in printed]
-        files = [_parse_save(text, entry, arguments) for text in saved]
-        run = _launch(kernel, entry, grid, block, shared_bytes, arguments, None, strict, want_counters)
-        problem = str(run.error) if run.error is not None else ""
-        for seed in range(schedules if not problem else 0):
-            other = _launch(kernel, entry, grid, block, shared_bytes, arguments, RandomWarps(seed), strict, False)
-            problem = _compare(run, other, entry, seed)
-            if problem:
-                break
-    except (BadLaunch, ParseError, UnknownInstruction) as error:
-        raise GemmgenError(f"{file}: {error}") from None
-    except EmulatorError as error:
-        raise AssertionError("an error of a launch is part of its run") from error
-    for index, path in files:
-        _save(run.arguments[index], path)
-    if as_json:
-        print_json(_to_json(kernel, entry, run, problem, [(index, limit) for index, limit in shown]))
+        launches, given = read_launches(launch_file, code, entry_name)
     else:
-        _print_run(file, entry, run, problem, schedules)
-        for index, limit in shown:
-            _print_array(entry.parameter_names[index], run.arguments[index], limit)
+        from gemmgen.sanitizer.api import bind_arguments
+
+        assert grid is not None and block is not None
+        # Texts that mean nothing are told before a kernel is looked for.
+        for index, text in enumerate(argument_texts):
+            if not text.lstrip().startswith(("{", "[", "@")):
+                parse_argument(text, index)
+        entry = find_entry(code, entry_name)
+        launches = [Launch(entry, grid, block, shared_bytes, entry.parameter_names)]
+        given = dict(zip(entry.parameter_names, bind_arguments(code, entry, argument_texts), strict=True))
+    names = {name: array for label, argument in given.items() for name, array in argument.arrays(label)}
+    entry_label = ", ".join(dict.fromkeys(launch.entry.name for launch in launches))
+    shown = [_parse_print(text, entry_label, given, names) for text in printed]
+    files = [_parse_save(text, entry_label, given, names) for text in saved]
+    wanted = [_parse_expect(text, entry_label, given, names) for text in expected]
+    symbols = dict(_parse_symbol(text, index) for index, text in enumerate(symbol_texts))
+    settings = Settings(strict=strict, hazards=not no_hazards, counters=want_counters)
+    run = run_launches(code, launches, given, symbols, None, settings)
+    if run.output and not as_json:
+        click.echo(run.output, nl=False)
+    findings = list(run.findings)
+    if not run.failed and schedules:
+        from gemmgen.sanitizer.api import schedule_finding
+
+        told = schedule_difference(code, launches, given, symbols, settings, run, range(seed, seed + schedules), jobs)
+        if told:
+            findings.insert(0, schedule_finding(told))
+    arrays = run.arrays()
+    if not run.failed:
+        from gemmgen.sanitizer.expectations import compare
+
+        findings[:0] = [found for name, value in wanted if (found := compare(name, arrays, names, value, rtol, atol)) is not None]
+    for name, path in files:
+        _save(arrays[name], path)
+    failed = any(finding.severity == "error" for finding in findings)
+    _write_reports(file, entry_label, findings, sarif_file, junit_file, annotate)
+    if as_json:
+        print_json(_to_json(code, launches, run, findings, [(name, limit) for name, limit in shown]))
+    else:
+        _print_run(file, entry_label, launches, run, findings, schedules, seed)
+        for name, limit in shown:
+            _print_array(name, arrays[name], limit)
         if run.counters is not None:
             click.echo()
             print_counters(run.counters)
-    if problem:
+    if failed:
         context.exit(1)
 
 
-def _launch(
-    kernel: KernelFile, entry: Entry, grid: Dimensions, block: Dimensions, shared_bytes: int, given: Sequence[KernelArgument],
-    schedule: Schedule | None, strict: bool, want_counters: bool,
-) -> _Run:  # fmt: skip
-    """One launch on memory of its own. Raises what says that the launch itself is impossible."""
-    from gemmgen import emulator
-    from gemmgen.emulator.counters import CounterObserver
-    from gemmgen.emulator.launch import SHARED_LIMIT
-    from gemmgen.hardware.target import ARCHITECTURES
+def _write_reports(file: Path, entry: str, findings: Sequence[Finding], sarif: Path | None, junit: Path | None, annotate: bool) -> None:
+    from gemmgen.sanitizer import reports
 
-    arguments = [argument.fresh() for argument in given]
-    observer = CounterObserver() if want_counters else None
-    known = ARCHITECTURES.get(kernel.architecture)
-    result = error = None
-    try:
-        result = emulator.launch(
-            kernel.ptx,
-            entry.symbol,
-            grid=grid,
-            block=block,
-            shared_bytes=shared_bytes,
-            args=[_value(argument, name) for argument, name in zip(arguments, entry.parameter_names, strict=True)],
-            source=kernel.source,
-            observers=[observer] if observer is not None else [],
-            schedule=schedule,
-            shared_limit=known.shared_bytes_per_block if known is not None else SHARED_LIMIT,
-            hazards=True,
-            strict=strict,
-        )
-    except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction):
-        raise
-    except emulator.EmulatorError as caught:
-        error = caught
-    return _Run(arguments, result, error, observer.counters(kernel.source or "") if observer is not None else None)
+    if sarif is not None:
+        write_output(sarif, reports.sarif(findings))
+    if junit is not None:
+        write_output(junit, reports.junit(f"{file}: {entry}", findings))
+    if annotate:
+        for line in reports.workflow_commands(findings):
+            click.echo(line)
 
 
-def _value(argument: KernelArgument, name: str) -> Any:
-    import numpy as np
-
-    from gemmgen.emulator import Buffer
-
-    if not argument.is_array:
-        return argument.value
-    written = None if argument.initialised else np.zeros(argument.value.nbytes, np.bool_)
-    return Buffer(argument.value, offset_bytes=0, name=name, written=written)
-
-
-def _compare(first: _Run, other: _Run, entry: Entry, seed: int) -> str:
-    """How a run under another schedule differs; empty if it does not."""
-    import numpy as np
-
-    if other.error is not None:
-        return f"under schedule {seed}: {other.error}"
-    for name, left, right in zip(entry.parameter_names, first.arguments, other.arguments, strict=True):
-        if not left.is_array:
-            continue
-        bits = f"u{left.value.itemsize}"
-        differs = np.flatnonzero(left.value.reshape(-1).view(bits) != right.value.reshape(-1).view(bits))
-        if len(differs):
-            at = int(differs[0])
-            one, two = left.numbers().reshape(-1)[at], right.numbers().reshape(-1)[at]
-            return (
-                f"the result depends on the order of warps: {name}[{at}] is {one} in program order and {two} under schedule "
-                f"{seed}; {len(differs)} of {left.value.size} elements differ"
-            )
-    return ""
+def _find_array(what: str, token: str, entry: str, given: Mapping[str, KernelArgument], arrays: Mapping[str, KernelArgument]) -> str:
+    names = list(given)
+    if token in arrays:
+        return token
+    name = names[int(token)] if token.isdecimal() and int(token) < len(names) else token
+    if name in arrays:
+        return name
+    if name not in given:
+        there = ", ".join(dict.fromkeys([*names, *arrays])) or "none"
+        raise UnusableInput(f"{what}: {entry} has no parameter {token!r}; it has {there}, counted from 0")
+    raise UnusableInput(f"{what}: {token} is no array but {given[name].text!r}")
 
 
-def _find_array(what: str, token: str, entry: Entry, arguments: Sequence[KernelArgument]) -> int:
-    names = list(entry.parameter_names)
-    if token in names:
-        index = names.index(token)
-    elif token.isdecimal() and int(token) < len(names):
-        index = int(token)
-    else:
-        raise click.UsageError(f"{what}: {entry.name} has no parameter {token!r}; it has {', '.join(names) or 'none'}, counted from 0")
-    if not arguments[index].is_array:
-        raise click.UsageError(f"{what}: {token} is no array but {arguments[index].text!r}")
-    return index
-
-
-def _parse_print(text: str, entry: Entry, arguments: Sequence[KernelArgument]) -> tuple[int, int]:
+def _parse_print(text: str, entry: str, given: Mapping[str, KernelArgument], arrays: Mapping[str, KernelArgument]) -> tuple[str, int]:
     token, _, limit = text.partition(":")
     if limit and not limit.isdecimal():
         raise click.UsageError(f"--print {text!r}: {limit!r} is no number of elements")
-    return _find_array(f"--print {text!r}", token, entry, arguments), int(limit) if limit else SHOWN_ELEMENTS
+    return _find_array(f"--print {text!r}", token, entry, given, arrays), int(limit) if limit else SHOWN_ELEMENTS
 
 
-def _parse_save(text: str, entry: Entry, arguments: Sequence[KernelArgument]) -> tuple[int, Path]:
+def _parse_save(text: str, entry: str, given: Mapping[str, KernelArgument], arrays: Mapping[str, KernelArgument]) -> tuple[str, Path]:
     token, _, name = text.partition("=")
     if not name:
         raise click.UsageError(f"--save {text!r}: expected ARRAY=FILE.npy, for example 2=out.npy")
-    return _find_array(f"--save {text!r}", token, entry, arguments), Path(name)
+    return _find_array(f"--save {text!r}", token, entry, given, arrays), Path(name)
+
+
+def _parse_expect(text: str, entry: str, given: Mapping[str, KernelArgument], arrays: Mapping[str, KernelArgument]) -> tuple[str, Any]:
+    from gemmgen.sanitizer.expectations import parse_expectation
+
+    token, _, value = text.partition("=")
+    if not value:
+        raise click.UsageError(f"--expect {text!r}: expected ARRAY=VALUE, for example y=@reference.npy")
+    name = _find_array(f"--expect {text!r}", token, entry, given, arrays)
+    return name, parse_expectation(value, arrays[name])
+
+
+def _parse_symbol(text: str, index: int) -> tuple[str, npt.NDArray[Any]]:
+    import numpy as np
+
+    name, _, value = text.partition("=")
+    if not value:
+        raise click.UsageError(f"--symbol {text!r}: expected NAME=VALUE, for example weights=@weights.npy or n=i32=4")
+    argument = argument_of(value, index)
+    if argument.value is None or argument.pointers:
+        raise click.UsageError(f"--symbol {text!r}: a variable takes numbers")
+    content = argument.value if isinstance(argument.value, bytes) else np.asarray(argument.value).tobytes()
+    return name, np.frombuffer(content, np.uint8)
 
 
 def _save(argument: KernelArgument, path: Path) -> None:
@@ -256,21 +292,28 @@ def _save(argument: KernelArgument, path: Path) -> None:
     write_output(path, stream.getvalue())
 
 
-def _print_run(file: Path, entry: Entry, run: _Run, problem: str, schedules: int) -> None:
-    if problem:
-        click.echo(f"{click.style('not clean', fg='red', bold=True)}  {entry.name} in {file}\n")
-        click.echo(problem)
-        return
-    assert run.result is not None
-    grid, block = (",".join(map(str, size)) for size in (run.result.grid, run.result.block))
-    agree = f"; {counted(schedules, 'random schedule')} gave the same result" if schedules else ""
-    click.echo(f"{click.style('clean', fg='green')}  {entry.name} in {file}{agree}")
-    click.echo(
-        f"grid ({grid}), block ({block}), {count(run.result.shared_bytes)} bytes of shared memory, "
-        f"{counted(run.result.total_instructions, 'instruction')} of threads"
-    )
-    for finding in run.result.findings:
-        click.echo(f"\n{finding}")
+def _print_run(
+    file: Path, entry: str, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], schedules: int, seed: int
+) -> None:  # fmt: skip
+    failed = any(finding.severity == "error" for finding in findings)
+    if failed:
+        click.echo(f"{click.style('not clean', fg='red', bold=True)}  {entry} in {file}\n")
+    else:
+        seeds = f", seeds {seed} to {seed + schedules - 1}," if schedules > 1 else f", seed {seed},"
+        agree = f"; {counted(schedules, 'random schedule')}{seeds if seed else ''} gave the same result" if schedules else ""
+        click.echo(f"{click.style('clean', fg='green')}  {entry} in {file}{agree}")
+        for result in run.results:
+            grid, block = (",".join(map(str, size)) for size in (result.grid, result.block))
+            click.echo(
+                f"grid ({grid}), block ({block}), {count(result.shared_bytes)} bytes of shared memory, "
+                f"{counted(result.total_instructions, 'instruction')} of threads"
+            )
+        if findings:
+            click.echo()
+    for finding in findings:
+        click.echo(finding.text)
+    if findings:
+        click.echo(f"  more  gemmgen emulate --explain {findings[0].code}")
 
 
 def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
@@ -280,54 +323,28 @@ def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
     click.echo(f"{name} ({kind}): {', '.join(str(number) for number in numbers[:limit])}{rest}")
 
 
-def _to_json(kernel: KernelFile, entry: Entry, run: _Run, problem: str, shown: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    error = run.error
-    location = error.location if error is not None else None
+def _to_json(
+    code: KernelCode, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], shown: Sequence[tuple[str, int]]
+) -> dict[str, Any]:  # fmt: skip
+    worst = next((finding for finding in findings if finding.severity == "error"), None)
+    place = worst.places[0] if worst is not None and worst.places else None
+    arrays = run.arrays()
+    last = run.results[-1] if run.results else None
     return {
-        "file": str(kernel.path),
-        "entry": entry.symbol,
-        "architecture": kernel.architecture,
-        "clean": not problem,
-        "problem": problem or None,
-        "kind": error.title if error is not None else None,
-        "source_line": location.line if location is not None else None,
-        "ptx_line": error.ptx_line if error is not None else None,
-        "threads": error.threads if error is not None else None,
-        "findings": [_finding(found) for found in _all_findings(run)],
-        "grid": run.result.grid if run.result is not None else None,
-        "block": run.result.block if run.result is not None else None,
-        "instructions": run.result.total_instructions if run.result is not None else None,
-        "arrays": {entry.parameter_names[index]: run.arguments[index].numbers().reshape(-1)[:limit].tolist() for index, limit in shown},
+        "file": code.name,
+        "entry": launches[-1].entry.symbol,
+        "architecture": code.architecture,
+        "clean": worst is None,
+        "problem": worst.text if worst is not None else None,
+        "kind": worst.title if worst is not None else None,
+        "source_line": place.line if place is not None else None,
+        "ptx_line": place.ptx_line if place is not None else None,
+        "threads": place.threads if place is not None else None,
+        "findings": [finding.to_json() for finding in findings],
+        "output": run.output,
+        "grid": last.grid if last is not None else None,
+        "block": last.block if last is not None else None,
+        "instructions": run.instructions if last is not None else None,
+        "arrays": {name: arrays[name].numbers().reshape(-1)[:limit].tolist() for name, limit in shown},
         "counters": run.counters.to_json() if run.counters is not None else None,
-    }
-
-
-def _all_findings(run: _Run) -> list[EmulatorError]:
-    if run.error is None:
-        return list(run.result.findings) if run.result is not None else []
-    return [run.error, *getattr(run.error, "also", ())]
-
-
-def _finding(found: EmulatorError) -> dict[str, Any]:
-    """A finding as data."""
-    places = [
-        {
-            "file": location.file if location is not None else None,
-            "line": location.line if location is not None else None,
-            "column": location.column if location is not None else None,
-            "ptx_line": inst.line,
-            "ptx": inst.text,
-            "threads": threads,
-        }
-        for inst, threads in ((found.instruction, found.threads), (found.other, found.other_threads))
-        if inst is not None
-        for location in (inst.location,)
-    ]
-    return {
-        "kind": found.title,
-        "severity": getattr(found, "severity", "error"),
-        "message": found.message,
-        "element": getattr(found, "place", "") or None,
-        "count": getattr(found, "count", 1),
-        "places": places,
     }

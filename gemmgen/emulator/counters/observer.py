@@ -163,8 +163,7 @@ class CounterObserver(Observer):
         for place, instructions in self._instructions_by_line().items():
             by_line[place].append(Tally(instructions=instructions))
         lines = tuple(
-            LineCounters(file, line, quoted(file, line), sum_tallies(tallies))
-            for (file, line), tallies in sorted(by_line.items())
+            LineCounters(file, line, quoted(file, line), sum_tallies(tallies)) for (file, line), tallies in sorted(by_line.items())
         )
         return Counters(sum_tallies(line.tally for line in lines), lines, tuple(sites), self._barriers)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gemmgen.emulator.errors import EmulatorError
+from gemmgen.emulator.names import demangled
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 
@@ -13,9 +14,6 @@ MOST_HAZARDS = 8
 """After so many different errors a launch ends at once."""
 MOST_REPEATS = 200
 """After so many times that errors were seen, different or not, a launch ends at once."""
-
-_LOCAL_STATIC = re.compile(r"^_ZZ.*E(\d+)([A-Za-z_]\w*)$")
-_MANGLED = re.compile(r"^_ZN?(\d+)(\w+)$")
 
 
 class HazardError(EmulatorError):
@@ -35,14 +33,16 @@ class HazardError(EmulatorError):
         self.place = place
         self.also: tuple[EmulatorError, ...] = ()
 
-    def __str__(self) -> str:
-        parts = [super().__str__()]
+    def alone(self) -> str:
+        text = super().alone()
         if self.severity != "error":
-            parts[0] = f"{self.severity}: {parts[0]}"
+            text = f"{self.severity}: {text}"
         if self.count > 1:
-            parts[0] += f"\n  count {self.count} accesses"
-        if self.hint:
-            parts[0] += f"\n  look  {self.hint}"
+            text += f"\n  count {self.count} accesses"
+        return f"{text}\n  look  {self.hint}" if self.hint else text
+
+    def __str__(self) -> str:
+        parts = [self.alone()]
         for other in self.also:
             if other.source is None:
                 other.source = self.source
@@ -186,11 +186,8 @@ def _place(instruction: Instruction | None) -> object:
 
 def plain_name(symbol: str) -> str:
     """A variable as the CUDA source calls it: `_ZZ4gemmE6tile_a` is tile_a."""
-    for pattern in (_LOCAL_STATIC, _MANGLED):
-        match = pattern.match(symbol)
-        if match is not None and len(match[2]) >= int(match[1]):
-            return match[2][: int(match[1])]
-    return symbol
+    text = demangled(symbol)
+    return symbol if text == symbol else re.split(r"::(?![^<]*>)", text)[-1]
 
 
 def shared_place(program: Program, address: int, element_bytes: int) -> str:

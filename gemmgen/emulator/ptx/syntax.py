@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gemmgen.emulator.names import demangled
+
 TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
     "f32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16, "pred": 1,
@@ -24,7 +26,7 @@ class Location:
     def __str__(self) -> str:
         text = f"{self.file}:{self.line}"
         if self.function:
-            text += f" in {self.function}"
+            text += f" in {demangled(self.function)}"
         if self.inlined_at is not None:
             text += f", inlined at {self.inlined_at}"
         return text

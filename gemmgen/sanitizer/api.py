@@ -1,0 +1,144 @@
+"""``gemmgen.emulate``: a kernel on arrays, without a GPU, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments
+from gemmgen.sanitizer.findings import Finding
+from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
+from gemmgen.sanitizer.source import CompileOptions, Entry, KernelCode, find_entry, load_kernel, read_kernel_file
+from gemmgen.sanitizer.structures import find_layout
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gemmgen.emulator.counters import Counters
+
+
+class FindingsError(GemmgenError):
+    """A launch with findings; `findings` are all of them."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, findings: Sequence[Finding]) -> None:
+        super().__init__(message)
+        self.findings = tuple(findings)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a launch did. The arrays that were given are as they were; `arrays` holds what the kernel left, by parameter name."""
+
+    entry: str
+    """The kernel's name, as people write it."""
+    arrays: dict[str, npt.NDArray[Any]] = field(repr=False)
+    """Results by parameter name; `s.p` for the array behind a member, `rows[1]` for one of an array of pointers."""
+    findings: tuple[Finding, ...]
+    """Everything found, the worst first."""
+    instructions: int
+    """Instructions of threads."""
+    counters: Counters | None = field(repr=False)
+    """Memory traffic and instructions by source line, if asked for."""
+    symbols: dict[str, npt.NDArray[Any]] = field(repr=False, default_factory=dict)
+    """The bytes of the module's variables that were given, by their names in PTX."""
+    output: str = field(repr=False, default="")
+    """What the kernel printed."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is no error among the findings; warnings and notes are none."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.arrays[name]
+
+    def check(self) -> Result:
+        """This result. Raises ``FindingsError`` with all messages if it is not clean."""
+        if not self.clean:
+            raise FindingsError("\n".join(str(finding) for finding in self.findings), self.findings)
+        return self
+
+
+def emulate(
+    source: str | os.PathLike[str],
+    entry: str | None = None,
+    *,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[Any] = (),
+    shared_bytes: int = 0,
+    symbols: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    include: Sequence[str | os.PathLike[str]] = (),
+    define: Sequence[str] = (),
+    options: Sequence[str] = (),
+    debug: bool = False,
+    strict: bool = False,
+    hazards: bool = True,
+    schedules: int = 0,
+    seed: int = 0,
+    counters: bool = False,
+    name: str | None = None,
+) -> Result:
+    """Runs a kernel on the CPU and reports every access that is wrong.
+
+    `source` is CUDA or PTX, as a text or as the path of a file; `entry` the kernel's name in C++ (`"axpy<float>"`) or in PTX, None
+    for the only one. `args`, one a parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping
+    of members for a structure, a list of arrays for an array of pointers, bytes, or text as for ``gemmgen emulate --arg``.
+    `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
+    looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under so many random orders of
+    warps, from `seed` on, which must leave the same bytes. `name` stands for a text in messages.
+
+    Raises ``GemmgenError`` if nothing can be launched; what a launch does wrong is in the result.
+    """
+    compiling = CompileOptions(architecture, tuple(map(str, include)), tuple(define), tuple(options), debug)
+    code = _load(source, compiling, entry, name)
+    found = find_entry(code, entry)
+    arguments = bind_arguments(code, found, args)
+    launch = Launch(found, _dimensions(grid), _dimensions(block), shared_bytes, found.parameter_names)
+    given = dict(zip(found.parameter_names, arguments, strict=True))
+    settings = Settings(strict=strict, hazards=hazards, counters=counters)
+    run = run_launches(code, [launch], given, symbols or {}, None, settings)
+    findings = run.findings
+    if schedules and not run.failed:
+        told = schedule_difference(code, [launch], given, symbols or {}, settings, run, range(seed, seed + schedules))
+        if told:
+            findings = (schedule_finding(told), *findings)
+    return _result(found.name, run, findings)
+
+
+def _load(source: str | os.PathLike[str], compiling: CompileOptions, entry: str | None, name: str | None) -> KernelCode:
+    is_path = isinstance(source, os.PathLike) or ("\n" not in source and "{" not in source and ";" not in source)
+    if is_path:
+        return read_kernel_file(Path(source), compiling, entry)
+    return load_kernel(str(source), name or "kernel.cu", Path.cwd(), compiling, entry)
+
+
+def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[KernelArgument]:
+    """Arguments for the parameters of a kernel. Raises ``UnusableInput``."""
+    arguments = []
+    for index, value in enumerate(args):
+        c_type = entry.parameter_types[index] if index < len(entry.parameter_types) else ""
+        arguments.append(argument_of(value, index, c_type, lambda c_type=c_type: find_layout(code, c_type)))  # type: ignore[misc]
+    check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
+    return arguments
+
+
+def schedule_finding(told: str) -> Finding:
+    """A result that depends on the order of warps, as a finding."""
+    return Finding("schedule-dependent", "result depends on the schedule", "error", told, (), None, 1, told)
+
+
+def _result(name: str, run: Run, findings: tuple[Finding, ...]) -> Result:
+    arrays = {label: argument.value for label, argument in run.arrays().items()}
+    return Result(name, arrays, findings, run.instructions, run.counters, run.symbols, run.output)
+
+
+def _dimensions(sizes: int | Sequence[int]) -> Dimensions:
+    return (int(sizes),) if not isinstance(sizes, Sequence) else tuple(int(size) for size in sizes)

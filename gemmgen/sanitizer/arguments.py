@@ -1,0 +1,386 @@
+"""Arguments of any kernel as a user writes them: ``f32[1024]=random``, ``f32[4]``, ``i32=7``, ``{p=f32[64]=zeros, n=64}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
+from gemmgen.sanitizer.source import UnusableInput
+from gemmgen.sanitizer.structures import Field, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gemmgen.emulator import Buffer
+    from gemmgen.emulator.ptx.syntax import Variable
+
+_MORE_INTEGERS = {"s16": "int16", "u64": "uint64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"}
+TYPES = {name: element.holder for name, element in ELEMENTS.items()} | _MORE_INTEGERS
+"""Each type and the NumPy type that holds it. A kernel from elsewhere may have integers that gemmgen's own have not."""
+
+FILLS = ("zeros", "ones", "random", "range", "@file.npy")
+POISON = 0xFF
+"""Every byte of an array that starts unwritten; as a float it is a NaN."""
+
+_FORM = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[^\]]*)\])?(?:=(?P<value>.*))?", re.DOTALL)
+_HELP = (
+    "an array such as f32[1024]=random or f32[4], a scalar such as i32=7, a structure such as {p=f32[64]=zeros, n=64}, or pointers "
+    "such as [f32[64]=zeros, f32[64]=ones]"
+)
+_C_TYPES = {
+    "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32", "long long": "int64",
+    "unsigned long long": "uint64", "size_t": "uint64", "short": "int16", "unsigned short": "uint16", "char": "int8", "bool": "uint8",
+    "signed char": "int8", "unsigned char": "uint8", "long": "int64", "unsigned long": "uint64", "int64_t": "int64", "uint64_t": "uint64",
+    "int32_t": "int32", "uint32_t": "uint32", "uint8_t": "uint8", "int8_t": "int8", "__half": "float16", "half": "float16",
+}  # fmt: skip
+_NUMPY_NAMES = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "int8": "s8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "s32",
+    "uint32": "u32", "int64": "s64", "uint64": "u64", "bool": "u8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelArgument:
+    """One argument: what the user wrote, and its value: an array, a NumPy scalar, a structure's bytes, or None for a null pointer.
+
+    `pointers` are places in a structure or in an array of pointers, in bytes, with the labels and the arrays that they lead to.
+    """
+
+    text: str
+    type: str
+    value: Any
+    initialised: bool = True
+    """Whether an array was filled."""
+    pointers: tuple[tuple[int, str, KernelArgument], ...] = ()
+
+    @property
+    def is_array(self) -> bool:
+        import numpy as np
+
+        return isinstance(self.value, np.ndarray)
+
+    def fresh(self) -> KernelArgument:
+        """The same argument in memory of its own."""
+        value = self.value.copy() if self.is_array else self.value
+        return replace(self, value=value, pointers=tuple((place, label, target.fresh()) for place, label, target in self.pointers))
+
+    def numbers(self) -> npt.NDArray[Any]:
+        """An array's elements as numbers."""
+        return to_numbers(self.type, self.value)
+
+    def arrays(self, name: str) -> Iterator[tuple[str, KernelArgument]]:
+        """The arrays that an argument consists of, and what they are called: `y`, `s.p`, `rows[1]`."""
+        if self.is_array and not self.pointers:
+            yield name, self
+        for _, label, target in self.pointers:
+            yield from target.arrays(name + label)
+
+    def launched(self, name: str) -> Any:
+        """What the emulator takes for it."""
+        from gemmgen.emulator import Buffer, Struct
+
+        pointers: tuple[tuple[int, Buffer], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
+        if self.is_array:
+            return Buffer(self.value, offset_bytes=0, name=name, written=self._written(), pointers=pointers)
+        return Struct(self.value, pointers) if isinstance(self.value, bytes) else self.value
+
+    def _written(self) -> npt.NDArray[np.bool_] | None:
+        import numpy as np
+
+        return None if self.initialised else np.zeros(self.value.nbytes, np.bool_)
+
+
+Layouts = Callable[[], Layout]
+"""The layout of the structure that a parameter takes; raises ``UnusableInput`` if it is not known."""
+
+
+def parse_argument(text: str, index: int, layout: Layouts | None = None) -> KernelArgument:
+    """The argument that ``text`` describes; random values depend on ``index`` only. Raises ``UnusableInput``."""
+    text = text.strip()
+    if text == "null":
+        return KernelArgument(text, "null", None)
+    if text.startswith("{"):
+        if layout is None:
+            raise _wrong(text, "this parameter takes no structure")
+        return _structure(text, dict(_fields(text)), layout(), index)
+    if text.startswith("[") and text.endswith("]") and len(text) > 2 and not text[1:-1].strip().isdecimal():
+        return _pointers(text, [parse_argument(part, 100 * index + number, layout) for number, part in enumerate(_parts(text))])
+    if text.startswith("@"):
+        return KernelArgument(text, "struct", _file_bytes(text))
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise _wrong(text, f"expected {_HELP}")
+    kind, shape, value = match["type"], match["shape"], match["value"]
+    if kind not in TYPES:
+        raise _wrong(text, f"{kind!r} is no type; the types are {', '.join(TYPES)}")
+    try:
+        if shape is not None:
+            return KernelArgument(text, kind, _array(text, kind, shape, value, index), value is not None)
+        if value is None:
+            raise _wrong(text, f"a scalar needs a value, {kind}=7 for example; an array needs a length, {kind}[1024]")
+        return KernelArgument(text, kind, _scalar(text, kind, value))
+    except (MemoryError, OverflowError):
+        raise _wrong(text, "this is more than fits into memory") from None
+
+
+def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None = None) -> KernelArgument:
+    """The argument that a Python value is: an array (anything that NumPy can view), a number, a mapping of members, a list of arrays,
+    None, bytes, or text as on the command line. `c_type` decides what a Python number becomes. Raises ``UnusableInput``."""
+    import numpy as np
+
+    if value is None:
+        return KernelArgument("None", "null", None)
+    if isinstance(value, KernelArgument):
+        return value
+    if isinstance(value, str):
+        return parse_argument(value, index, layout)
+    if isinstance(value, bytes | bytearray | np.void):
+        return KernelArgument("bytes", "struct", value.tobytes() if isinstance(value, np.void) else bytes(value))
+    if isinstance(value, Mapping):
+        if layout is None:
+            raise UnusableInput(f"argument {index}: this parameter takes no structure")
+        return _structure(f"argument {index}", dict(value), layout(), index)
+    if isinstance(value, bool | int | float | np.generic):
+        dtype = np.dtype(_C_TYPES[c_type]) if c_type in _C_TYPES else getattr(value, "dtype", None)
+        if dtype is None:
+            dtype = np.dtype(np.float32 if isinstance(value, float) else np.int32)
+            if isinstance(value, int) and not -(2**31) <= value < 2**31:
+                dtype = np.dtype(np.int64)
+        if isinstance(value, float | np.floating) and dtype.kind in "iu" and value != int(value):
+            raise UnusableInput(f"argument {index}: {value} for a parameter of type {c_type or dtype}")
+        try:
+            scalar = np.array([value]).astype(dtype)[0] if isinstance(value, float | np.generic) else np.array([value], dtype)[0]
+        except OverflowError:
+            raise UnusableInput(f"argument {index}: {value} does not fit into {c_type or dtype}") from None
+        return KernelArgument(repr(value), _NUMPY_NAMES.get(str(dtype), str(dtype)), scalar)
+    if isinstance(value, list | tuple) and value and not isinstance(value[0], int | float):
+        return _pointers(f"argument {index}", [argument_of(item, index) for item in value])
+    array = np.asarray(value)
+    if array.dtype.hasobject or str(array.dtype) not in (*_NUMPY_NAMES, "complex64", "complex128"):
+        raise UnusableInput(f"argument {index}: {type(value).__name__} is neither an array nor a number")
+    text = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    return KernelArgument(text, _NUMPY_NAMES.get(str(array.dtype), str(array.dtype)), np.array(array, order="C"))
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the commas of `{...}` or `[...]`, braces and brackets inside left whole."""
+    found, depth, piece = [], 0, ""
+    for character in text[1:-1]:
+        depth += (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0:
+            found.append(piece)
+            piece = ""
+        else:
+            piece += character
+    return [part.strip() for part in (*found, piece) if part.strip()]
+
+
+def _fields(text: str) -> Iterator[tuple[str, str]]:
+    if not text.endswith("}"):
+        raise _wrong(text, "the closing brace is missing")
+    for part in _parts(text):
+        match = re.fullmatch(r"(\w+)\s*[=:]\s*(.*)", part, re.DOTALL)
+        if match is None:
+            raise _wrong(text, f"{part!r} is no member with a value, such as n=64")
+        yield match[1], match[2]
+
+
+def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) -> KernelArgument:
+    there = ", ".join(field.name for field in layout.fields)
+    for name in given:
+        if layout.field(name) is None:
+            raise _wrong(text, f"{layout.name} has no member {name}; it has {there}")
+    content = bytearray(layout.bytes)
+    pointers = []
+    for position, field in enumerate(layout.fields):
+        if field.name not in given:
+            raise _wrong(text, f"the member {field.name} of {layout.name} has no value; it has {there}")
+        value = given[field.name]
+        if field.kind == "pointer" and field.count == 1:
+            target = argument_of(value, 100 * index + position)
+            if target.is_array:
+                pointers.append((field.offset, f".{field.name}", target))
+            elif target.value is not None:
+                raise _wrong(text, f"the member {field.name} of {layout.name} is a pointer")
+        else:
+            numbers = _member_bytes(text, field, value)
+            content[field.offset : field.offset + len(numbers)] = numbers
+    return KernelArgument(text, "struct", bytes(content), pointers=tuple(pointers))
+
+
+def _member_bytes(text: str, field: Field, value: Any) -> bytes:
+    """The bytes of a member that is no pointer."""
+    import numpy as np
+
+    if isinstance(value, bytes) and len(value) == field.count * field.bytes:
+        return value
+    if field.kind in ("struct", "pointer") or field.bytes > 8:
+        raise _wrong(text, f"the member {field.name} takes {field.count * field.bytes} bytes")
+    values = value
+    if isinstance(value, str):
+        plain = re.sub(r"^\w+=", "", value)
+        pieces = _parts(plain) if plain.startswith(("[", "{")) else [plain]
+        try:
+            values = [float(piece) if field.kind == "f" else int(piece, 0) for piece in pieces]
+        except ValueError:
+            raise _wrong(text, f"{value!r} is no value of the member {field.name}") from None
+    names = {"f": "f", "s": "i", "u": "u"}
+    try:
+        array = np.atleast_1d(np.asarray(values, np.dtype(f"{names[field.kind]}{field.bytes}")))
+    except (OverflowError, ValueError, TypeError):
+        raise _wrong(text, f"{value!r} does not fit into the member {field.name}") from None
+    if array.size != field.count:
+        raise _wrong(text, f"the member {field.name} takes {field.count} values, got {array.size}")
+    return array.tobytes()
+
+
+def _pointers(text: str, targets: Sequence[KernelArgument]) -> KernelArgument:
+    """An array of pointers to arrays."""
+    import numpy as np
+
+    for target in targets:
+        if not target.is_array and target.value is not None:
+            raise _wrong(text, f"{target.text!r} in an array of pointers is no array")
+    places = tuple((8 * number, f"[{number}]", target) for number, target in enumerate(targets) if target.is_array)
+    return KernelArgument(text, "u64", np.zeros(len(targets), np.uint64), pointers=places)
+
+
+def _file_bytes(text: str) -> bytes:
+    import numpy as np
+
+    try:
+        return np.asarray(np.load(text[1:], allow_pickle=False)).tobytes()
+    except (OSError, ValueError, EOFError) as error:
+        raise _wrong(text, f"{text[1:]}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> npt.NDArray[Any]:
+    import numpy as np
+
+    dtype = np.dtype(TYPES[kind])
+    from_file = fill is not None and fill.startswith("@")
+    if not shape.strip() and from_file:
+        extents = None
+    else:
+        try:
+            extents = tuple(int(part) for part in shape.split(","))
+        except ValueError:
+            raise _wrong(text, f"[{shape}] is no length; expected a number, or several separated by commas") from None
+        if min(extents) < 0:
+            raise _wrong(text, "a length cannot be negative")
+        if prod(extents) * dtype.itemsize > 1 << 40:
+            raise _wrong(text, "this is more than fits into memory")
+    if fill is not None and from_file:
+        return _from_file(text, fill[1:], dtype, extents)
+    assert extents is not None
+    size = prod(extents)
+    if fill is None:
+        return np.full(size * dtype.itemsize, POISON, np.uint8).view(dtype).reshape(extents)
+    values: npt.NDArray[Any]
+    match fill:
+        case "zeros":
+            values = np.zeros(size)
+        case "ones":
+            values = np.ones(size)
+        case "range":
+            values = np.arange(size)
+        case "random":
+            values = _random(kind, size, np.random.default_rng(index))
+        case _:
+            raise _wrong(text, f"{fill!r} fills no array; it may be {', '.join(FILLS)}, or left out: unwritten")
+    return _elements(kind, values).reshape(extents)
+
+
+def _from_file(text: str, name: str, dtype: np.dtype[Any], extents: tuple[int, ...] | None) -> npt.NDArray[Any]:
+    import numpy as np
+
+    try:
+        values = np.load(name, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _wrong(text, f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(values, np.ndarray):
+        raise _wrong(text, f"{name} holds several arrays; expected a .npy file with one")
+    if values.dtype != dtype:
+        raise _wrong(text, f"{name} holds {values.dtype}, this type needs {dtype}")
+    if extents is not None and values.size != prod(extents):
+        raise _wrong(text, f"{name} holds {values.size} elements, not {prod(extents)}")
+    return np.ascontiguousarray(values if extents is None else values.reshape(extents))
+
+
+def _random(kind: str, size: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Reals from -1 to 1; integers from -100 to 100, or from 0 where there is no sign."""
+    if kind in FLOATS:
+        return rng.uniform(-1.0, 1.0, size)
+    return rng.integers(0 if kind[0] == "u" else -100, 101, size)
+
+
+def _scalar(text: str, kind: str, value: str) -> Any:
+    import numpy as np
+
+    dtype = np.dtype(TYPES[kind])
+    try:
+        number = float(value) if kind in FLOATS else int(value, 0)
+    except ValueError:
+        raise _wrong(text, f"{value!r} is no value of type {kind}") from None
+    if isinstance(number, int):
+        limits = np.iinfo(dtype)
+        if not limits.min <= number <= limits.max:
+            raise _wrong(text, f"{value} does not fit; {kind} holds {limits.min} to {limits.max}")
+    return _elements(kind, np.array([number], np.float64 if isinstance(number, float) else dtype))[0]
+
+
+def _elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    import numpy as np
+
+    if kind in FLOATS:
+        return to_elements(kind, values)
+    with np.errstate(over="ignore"):
+        return values.astype(TYPES[kind])
+
+
+def _wrong(text: str, why: str) -> UnusableInput:
+    return UnusableInput(f"--arg {text!r}: {why}")
+
+
+def check_arguments(entry: str, parameters: Sequence[Variable], names: Sequence[str], arguments: Sequence[KernelArgument]) -> None:
+    """Raises ``UnusableInput``, with the kernel's signature, if the arguments cannot be passed to the parameters."""
+    problem = ""
+    if len(arguments) != len(parameters):
+        problem = f"{entry} takes {len(parameters)} arguments, got {len(arguments)}"
+    else:
+        for index, (parameter, name, argument) in enumerate(zip(parameters, names, arguments, strict=True)):
+            if isinstance(argument.value, bytes):
+                wrong = parameter.size != len(argument.value)
+                given = f"{len(argument.value)} bytes"
+            elif argument.is_array or argument.value is None:
+                wrong = parameter.size != 8 or parameter.type[0] == "f"
+                given = "an array" if argument.is_array else "a null pointer"
+            else:
+                wrong = parameter.size != argument.value.itemsize
+                given = f"{argument.value.itemsize} bytes"
+            if wrong:
+                problem = f"argument {index} ({name}) of {entry} is {_describe(parameter)}; {argument.text!r} is {given}"
+                break
+    if problem:
+        raise UnusableInput(f"{problem}\n{signature(entry, parameters, names)}")
+
+
+def signature(entry: str, parameters: Sequence[Variable], names: Sequence[str]) -> str:
+    """The parameters of a kernel, one a line."""
+    lines = [f"  --arg {index}: {name}, {_describe(p)}" for index, (p, name) in enumerate(zip(parameters, names, strict=True))]
+    return "\n".join([f"{entry} takes{' no arguments' if not lines else ':'}", *lines])
+
+
+def _describe(parameter: Variable) -> str:
+    if parameter.count != 1:
+        return f"a struct of {parameter.size} bytes"
+    if parameter.type[0] == "f":
+        return f"a {parameter.size * 8}-bit float"
+    if parameter.size == 8:
+        return "a pointer or a 64-bit value"
+    return f"a {parameter.size * 8}-bit value"

@@ -1,0 +1,226 @@
+"""Pages on the findings: what each means, a minimal example, and how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.sanitizer.source import UnusableInput
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The page of one code. The example is a kernel that has the finding, the remedy in words and as the line that differs."""
+
+    code: str
+    title: str
+    meaning: str
+    example: str
+    remedy: str
+    mended: str
+
+    def __str__(self) -> str:
+        indented = ("\n".join(f"    {line}" for line in text.strip().splitlines()) for text in (self.example, self.mended))
+        wrong, right = indented
+        return f"{self.title} [{self.code}]\n\n{self.meaning}\n\n{wrong}\n\n{self.remedy}\n\n{right}\n"
+
+
+_PAGES = (
+    Explanation(
+        "shared-race",
+        "shared memory race",
+        "Two threads of a block touch one byte of shared memory, at least one of them writes, and no barrier orders the two. Which "
+        "comes first is a matter of luck, even if today's result is right. Shuffles and votes order no memory.",
+        "__shared__ int s[64];\ns[threadIdx.x] = in[threadIdx.x];\nout[threadIdx.x] = s[63 - threadIdx.x];",
+        "Put a barrier between the two: __syncthreads() for the block, __syncwarp() if the threads are of one warp.",
+        "s[threadIdx.x] = in[threadIdx.x];\n__syncthreads();\nout[threadIdx.x] = s[63 - threadIdx.x];",
+    ),
+    Explanation(
+        "global-race",
+        "global memory race",
+        "Two threads touch one byte of global memory, at least one of them writes, and nothing orders them. Threads of one block are "
+        "ordered by barriers; threads of different blocks only by a release and an acquire: a fence before a strong write, a strong "
+        "read that sees it, and a fence after that. The first read of a compare-and-swap loop is no race: the swap checks it.",
+        "sum[blockIdx.x] += in[blockIdx.x * blockDim.x + threadIdx.x];",
+        "Let each thread write elements of its own, or use atomic operations.",
+        "atomicAdd(&sum[blockIdx.x], in[blockIdx.x * blockDim.x + threadIdx.x]);",
+    ),
+    Explanation(
+        "lockstep-race",
+        "lanes that rely on lockstep",
+        "Lanes of one warp pass data through volatile shared memory without a barrier. That worked while lanes ran in lockstep; since "
+        "Volta they do not. A warning, and an error by strict rules.",
+        "volatile int* s = shared;\nif (t < 16) s[t] += s[t + 16];\nif (t < 8) s[t] += s[t + 8];",
+        "Read, __syncwarp(), write, __syncwarp(); or shuffles.",
+        "int v = s[t] + s[t + 16];\n__syncwarp();\ns[t] = v;\n__syncwarp();",
+    ),
+    Explanation(
+        "scope-race",
+        "scope too narrow",
+        "Threads of different blocks meet in an atomic operation that holds for the threads of one block only: updates may be lost.",
+        "atomicAdd_block(counter, 1);  // all blocks count with one counter",
+        "Use an operation of device scope.",
+        "atomicAdd(counter, 1);",
+    ),
+    Explanation(
+        "volatile-race",
+        "unordered volatile accesses",
+        "Two threads touch one variable through volatile accesses, one writes, and nothing orders them. PTX performs such accesses "
+        "whole, C++ calls them a data race. A flag that a thread waits for in a loop is not told. A warning; an error by strict rules.",
+        "volatile int* f = flag;\nif (blockIdx.x == 0) *f = 1;\nout[blockIdx.x] = *f;",
+        "Order the two by a barrier, or use atomic operations or cuda::atomic_ref.",
+        "if (blockIdx.x == 0) atomicExch(flag, 1);\nout[blockIdx.x] = atomicAdd(flag, 0);",
+    ),
+    Explanation(
+        "same-value",
+        "several threads store the same value",
+        "Threads store one value to one place, and nothing orders them: the usual flag that says `found`. No harm is done as long as "
+        "the values are equal, so this is a note; by strict rules it is an error.",
+        "if (a[threadIdx.x] > 0) *found = 1;",
+        "Nothing has to be mended; an atomic operation, or one thread that stores, says what is meant.",
+        "if (__syncthreads_or(a[threadIdx.x] > 0) && threadIdx.x == 0) *found = 1;",
+    ),
+    Explanation(
+        "missed-barrier",
+        "barrier that not all threads reach",
+        "Some threads of the block have returned before a __syncthreads() that the others wait at. Hardware does not count threads "
+        "that have ended; CUDA demands that all threads of the block reach the barrier. A warning; an error by strict rules.",
+        "if (threadIdx.x >= n) return;\ns[threadIdx.x] = a[threadIdx.x];\n__syncthreads();",
+        "Guard the work, not the barrier.",
+        "if (threadIdx.x < n) s[threadIdx.x] = a[threadIdx.x];\n__syncthreads();",
+    ),
+    Explanation(
+        "unwritten-read",
+        "read of unwritten memory",
+        "A thread reads memory that nothing has written: shared memory before its store, an element that a loop leaves out, or an "
+        "array that the launch was given without content (f32[64] in place of f32[64]=zeros).",
+        "__shared__ int s[64];\nif (threadIdx.x < 63) s[threadIdx.x] = 1;\n__syncthreads();\nout[threadIdx.x] = s[threadIdx.x];",
+        "Write what is read: look for a store that is masked off, a barrier too early, or an index into padding.",
+        "s[threadIdx.x] = threadIdx.x < 63 ? 1 : 0;",
+    ),
+    Explanation(
+        "undefined-register",
+        "use of an uninitialised variable",
+        "A local variable without a value decides a branch, an address or a result.",
+        "float sum;\nfor (int i = 0; i < n; ++i) sum += a[i];",
+        "Give the variable a value on every path.",
+        "float sum = 0.0f;",
+    ),
+    Explanation(
+        "inactive-shuffle",
+        "shuffle from a lane that takes no part",
+        "A lane takes a value, by a shuffle, from a lane that its mask leaves out or that has ended; what it gets is undefined, and it "
+        "is used.",
+        "if (threadIdx.x < 16) v = __shfl_sync(0xffff, v, 20);",
+        "Let all lanes take part that give or take a value, and cut the mask and the distance to those.",
+        "v = __shfl_sync(0xffffffff, v, 20);",
+    ),
+    Explanation(
+        "out-of-bounds",
+        "out of bounds",
+        "An access to memory that belongs to no array, no variable and no shared allocation. Guards lie around every array and "
+        "between the shared arrays of a kernel, so that an overrun does not go unseen where another array follows.",
+        "int i = blockIdx.x * blockDim.x + threadIdx.x;\ny[i] = x[i];  // with more threads than elements",
+        "Guard the access, or launch fewer threads.",
+        "if (i < n) y[i] = x[i];",
+    ),
+    Explanation(
+        "misaligned",
+        "misaligned address",
+        "An address that is no multiple of the width of the access: a vector load at an odd element.",
+        "float4 v = *(const float4*)(x + 1);",
+        "Align the address, or load elements.",
+        "float4 v = make_float4(x[1], x[2], x[3], x[4]);",
+    ),
+    Explanation(
+        "read-only",
+        "write to read-only memory",
+        "A store to constant memory, to a kernel parameter or to an array that may only be read.",
+        "const_cast<float*>(weights)[0] = 1.0f;  // weights is __constant__",
+        "Write to memory of your own.",
+        "float w = weights[0];",
+    ),
+    Explanation(
+        "divergent-barrier",
+        "divergent barrier",
+        "A barrier that only a part of a block or of a warp reaches, or lanes of one warp that wait at different barriers.",
+        "if (threadIdx.x % 2) __syncthreads();\nelse { work(); __syncthreads(); }",
+        "Move the barrier out of the branches.",
+        "if (threadIdx.x % 2 == 0) work();\n__syncthreads();",
+    ),
+    Explanation(
+        "divergent-warp",
+        "divergent warp",
+        "A warp-synchronous operation whose mask names lanes that never come, or leaves out the lane that executes it.",
+        "if (threadIdx.x < 16) v += __shfl_down_sync(0xffffffff, v, 8);",
+        "Name the lanes that take part.",
+        "if (threadIdx.x < 16) v += __shfl_down_sync(0x0000ffff, v, 8);",
+    ),
+    Explanation(
+        "deadlock",
+        "deadlock",
+        "No thread can go on: they wait for threads that never come, or poll memory that nothing changes any more.",
+        "while (atomicCAS(lock, 0, 1)) {}  // and never: atomicExch(lock, 0)",
+        "Look at what the waiting threads wait for: the message names the places.",
+        "atomicExch(lock, 0);",
+    ),
+    Explanation(
+        "in-flight-read",
+        "read of data still in flight",
+        "Shared memory is read while an asynchronous copy, not yet waited for, is going to write it.",
+        "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\nx = s[t];",
+        "Wait for the copy, and put a barrier before other threads' data is read.",
+        "__pipeline_wait_prior(0);\n__syncthreads();\nx = s[t];",
+    ),
+    Explanation(
+        "in-flight-write",
+        "write over data still in flight",
+        "Shared memory is written while an asynchronous copy, not yet waited for, is going to write it too.",
+        "__pipeline_memcpy_async(s + t, a + t, 4);\ns[t] = 0;",
+        "Wait for the copy first.",
+        "__pipeline_commit();\n__pipeline_wait_prior(0);\ns[t] = 0;",
+    ),
+    Explanation(
+        "invalid-copy",
+        "invalid asynchronous copy",
+        "An asynchronous copy with operands that PTX gives no meaning, or into memory that it cannot reach.",
+        "__pipeline_memcpy_async(s, a, 3);",
+        "Copy 4, 8 or 16 bytes between aligned addresses.",
+        "__pipeline_memcpy_async(s, a, 4);",
+    ),
+    Explanation(
+        "trapped",
+        "trap",
+        "The kernel executed `trap`, or an assertion in it failed.",
+        "assert(n > 0);",
+        "The message names the assertion's line and the threads.",
+        "if (n <= 0) return;",
+    ),
+    Explanation(
+        "schedule-dependent",
+        "result depends on the schedule",
+        "Two orders of warps, both of which hardware may take, leave different results. Sums of floating-point numbers by atomics do.",
+        "out[0] = threadIdx.x / 32;  // the last warp wins",
+        "Give every element one writer, or an order.",
+        "if (threadIdx.x == 0) out[0] = 0;",
+    ),
+    Explanation(
+        "wrong-result",
+        "wrong result",
+        "An array is not what --expect says.",
+        "--expect y=@reference.npy --rtol 1e-6",
+        "The first element that differs is named; --rtol and --atol say how far a result may be from the reference.",
+        "--expect y=@reference.npy --rtol 1e-5",
+    ),
+)
+EXPLANATIONS = {page.code: page for page in _PAGES}
+
+
+def explain(code: str) -> str:
+    """The page of a code; of all codes that contain the word; all of them for `all`. Raises ``UnusableInput``."""
+    wanted = code.lower().replace("_", "-").replace(" ", "-")
+    if wanted in EXPLANATIONS:
+        return str(EXPLANATIONS[wanted])
+    found = [page for page in _PAGES if wanted == "all" or wanted in page.code or wanted in page.title.replace(" ", "-")]
+    if not found:
+        raise UnusableInput(f"--explain {code}: no finding is called so; there are {', '.join(EXPLANATIONS)}")
+    return "\n".join(str(page) for page in found).rstrip("\n")

@@ -1,0 +1,89 @@
+"""Findings as data: what is wrong with a launch, where, and how often."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from gemmgen.emulator.names import demangled
+
+if TYPE_CHECKING:
+    from gemmgen.emulator import EmulatorError
+    from gemmgen.emulator.errors import SourceText
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One of the instructions that a finding is about. Without line information `file` is None."""
+
+    file: str | None
+    line: int | None
+    column: int | None
+    function: str | None
+    """The inlined function that the line belongs to."""
+    ptx_line: int
+    ptx: str
+    threads: str | None
+    """Who executed it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, in one sentence, with all that is known of it. `code` names its page: ``gemmgen emulate --explain CODE``."""
+
+    code: str
+    title: str
+    severity: Severity
+    message: str
+    places: tuple[Place, ...]
+    element: str | None
+    """The first array element that it was seen at, `tile[12]`."""
+    count: int
+    """How many accesses of threads it was seen at."""
+    text: str
+    """The whole message, lines of the source quoted."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def code_of(kind: type[EmulatorError]) -> str:
+    """The stable name of a kind of finding: `SharedRace` is `shared-race`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
+def findings_of(error: EmulatorError | None, others: tuple[EmulatorError, ...], source: SourceText) -> tuple[Finding, ...]:
+    """The error that ended a launch, with those told along with it, and what was found besides."""
+    found = [*others]
+    if error is not None:
+        found = [error, *getattr(error, "also", ()), *others]
+    return tuple(_finding(one, source) for one in found)
+
+
+def _finding(error: EmulatorError, source: SourceText) -> Finding:
+    if error.source is None:
+        error.source = source
+    places = []
+    for inst, threads in ((error.instruction, error.threads), (error.other, error.other_threads)):
+        if inst is not None:
+            at = inst.location
+            function = demangled(at.function) if at is not None and at.function else None
+            file, line, column = (at.file, at.line, at.column) if at is not None else (None, None, None)
+            places.append(Place(file, line, column, function, inst.line, inst.text, threads))
+    return Finding(
+        code=code_of(type(error)),
+        title=error.title,
+        severity=getattr(error, "severity", "error"),
+        message=error.message,
+        places=tuple(places),
+        element=getattr(error, "place", "") or None,
+        count=getattr(error, "count", 1),
+        text=error.alone(),
+    )

@@ -1,0 +1,95 @@
+"""Headers for files that were written for nvcc: where CUDA's lie, and stand-ins for those of the host, which NVRTC has not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+_EMPTY = (
+    "iostream", "fstream", "sstream", "iomanip", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstring", "string.h", "string", "vector",
+    "map", "set", "unordered_map", "unordered_set", "deque", "list", "queue", "stack", "algorithm", "numeric", "chrono", "random",
+    "memory", "thread", "mutex", "future", "functional", "iterator", "stdexcept", "exception", "ctime", "time.h", "cmath", "math.h",
+    "sys/time.h", "unistd.h", "getopt.h", "optional", "variant", "regex", "filesystem", "cinttypes", "ostream", "istream", "bitset",
+    "cerrno", "errno.h", "new", "typeinfo", "cuda_profiler_api.h", "nvtx3/nvToolsExt.h", "omp.h", "cublas_v2.h", "curand.h",
+)  # fmt: skip
+_THROUGH_CUDA_STD = ("type_traits", "limits", "utility", "tuple", "array", "complex", "initializer_list", "ratio", "span")
+_INTEGERS = "".join(
+    f"typedef {'unsigned ' * unsigned}{name} {'u' * unsigned}int{bits}_t;\n"
+    for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+    for unsigned in (True,)
+) + "typedef signed char int8_t;\ntypedef short int16_t;\ntypedef int int32_t;\ntypedef long long int64_t;\n"  # fmt: skip
+_STDINT = f"""#pragma once
+#ifndef GEMMGEN_STDINT
+#define GEMMGEN_STDINT
+{_INTEGERS}typedef unsigned long long uintptr_t;
+typedef long long intptr_t;
+#define INT32_MAX 2147483647
+#define INT32_MIN (-2147483647 - 1)
+#define UINT32_MAX 4294967295u
+#define INT64_MAX 9223372036854775807ll
+#define UINT64_MAX 18446744073709551615ull
+#endif
+"""
+_LIMITS = """#pragma once
+#ifndef INT_MAX
+#define CHAR_BIT 8
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+#define LLONG_MAX 9223372036854775807ll
+#define ULLONG_MAX 18446744073709551615ull
+#endif
+"""
+_FLOAT = """#pragma once
+#ifndef FLT_MAX
+#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.192092896e-07f
+#define DBL_MAX 1.7976931348623158e+308
+#define DBL_MIN 2.2250738585072014e-308
+#define DBL_EPSILON 2.2204460492503131e-16
+#endif
+"""
+_ASSERT = """#pragma once
+#ifndef assert
+#ifdef NDEBUG
+#define assert(condition) ((void)0)
+#else
+extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, size_t);
+#define assert(condition) ((condition) ? (void)0 : __assertfail(#condition, __FILE__, __LINE__, __func__, 1))
+#endif
+#endif
+"""
+
+
+def stand_ins() -> dict[str, str]:
+    """Texts for the host's headers, by the name that they are included with: what device code may use of them, else nothing."""
+    nothing = "#pragma once\nnamespace std {}\n"
+    texts = dict.fromkeys(_EMPTY, nothing)
+    for name in _THROUGH_CUDA_STD:
+        texts[name] = f"#pragma once\n#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n"
+    integers = _STDINT + "namespace std { using ::uint32_t; using ::int32_t; using ::uint64_t; using ::int64_t; using ::uint8_t; }\n"
+    texts |= {"cstdint": integers, "stdint.h": _STDINT, "inttypes.h": _STDINT}
+    texts |= {"climits": _LIMITS, "limits.h": _LIMITS, "cfloat": _FLOAT, "float.h": _FLOAT}
+    texts |= {"cassert": _ASSERT, "assert.h": _ASSERT, "cstddef": nothing, "stddef.h": nothing}
+    return texts
+
+
+def header_folders() -> list[str]:
+    """Folders that hold the CUDA headers: of a toolkit, or of NVIDIA's Python packages."""
+    roots = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    candidates = [Path(root) / "include" for root in roots if root]
+    package = find_spec("nvidia")
+    for location in (package.submodule_search_locations or []) if package is not None else []:
+        candidates += sorted(Path(location).glob("*/include"))
+    folders = [folder for folder in candidates if (folder / "cuda_fp16.h").is_file()]
+    with_library = [folder / "cccl" for folder in folders if (folder / "cccl").is_dir()]
+    with_library += [folder for folder in folders if (folder / "cuda" / "std").is_dir()]
+    return [str(folder) for folder in (*folders[:1], *with_library[:1])]
+
+
+def found_in(name: str, folders: Sequence[str]) -> bool:
+    """Whether one of the folders has a header."""
+    return any((Path(folder) / name).is_file() for folder in folders)

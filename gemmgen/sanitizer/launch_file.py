@@ -1,0 +1,69 @@
+"""Several launches on the same arrays, as YAML tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, parse_argument
+from gemmgen.sanitizer.launches import Launch
+from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry
+from gemmgen.sanitizer.structures import find_layout
+
+
+def _sizes(value: Any) -> Any:
+    return (value,) if isinstance(value, int) else value
+
+
+Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_sizes), Field(min_length=1, max_length=3)]
+
+
+class LaunchSpec(BaseModel):
+    """One launch: arguments are names of arrays, numbers, or texts as for ``--arg``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    entry: str | None = None
+    grid: Sizes
+    block: Sizes
+    shared: Annotated[int, Field(ge=0)] = 0
+    args: tuple[Any, ...] = ()
+
+
+class LaunchFile(BaseModel):
+    """Arrays by name, as for ``--arg``, and the launches that run on them in order."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arrays: dict[str, str] = {}
+    launches: Annotated[tuple[LaunchSpec, ...], Field(min_length=1)]
+
+
+def read_launches(path: Path, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
+    """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
+    try:
+        spec = LaunchFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UnusableInput(f"{path}: {error}") from None
+    except ValidationError as error:
+        reasons = "\n".join(f"  - {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise UnusableInput(f"{path} tells no launches:\n{reasons}") from None
+    given = {name: parse_argument(text, index) for index, (name, text) in enumerate(spec.arrays.items())}
+    launches = []
+    for number, launch in enumerate(spec.launches):
+        found = find_entry(code, launch.entry or entry)
+        names = []
+        for index, value in enumerate(launch.args):
+            if isinstance(value, str) and value in given:
+                names.append(value)
+                continue
+            c_type = found.parameter_types[index] if index < len(found.parameter_types) else ""
+            name = f"launches[{number}].{found.parameter_names[index] if index < len(found.parameter_names) else index}"
+            given[name] = argument_of(value, index, c_type, lambda c_type=c_type: find_layout(code, c_type))  # type: ignore[misc]
+            names.append(name)
+        check_arguments(found.name, found.parameters, found.parameter_names, [given[name] for name in names])
+        launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names)))
+    return launches, given

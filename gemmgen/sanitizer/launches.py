@@ -1,0 +1,214 @@
+"""Launches of a kernel under one schedule or many, on memory of their own, with everything that was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator.names import demangled
+from gemmgen.sanitizer.arguments import KernelArgument
+from gemmgen.sanitizer.findings import Finding, findings_of
+from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gemmgen.emulator import EmulatorError, LaunchResult, Schedule
+    from gemmgen.emulator.counters import Counters
+
+Dimensions = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel: geometry, dynamic shared memory, and the names of its arguments among the run's."""
+
+    entry: Entry
+    grid: Dimensions
+    block: Dimensions
+    shared_bytes: int
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How launches are watched."""
+
+    strict: bool = False
+    hazards: bool = True
+    counters: bool = False
+    step_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """How launches, one after another under one schedule, ended. `results` are those of the launches that came to their end."""
+
+    arguments: dict[str, KernelArgument]
+    symbols: dict[str, npt.NDArray[Any]]
+    results: tuple[LaunchResult, ...]
+    findings: tuple[Finding, ...]
+    counters: Counters | None
+    output: str = ""
+    """What the kernels printed."""
+    error: EmulatorError | None = field(default=None, repr=False)
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error among the findings."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of threads, over all launches."""
+        return sum(result.total_instructions for result in self.results)
+
+    def arrays(self) -> dict[str, KernelArgument]:
+        """All arrays by name, those inside structures and arrays of pointers too."""
+        return {name: array for label, argument in self.arguments.items() for name, array in argument.arrays(label)}
+
+
+def run_launches(
+    code: KernelCode,
+    launches: Sequence[Launch],
+    given: Mapping[str, KernelArgument],
+    symbols: Mapping[str, npt.NDArray[Any]],
+    schedule: Schedule | None = None,
+    settings: Settings = Settings(),
+) -> Run:
+    """Runs launches in order on the same memory, a copy of what is given. Raises ``GemmgenError`` if a launch is impossible."""
+    from gemmgen import emulator
+    from gemmgen.emulator.counters import CounterObserver
+    from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
+    from gemmgen.hardware.target import ARCHITECTURES
+
+    arguments = {name: argument.fresh() for name, argument in given.items()}
+    buffers = {name: argument.launched(name) for name, argument in arguments.items()}
+    try:
+        variables = module_variables(code, launches, symbols)
+    except emulator.EmulatorError as impossible:
+        raise GemmgenError(f"{code.name}: {impossible}") from None
+    observer = CounterObserver() if settings.counters else None
+    known = ARCHITECTURES.get(code.architecture)
+    results: list[LaunchResult] = []
+    findings: tuple[Finding, ...] = ()
+    error = None
+    for launch in launches:
+        try:
+            result = emulator.launch(
+                code.ptx,
+                launch.entry.symbol,
+                grid=launch.grid,
+                block=launch.block,
+                shared_bytes=launch.shared_bytes,
+                args=[buffers[name] for name in launch.arguments],
+                source=code.text_of,
+                observers=[observer] if observer is not None else [],
+                schedule=schedule,
+                shared_limit=known.shared_bytes_per_block if known is not None else SHARED_LIMIT,
+                step_limit=settings.step_limit or STEP_LIMIT,
+                hazards=settings.hazards,
+                strict=settings.strict,
+                symbols=variables,
+            )
+        except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction) as impossible:
+            raise GemmgenError(f"{code.name}: {impossible}") from None
+        except emulator.EmulatorError as caught:
+            error = caught
+            findings += findings_of(caught, (), code.text_of)
+            break
+        results.append(result)
+        findings += findings_of(None, result.findings, code.text_of)
+    counters = observer.counters(code.text_of) if observer is not None else None
+    return Run(arguments, variables, tuple(results), findings, counters, "", error)
+
+
+def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The module's variables by their names in PTX: those that are given, and, if there are several launches, all that a launch may
+    write, so that the next one finds it. Raises ``UnusableInput``."""
+    import numpy as np
+
+    from gemmgen.emulator.buffers import initial_bytes
+    from gemmgen.emulator.program import link
+
+    program = link(code.ptx, launches[0].entry.symbol)
+    there = {
+        name: variable for name, variable in program.module.variables.items() if variable.space in ("global", "const") and variable.size
+    }
+    found = {}
+    for name, value in given.items():
+        matching = [symbol for symbol in there if name in (symbol, demangled(symbol), demangled(symbol).split("::")[-1])]
+        if len(matching) != 1:
+            names = ", ".join(demangled(symbol) for symbol in there) or "none"
+            raise UnusableInput(f"{code.name} has {len(matching) or 'no'} variables called {name}; it has {names}")
+        variable = there[matching[0]]
+        content = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+        if content.size > variable.size:
+            raise UnusableInput(f"the variable {name} has {variable.size} bytes, the value {content.size}")
+        whole = np.frombuffer(initial_bytes(program, variable), np.uint8).copy()
+        whole[: content.size] = content
+        found[matching[0]] = whole
+    if len(launches) > 1:
+        for symbol, variable in there.items():
+            if variable.space == "global" and symbol not in found:
+                found[symbol] = np.frombuffer(initial_bytes(program, variable), np.uint8).copy()
+    return found
+
+
+def difference(first: Run, other: Run, schedule: str) -> str:
+    """How a run under another schedule differs; empty if it does not."""
+    import numpy as np
+
+    if other.failed:
+        worst = next(finding for finding in other.findings if finding.severity == "error")
+        return f"under {schedule}: {worst}"
+    theirs = other.arrays()
+    for name, left in first.arrays().items():
+        right = theirs[name]
+        one, two = (array.value.reshape(-1).view(np.uint8).reshape(-1, array.value.itemsize) for array in (left, right))
+        differs = np.flatnonzero((one != two).any(axis=1))
+        if len(differs):
+            at = int(differs[0])
+            before, after = left.numbers().reshape(-1)[at], right.numbers().reshape(-1)[at]
+            return (
+                f"the result depends on the order of warps: {name}[{at}] is {before} in program order and {after} under {schedule}; "
+                f"{len(differs)} of {left.value.size} elements differ"
+            )
+    return ""
+
+
+def schedule_difference(
+    code: KernelCode, launches: Sequence[Launch], given: Mapping[str, KernelArgument], symbols: Mapping[str, Any], settings: Settings,
+    first: Run, seeds: Sequence[int], jobs: int = 1,
+) -> str:  # fmt: skip
+    """The first way in which a run under a random schedule differs from the usual one; empty if none does."""
+    from gemmgen.emulator import RandomWarps
+
+    plain = replace(settings, counters=False)
+    if jobs <= 1 or len(seeds) == 1:
+        for seed in seeds:
+            other = run_launches(code, launches, given, symbols, RandomWarps(seed), plain)
+            if told := difference(first, other, f"schedule {seed}"):
+                return told
+        return ""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=get_context("spawn")) as pool:
+        runs = [pool.submit(_run_seed, code, launches, dict(given), dict(symbols), plain, seed) for seed in seeds]
+        for seed, future in zip(seeds, runs, strict=True):
+            if told := difference(first, future.result(), f"schedule {seed}"):
+                pool.shutdown(cancel_futures=True)
+                return told
+    return ""
+
+
+def _run_seed(
+    code: KernelCode, launches: Sequence[Launch], given: dict[str, KernelArgument], symbols: dict[str, Any], settings: Settings, seed: int
+) -> Run:  # fmt: skip
+    from gemmgen.emulator import RandomWarps
+
+    # Errors hold instructions and functions, which do not travel between processes; the findings do.
+    return replace(run_launches(code, launches, given, symbols, RandomWarps(seed), settings), error=None)

@@ -1,0 +1,203 @@
+"""A user's own kernel: CUDA or PTX, the entry that a name means in it, and what its parameters are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator.names import demangled, plain_name, qualified_name
+from gemmgen.sanitizer.headers import found_in, header_folders, stand_ins
+from gemmgen.sanitizer.host_code import device_part, has_host_code
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.ptx.syntax import Variable
+
+DEFAULT_ARCHITECTURE = "sm_80"
+"""What CUDA is compiled for: the oldest with asynchronous copies, whose instructions the emulator knows best."""
+
+
+class UnusableInput(GemmgenError):
+    """A file, a name or an argument with which nothing can be launched."""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How CUDA becomes PTX. `options` are NVRTC's own; `debug` compiles without optimisation, as nvcc -G does."""
+
+    architecture: str | None = None
+    include_directories: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    debug: bool = False
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """PTX, and the CUDA text that it was compiled from if there was one."""
+
+    name: str
+    """The file as messages call it."""
+    ptx: str = field(repr=False)
+    source: str | None = field(repr=False)
+    architecture: str
+    options: CompileOptions = CompileOptions()
+    folder: Path = Path()
+    symbols: tuple[tuple[str, str], ...] = ()
+    """C++ names that were asked for, and what they are in PTX."""
+
+    def text_of(self, file: str) -> str | None:
+        """The text of a CUDA file that the PTX refers to; None if it cannot be read."""
+        if file == self.name:
+            return self.source
+        try:
+            return Path(file).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel: its name in PTX, its name for people, and its parameters with their names and C++ types, if known."""
+
+    symbol: str
+    name: str
+    parameters: tuple[Variable, ...]
+    parameter_names: tuple[str, ...]
+    parameter_types: tuple[str, ...]
+
+
+def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), entry: str | None = None) -> KernelCode:
+    """Reads PTX, or compiles CUDA. Raises ``GemmgenError``; ``CompileError`` with the compiler's errors."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UnusableInput(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UnusableInput(f"{path} is not text; expected CUDA (.cu) or PTX (.ptx)") from None
+    return load_kernel(text, str(path), path.resolve().parent, options, entry, is_ptx=path.suffix == ".ptx")
+
+
+def load_kernel(
+    text: str, name: str, folder: Path, options: CompileOptions = CompileOptions(), entry: str | None = None, is_ptx: bool | None = None
+) -> KernelCode:  # fmt: skip
+    """The same from a text; `is_ptx` None looks for PTX's first directive. An `entry` with template arguments is instantiated."""
+    if is_ptx is None:
+        is_ptx = re.search(r"^\s*\.version\s", text, re.MULTILINE) is not None
+    if is_ptx:
+        if options.include_directories or options.definitions or options.options or options.debug:
+            raise UnusableInput(f"includes, definitions and options are for CUDA; {name} is PTX")
+        target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
+        return KernelCode(name, text, None, options.architecture or (target[1] if target else DEFAULT_ARCHITECTURE))
+    wanted = (entry,) if entry is not None and "<" in entry else ()
+    ptx, symbols = _compile(text, name, folder, options, wanted)
+    return KernelCode(name, ptx, text, options.architecture or DEFAULT_ARCHITECTURE, options, folder, tuple(symbols.items()))
+
+
+def _compile(text: str, name: str, folder: Path, options: CompileOptions, expressions: Sequence[str]) -> tuple[str, dict[str, str]]:
+    from gemmgen.toolchain.nvrtc import compile_to_ptx
+
+    folders = [*options.include_directories, str(folder), *header_folders()]
+    arguments = [f"--include-path={directory}" for directory in folders]
+    arguments += [f"--define-macro={definition}" for definition in options.definitions]
+    arguments += ["--device-debug"] if options.debug else ["--generate-line-info"]
+    arguments += options.options
+    own_folders = [*options.include_directories, str(folder)]
+    headers = {header: content for header, content in stand_ins().items() if not found_in(header, own_folders)}
+    # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
+    path = str(folder / Path(name).name)
+    code = compile_to_ptx(
+        device_part(text) if has_host_code(text) else text,
+        path=path,
+        architecture=options.architecture or DEFAULT_ARCHITECTURE,
+        options=arguments,
+        headers=headers,
+        expressions=expressions,
+        shown_as=name,
+    )
+    return _with_short_names(code.ptx.replace(f'"{path}"', f'"{name}"')), code.symbols
+
+
+def _with_short_names(ptx: str) -> str:
+    """The PTX with files below the current folder called by their relative names."""
+    here = f"{Path.cwd()}/"
+    return re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(here)}', r"\1", ptx, flags=re.MULTILINE)
+
+
+def find_entry(code: KernelCode, name: str | None) -> Entry:
+    """The kernel called ``name``, as in the source or as in PTX; the only one if None. Raises ``UnusableInput``."""
+    from gemmgen.emulator import ParseError
+    from gemmgen.emulator.ptx import parse
+
+    try:
+        functions = {symbol: function for symbol, function in parse(code.ptx).functions.items() if function.is_entry}
+    except ParseError as error:
+        raise UnusableInput(f"{code.name}: {error}") from None
+    names = {symbol: qualified_name(symbol) for symbol in functions}
+    there = "\n".join(f"  {symbol}" + (f" ({names[symbol]})" if names[symbol] != symbol else "") for symbol in functions)
+    if not functions:
+        raise UnusableInput(
+            f"{code.name} has no kernel; a template counts where it is instantiated, or with its arguments: --entry 'kernel<float, 3>'"
+        )
+    if name is None:
+        if len(functions) > 1:
+            raise UnusableInput(f"{code.name} has {len(functions)} kernels; choose one with --entry:\n{there}")
+        (symbol,) = functions
+    else:
+        symbol = _matching(name, code, names, there)
+    parameters = functions[symbol].parameters
+    declared = _declared_parameters(code.source or "", plain_name(symbol))
+    if len(declared) != len(parameters):
+        declared = [("", parameter.name) for parameter in parameters]
+    types, own_names = zip(*declared, strict=True) if declared else ((), ())
+    return Entry(symbol, names[symbol], parameters, tuple(own_names), tuple(types))
+
+
+def _matching(name: str, code: KernelCode, names: dict[str, str], there: str) -> str:
+    if name in names:
+        return name
+    for expression, symbol in code.symbols:
+        if expression == name and symbol in names:
+            return symbol
+    spelled = "".join(name.split())
+    found = [s for s in names if spelled in ("".join(names[s].split()), "".join(demangled(s).split()), plain_name(s))]
+    found = found or [s for s in names if "".join(names[s].split()).split("::")[-1] == spelled]
+    if len(found) > 1:
+        listed = "\n".join(f"  {symbol} ({names[symbol]})" for symbol in found)
+        raise UnusableInput(f"--entry {name}: {len(found)} kernels of {code.name} have this name:\n{listed}")
+    if not found:
+        close = get_close_matches(name, [*names, *names.values()], n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UnusableInput(f"--entry {name}: {code.name} has no such kernel; {hint}it has:\n{there}")
+    return found[0]
+
+
+def _declared_parameters(source: str, function: str) -> list[tuple[str, str]]:
+    """Types and names of a kernel's parameters in the source; a guess that holds where there is one plain definition."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    for match in re.finditer(rf"\b{re.escape(function)}\s*\(", plain):
+        before = plain[max(0, match.start() - 400) : match.start()]
+        if "__global__" not in re.split(r"[;}]", before)[-1]:
+            continue
+        depth, pieces, piece = 1, [], ""
+        for character in plain[match.end() :]:
+            depth += (character in "(<[{") - (character in ")>]}")
+            if depth == 0:
+                break
+            if character == "," and depth == 1:
+                pieces.append(piece)
+                piece = ""
+            else:
+                piece += character
+        named = [(text, re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", text, re.DOTALL)) for text in [*pieces, piece]]
+        return [(_type_of(text[: found.start()]), found[1]) for text, found in named if found is not None]
+    return []
+
+
+def _type_of(text: str) -> str:
+    words = re.sub(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b", " ", text)
+    return " ".join(words.split()).replace(" *", "*")

@@ -1,0 +1,3 @@
+from cli.conftest import run
+
+__all__ = ["run"]

@@ -1,0 +1,171 @@
+"""gemmgen.emulate: arguments of every kind, results, findings as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemmgen
+from gemmgen.core.errors import GemmgenError
+from gemmgen.sanitizer.api import FindingsError
+
+SAXPY = """
+__global__ void saxpy(int n, float a, const float* x, float* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+
+
+def test_arrays_come_out_and_inputs_stay():
+    y = np.ones(100, np.float32)
+    result = gemmgen.emulate(SAXPY, grid=1, block=128, args=[100, 2, np.arange(100, dtype=np.float32), y])
+    np.testing.assert_array_equal(result["y"], 2 * np.arange(100) + 1)
+    assert result.clean and (y == 1).all() and result.entry == "saxpy"
+
+
+def test_findings_are_data():
+    result = gemmgen.emulate(SAXPY.replace("i < n", "i <= n"), grid=1, block=128, args=[100, 2, np.ones(100, np.float32), "f32[100]=ones"])
+    (finding,) = result.findings
+    assert (finding.code, finding.severity, finding.places[0].line) == ("out-of-bounds", "error", 4)
+    with pytest.raises(FindingsError, match="past the end of x"):
+        result.check()
+
+
+def test_notes_leave_a_result_clean_unless_strict():
+    source = "__global__ void k(int* flag) { *flag = 1; }"
+    lenient, strict = (gemmgen.emulate(source, grid=1, block=32, args=["i32[1]=zeros"], strict=strict) for strict in (False, True))
+    assert (lenient.clean, lenient.findings[0].severity) == (True, "note")
+    assert (strict.clean, strict.findings[0].code) == (False, "same-value")
+
+
+STRUCT = """
+struct Inner { int x, y; };
+struct Args { float* p; int n; double scale; short tail[3]; bool on; const int* q; };
+__global__ void k(Args a, float* out) {
+  if (threadIdx.x < a.n) a.p[threadIdx.x] = a.scale * a.tail[2] + a.on + a.q[1];
+  out[threadIdx.x] = sizeof(Args);
+}
+"""
+
+
+def test_a_structure_with_pointers_by_names_of_members():
+    members = {"p": np.zeros(20, np.float32), "n": 20, "scale": 0.5, "tail": [1, 2, 3], "on": True, "q": np.array([7, 8], np.int32)}
+    result = gemmgen.emulate(STRUCT, grid=1, block=32, args=[members, np.zeros(32, np.float32)])
+    assert result.clean
+    assert result["a.p"].tolist() == [10.5] * 20 and result["out"][0] == 40
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"m": 1}, "has no member m"), ({"n": None}, "the member n"), ({"tail": [1, 2]}, "takes 3 values"), ({"n": 2**40}, "does not fit")],
+)
+def test_wrong_members_are_told(change, message):
+    members = {"p": None, "n": 0, "scale": 0.5, "tail": [1, 2, 3], "on": True, "q": None} | change
+    with pytest.raises(GemmgenError, match=message):
+        gemmgen.emulate(STRUCT, grid=1, block=32, args=[members, np.zeros(32, np.float32)])
+
+
+def test_an_array_of_pointers():
+    source = "__global__ void k(float** rows, int n) { rows[blockIdx.x][threadIdx.x] = n; }"
+    result = gemmgen.emulate(source, grid=2, block=8, args=[[np.zeros(8, np.float32), np.zeros(9, np.float32)], 4])
+    assert result["rows[0]"].tolist() == [4] * 8 and result["rows[1]"].tolist() == [4] * 8 + [0]
+
+
+def test_module_variables_have_the_values_given():
+    source = """__constant__ float c[4]; namespace n { __device__ int total = 5; }
+        __global__ void k(float* o) { *o = c[3] + n::total; n::total = 9; }"""
+    result = gemmgen.emulate(source, grid=1, block=1, args=["f32[1]"], symbols={"c": np.arange(4, dtype=np.float32), "total": np.int32(7)})
+    assert result["o"][0] == 10
+    assert any(values.view(np.int32).tolist() == [9] for values in result.symbols.values())
+
+
+@pytest.mark.parametrize("entry", ["scale<float, 3>", "scale<float,3>"])
+def test_a_template_is_instantiated_by_its_name(entry):
+    source = "template <class T, int N> __global__ void scale(T* x) { x[threadIdx.x] *= N; }"
+    assert gemmgen.emulate(source, entry, grid=1, block=4, args=[np.ones(4, np.float32)])["x"].tolist() == [3] * 4
+
+
+def test_host_code_in_the_file_is_left_out():
+    source = """
+#include <cstdio>
+#include <vector>
+#include <iostream>
+#include <cuda_runtime.h>
+#define CHECK(x) do { if (x) { printf("bad\\n"); exit(1); } } while (0)
+__global__ void k(int* out) { out[threadIdx.x] = threadIdx.x; }
+static std::vector<int> make(int n) { return std::vector<int>(n, '{'); }
+int main(int argc, char** argv) {
+  int* d; CHECK(cudaMalloc(&d, 128));
+  k<<<1, 32>>>(d);
+  std::cout << "}" << std::endl;
+}
+__global__ void later(int* out) { out[threadIdx.x + 1] = 1; }
+"""
+    assert gemmgen.emulate(source, "k", grid=1, block=4, args=["i32[4]"])["out"].tolist() == [0, 1, 2, 3]
+    broken = gemmgen.emulate(source, "later", grid=1, block=4, args=["i32[4]"])
+    assert broken.findings[0].places[0].line == 14
+
+
+def test_headers_of_cooperative_groups_and_half_types():
+    source = """
+#include <cooperative_groups.h>
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda/atomic>
+#include <cuda/std/array>
+namespace cg = cooperative_groups;
+__global__ void k(float* out, int* total) {
+  auto block = cg::this_thread_block();
+  auto tile = cg::tiled_partition<32>(block);
+  cuda::std::array<float, 2> pair = {__half2float(__float2half(1.5f)), __bfloat162float(__float2bfloat16(2.f))};
+  block.sync();
+  out[block.thread_rank()] = pair[0] + pair[1] + tile.size();
+  cuda::atomic_ref<int, cuda::thread_scope_device> counter(*total);
+  counter.fetch_add(1, cuda::memory_order_relaxed);
+}
+"""
+    result = gemmgen.emulate(source, grid=2, block=64, args=["f32[64]", "i32[1]=zeros"])
+    assert result["out"].tolist() == [35.5] * 64 and result["total"][0] == 128
+    assert [finding.code for finding in result.findings] == ["same-value"]
+
+
+def test_a_finding_in_a_header_quotes_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("header.h").write_text("__device__ inline void store(int* o, int i) {\n  // two\n  o[i + 1] = 1;\n}\n")
+    Path("main.cu").write_text('#include "header.h"\n// two\n// three\n__global__ void k(int* out) { store(out, threadIdx.x); }\n')
+    (finding,) = gemmgen.emulate("main.cu", grid=1, block=4, args=["i32[4]"]).findings
+    assert finding.places[0].file == "header.h" and "3 | o[i + 1] = 1;" in finding.text
+    assert "store(int*, int), inlined at main.cu:4" in finding.text
+
+
+def test_an_error_in_a_header_quotes_the_header(tmp_path: Path):
+    (tmp_path / "header.h").write_text("\n\n__device__ int f() { return missing; }\n")
+    (tmp_path / "main.cu").write_text('#include "header.h"\n__global__ void k(int* out) { *out = f(); }\n')
+    with pytest.raises(GemmgenError, match=r"header.h:3: identifier \"missing\" is undefined\n +3 \| __device__ int f"):
+        gemmgen.emulate(tmp_path / "main.cu", grid=1, block=4, args=["i32[4]"])
+
+
+def test_optimisation_hides_a_store_that_debug_code_has():
+    source = "__global__ void k(int* o) { int a[4]; a[threadIdx.x] = 1; *o = 2; }"
+    plain, debug = (gemmgen.emulate(source, grid=1, block=8, args=["i32[1]"], debug=debug) for debug in (False, True))
+    assert plain.clean and debug.findings[0].code == "out-of-bounds"
+
+
+def test_a_result_that_depends_on_the_order_of_warps():
+    source = "__global__ void k(volatile int* out) { out[0] = threadIdx.x / 32; }"
+    result = gemmgen.emulate(source, grid=1, block=256, args=["i32[1]"], schedules=8)
+    assert result.findings[0].code == "schedule-dependent" and "under schedule" in result.findings[0].message
+
+
+def test_counters_tell_the_lines():
+    result = gemmgen.emulate(SAXPY, grid=1, block=128, args=[100, 2.0, "f32[100]=ones", "f32[100]=ones"], counters=True)
+    assert result.counters is not None and [line.line for line in result.counters.memory_lines] == [4]
+
+
+@pytest.mark.parametrize("value", [object(), np.array([object()]), "f33[4]"])
+def test_values_that_are_no_arguments_are_told(value):
+    with pytest.raises(GemmgenError, match="argument 0|no type"):
+        gemmgen.emulate("__global__ void k(int n) {}", grid=1, block=1, args=[value])

@@ -1,0 +1,119 @@
+"""The options of gemmgen emulate that take what people have and give what tools read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from cli.conftest import Run
+
+from gemmgen.sanitizer.explanations import EXPLANATIONS
+from gemmgen.sanitizer.findings import code_of
+
+TWO = """
+__device__ int turns;
+__global__ void fill(int* x, int value) { x[threadIdx.x] = value; if (threadIdx.x == 0) turns += 1; }
+__global__ void add(int* x, const int* y) { x[threadIdx.x] += y[threadIdx.x] + turns; }
+"""
+LAUNCHES = """
+arrays: {x: 'i32[32]', y: 'i32[32]=range'}
+launches:
+  - {entry: fill, grid: 1, block: 32, args: [x, 5]}
+  - {entry: fill, grid: 1, block: [16, 1], args: [x, 6]}
+  - {entry: add, grid: 1, block: 32, args: [x, y]}
+"""
+RACE = "__global__ void k(int* o) { __shared__ int s[64]; s[threadIdx.x] = 1;\n o[threadIdx.x] = s[threadIdx.x ^ 32]; }\n"
+
+
+def test_launches_share_arrays_and_variables(run: Run) -> None:
+    Path("two.cu").write_text(TWO)
+    Path("run.yaml").write_text(LAUNCHES)
+    run("emulate", "two.cu", "--launches", "run.yaml", "--save", "x=x.npy")
+    assert np.load("x.npy").tolist() == [6 + i + 2 for i in range(16)] + [5 + i + 2 for i in range(16, 32)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("grid: 1,", ""), "launches.0.grid: Field required"),
+        (("[x, 5]", "[x]"), "takes 2 arguments"),
+        (("arrays:", "array:"), "Extra inputs"),
+    ],
+)
+def test_wrong_launches_are_told(run: Run, change: tuple[str, str], message: str) -> None:
+    Path("two.cu").write_text(TWO)
+    Path("run.yaml").write_text(LAUNCHES.replace(*change))
+    assert message in run("emulate", "two.cu", "--launches", "run.yaml", code=2).err
+
+
+def test_a_structure_on_the_command_line(run: Run) -> None:
+    Path("s.cu").write_text("struct S { float* p; int n; };\n__global__ void k(S s) { if (threadIdx.x < s.n) s.p[threadIdx.x] = 1.f; }\n")
+    launch = ["emulate", "s.cu", "--grid", "1", "--block", "8", "--print", "s.p"]
+    assert "s.p (f32[4]): 1.0, 1.0, 1.0, 0.0" in run(*launch, "--arg", "{p=f32[4]=zeros, n=3}").out
+    assert "the member n of S has no value" in run(*launch, "--arg", "{p=f32[4]=zeros}", code=2).err
+
+
+@pytest.mark.parametrize(("tolerance", "code"), [("1e-3", 0), ("1e-7", 1)])
+def test_expected_results(run: Run, tolerance: str, code: int) -> None:
+    Path("k.cu").write_text("__global__ void k(const float* x, float* y) { y[threadIdx.x] = 2.0001f * x[threadIdx.x]; }\n")
+    Path("reference.py").write_text("def twice(arrays):\n    return 2 * arrays['x']\n")
+    np.save("reference.npy", 2 * np.arange(8, dtype=np.float32))
+    launch = ["emulate", "k.cu", "--grid", "1", "--block", "8", "--arg", "f32[8]=range", "--arg", "f32[8]", "--rtol", tolerance]
+    for value in ("@reference.npy", "reference.py:twice"):
+        out = run(*launch, "--expect", f"y={value}", code=code).out
+        assert ("y[1] is 2.0000998973846436, expected 2.0" in out) == bool(code)
+
+
+def test_reports_for_other_tools(run: Run) -> None:
+    Path("race.cu").write_text(RACE)
+    reports = ["--sarif", "out.sarif", "--junit", "out.xml", "--annotations"]
+    out = run("emulate", "race.cu", "--grid", "1", "--block", "64", "--arg", "i32[64]", *reports, code=1).out
+    (result,) = json.loads(Path("out.sarif").read_text())["runs"][0]["results"]
+    assert (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"]) == ("shared-race", 2)
+    assert ElementTree.parse("out.xml").find("testcase/failure").get("type") == "shared-race"
+    assert "::error file=race.cu,line=2,title=shared memory race::" in out
+
+
+def test_findings_in_json(run: Run) -> None:
+    Path("race.cu").write_text(RACE)
+    (finding,) = run("emulate", "race.cu", "--grid", "1", "--block", "64", "--arg", "i32[64]", "--json", code=1).json["findings"]
+    assert (finding["code"], finding["count"], finding["element"]) == ("shared-race", 64, "shared s[32]")
+    assert [place["line"] for place in finding["places"]] == [2, 1]
+
+
+def test_every_kind_of_finding_has_a_page() -> None:
+    from gemmgen import emulator
+
+    told_otherwise = {"EmulatorError", "HazardError", "ParseError", "UnknownInstruction", "BadLaunch", "ScheduleDependent"}
+    kinds = [kind for name in emulator.__all__ if isinstance(kind := getattr(emulator, name), type)]
+    errors = [kind for kind in kinds if issubclass(kind, emulator.EmulatorError) and kind.__name__ not in told_otherwise]
+    assert {code_of(kind) for kind in errors} <= set(EXPLANATIONS)
+
+
+def test_a_page_is_shown_by_its_code_or_a_word(run: Run) -> None:
+    Path("race.cu").write_text(RACE)
+    assert "__syncthreads();" in run("emulate", "--explain", "shared-race").out
+    assert "[global-race]" in run("emulate", "--explain", "RACE").out
+    assert "no finding is called so" in run("emulate", "--explain", "nonsense", code=2).err
+
+
+def test_seeds_can_be_repeated(run: Run) -> None:
+    Path("last.cu").write_text("__global__ void last(volatile int* out) { out[0] = threadIdx.x / 32; }\n")
+    launch = ["emulate", "last.cu", "--grid", "1", "--block", "256", "--arg", "i32[1]"]
+    first = run(*launch, "--schedules", "8", code=1).out
+    seed = first.partition("under schedule ")[2].partition(";")[0]
+    assert f"under schedule {seed};" in run(*launch, "--schedules", "1", "--seed", seed, code=1).out
+
+
+def test_no_hazards_looks_for_no_race(run: Run) -> None:
+    Path("race.cu").write_text(RACE)
+    run("emulate", "race.cu", "--grid", "1", "--block", "64", "--arg", "i32[64]", "--no-hazards")
+
+
+def test_an_option_reaches_the_compiler(run: Run) -> None:
+    Path("k.cu").write_text("__global__ void k(int* o) { *o = __cplusplus / 100; }\n")
+    launch = ["emulate", "k.cu", "--grid", "1", "--block", "1", "--arg", "i32[1]", "--print", "0"]
+    assert "2020" in run(*launch, "--option=--std=c++20").out and "2017" in run(*launch).out
