@@ -144,7 +144,7 @@ def test_a_finding_in_a_header_quotes_the_header(tmp_path: Path, monkeypatch: py
 def test_an_error_in_a_header_quotes_the_header(tmp_path: Path):
     (tmp_path / "header.h").write_text("\n\n__device__ int f() { return missing; }\n")
     (tmp_path / "main.cu").write_text('#include "header.h"\n__global__ void k(int* out) { *out = f(); }\n')
-    with pytest.raises(GemmgenError, match=r"header.h:3: identifier \"missing\" is undefined\n +3 \| __device__ int f"):
+    with pytest.raises(GemmgenError, match=r"header\.h:3: identifier \"missing\" is undefined\n +3 \| __device__ int f"):
         gemmgen.emulate(tmp_path / "main.cu", grid=1, block=4, args=["i32[4]"])
 
 
