@@ -14,7 +14,7 @@ _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
 
 def sarif(findings: Sequence[Finding]) -> str:
     """SARIF 2.1.0, which GitHub's code scanning and editors show beside the lines."""
-    from gemmgen import __version__
+    from gemmgen.core.version import __version__
     from gemmgen.sanitizer.explanations import EXPLANATIONS
 
     codes = sorted({finding.code for finding in findings})
