@@ -103,8 +103,9 @@ def factor(bits: Array, type_name: str) -> Factor:
     """Takes a matrix apart. `bits` are uint16, uint8, or uint32 for tf32, of which the low 13 bits are ignored."""
     if type_name == "tf32":
         kept = np.ascontiguousarray(bits & _TF32_BITS)
-        values = kept.view(np.float32)
-        exponents, lowest_bits = _parts_of_float32(kept)
+        values, exponents = kept.view(np.float32), _exponents_of_float32(kept)
+        significand = (kept & np.uint32(0x7FFFFF)).astype(np.int64) | (exponents > _NO_EXPONENT).astype(np.int64) << 23
+        lowest_bits = np.where(exponents == _NO_EXPONENT, np.int16(_NO_LOWEST), exponents - 23 + _trailing_zeros(significand))
     else:
         table, table_exponents, table_lowest = _table(type_name)
         values, exponents, lowest_bits = table[bits], table_exponents[bits], table_lowest[bits]
@@ -118,14 +119,10 @@ def factor(bits: Array, type_name: str) -> Factor:
     return Factor(values, exponents, int(lowest_bits.min(initial=_NO_LOWEST)), int(exponents.max(initial=_NO_EXPONENT)), special)
 
 
-def _parts_of_float32(bits: Array) -> tuple[Array, Array]:
-    """Exponents, and exponents of the lowest bits, of float32 patterns (uint32)."""
+def _exponents_of_float32(bits: Array) -> Array:
+    """Exponents of float32 patterns (uint32)."""
     field = (bits >> np.uint32(23) & np.uint32(0xFF)).astype(np.int16)
-    significand = (bits & np.uint32(0x7FFFFF)).astype(np.int64) | (field > 0).astype(np.int64) << 23
-    exponents = np.maximum(field, 1) - np.int16(127)
-    zero = significand == 0
-    lowest = np.where(zero, _NO_LOWEST, exponents - 23 + _trailing_zeros(significand))
-    return np.where(zero, np.int16(_NO_EXPONENT), exponents), lowest.astype(np.int16)
+    return np.where(bits << np.uint32(1) == 0, np.int16(_NO_EXPONENT), np.maximum(field, np.int16(1)) - np.int16(127))
 
 
 def negated(matrix: Factor) -> Factor:
@@ -136,14 +133,14 @@ def negated(matrix: Factor) -> Factor:
 def multiply_float(a: Factor, b: Factor, c: Array, step: Step = FLOAT_STEP) -> Array:
     """D = A B + C with float32 accumulators; c and the result are float32 bits (uint32)."""
     addend = np.ascontiguousarray(c).view(np.float32)
-    return _finish(_sums(a, b, addend.astype(np.float64), _parts_of_float32(c), step), a, b, addend, lambda sums: _cut(sums, step))
+    return _finish(_sums(a, b, addend.astype(np.float64), _exponents_of_float32(c), step), a, b, addend, lambda sums: _cut(sums, step))
 
 
 def multiply_half(a: Factor, b: Factor, c: Array, step: Step = FLOAT_STEP) -> Array:
     """D = A B + C with float16 accumulators; c and the result are float16 bits (uint16)."""
-    values, exponents, lowest = _table("f16")
+    values, exponents, _ = _table("f16")
     addend = values[c]
-    return _finish(_sums(a, b, addend.astype(np.float64), (exponents[c], lowest[c]), step), a, b, addend, _round_to_half)
+    return _finish(_sums(a, b, addend.astype(np.float64), exponents[c], step), a, b, addend, _round_to_half)
 
 
 def multiply_fp8_on_halves(a: Factor, b: Factor, c: Array) -> Array:
@@ -179,15 +176,13 @@ def _some_of(matrix: Factor, chosen: Array) -> Factor:
 # -- the sum -------------------------------------------------------------------------------------------------------
 
 
-def _sums(a: Factor, b: Factor, addend: Array, parts_of_addend: tuple[Array, Array], step: Step) -> Array:
+def _sums(a: Factor, b: Factor, addend: Array, exponents: Array, step: Step) -> Array:
     """The sums of the terms after these have been cut, exact, in float64. Terms that are not finite count as zero."""
-    exponents, lowest = parts_of_addend
     if not np.isfinite(addend).all():
         finite = np.isfinite(addend)
-        addend = np.where(finite, addend, 0.0)
-        exponents, lowest = np.where(finite, exponents, np.int16(_NO_EXPONENT)), np.where(finite, lowest, np.int16(_NO_LOWEST))
-    highest = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)))
-    if min(a.lowest + b.lowest, int(lowest.min(initial=_NO_LOWEST))) >= highest - step.fraction_bits:
+        addend, exponents = np.where(finite, addend, 0.0), np.where(finite, exponents, np.int16(_NO_EXPONENT))
+    unit = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)), _LEAST_EXPONENT) - step.fraction_bits
+    if a.lowest + b.lowest >= unit and not np.fmod(addend, 2.0**unit).any():
         # Nothing is cut anywhere: the products and their sums are multiples of one unit, far below 2**53 of them.
         sums: Array = np.matmul(a.values.astype(np.float64), b.values.astype(np.float64).swapaxes(-1, -2)) + addend
         return sums
