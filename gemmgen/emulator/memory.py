@@ -94,7 +94,8 @@ class Observer:
         """An engine may read or write shared memory from now on."""
 
     def async_ended(self, access: AsyncAccess, lanes: Lanes) -> None:
-        """An engine has read or written, and these lanes have seen it; nobody, if a barrier is to tell."""
+        """An engine has read or written, and these lanes have seen it; nobody, if a barrier is to tell. Called again when more
+        lanes come to know, as the warps of a warpgroup do that wait one after another."""
 
     def barrier_initialised(self, barrier: Barrier) -> None:
         """A lane has made a barrier."""
@@ -294,7 +295,7 @@ class BankedSpace(Space):
         self.in_flight: InFlight | None = None
         """What asynchronous copies are about to write; made by the first such instruction."""
         self.warpgroups: Warpgroups | None = None
-        """What wgmma operations are about to read; made with a machine whose program has any."""
+        """The wgmma operations in flight; made with a machine whose program has any."""
         self.async_proxy: AsyncProxy | None = None
         """What engines do to this memory; set by the first instruction that starts one."""
         self.clusters: Clusters | None = None
@@ -317,8 +318,6 @@ class BankedSpace(Space):
         index = self.resolve(access, lanes, addresses)
         if self.in_flight is not None:
             self.in_flight.check(access, lanes, index)
-        if self.warpgroups is not None:
-            self.warpgroups.check_write(access, lanes, index, min(access.width, UNIT_BYTES))
         if self.async_proxy is not None:
             self.async_proxy.check(access, lanes, index)
         for observer in self.observers:

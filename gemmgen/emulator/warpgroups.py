@@ -19,9 +19,10 @@ import numpy as np
 
 from gemmgen.emulator.binding import Operation
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.errors import InFlightWrite, RegisterInFlight, UnfinishedWgmma
+from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
+from gemmgen.emulator.errors import RegisterInFlight, UnfinishedWgmma
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
-from gemmgen.emulator.memory import Access, BankedSpace, verb
+from gemmgen.emulator.memory import BankedSpace
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Register, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
@@ -66,8 +67,9 @@ class Issue:
     """The commit group of each warp, [groups, 4]."""
     operands: tuple[np.ndarray, ...]
     """What the arithmetic needs to know of each warpgroup's operands: descriptors, scale-d."""
-    reads: tuple[tuple[Access, np.ndarray], ...]
-    """Addresses in shared memory, [groups, chunks], of each operand that lies there."""
+    proxy: AsyncProxy
+    reads: list[list[AsyncAccess]]
+    """What each warpgroup reads in shared memory."""
     a_registers: tuple[int, ...]
     waited: np.ndarray
     """Which warps have waited for it, [groups, 4]."""
@@ -114,7 +116,6 @@ class Warpgroups:
         """How many wgmma.fence each warp has executed."""
         self.report: FenceReport | None = None
         """Told of operations without a fence before them; None where nobody looks for hazards."""
-        self._reading = np.zeros(len(shared.data) // CHUNK_BYTES, np.uint16)
         self._touched: dict[int, np.ndarray] = {}
         """When lanes last accessed a register other than by wgmma, as the number of their fences; -1 since their last wgmma on it."""
         self._touched_by: dict[int, Instruction] = {}
@@ -130,7 +131,6 @@ class Warpgroups:
             self.log.clear()
             self.committed.fill(0)
             self.fences.fill(0)
-            self._reading.fill(0)
             self._issued.fill(0)
             self._touched.clear()
             return
@@ -151,25 +151,28 @@ class Warpgroups:
 
     def issue(
         self, instruction: Instruction, product: Product, groups: np.ndarray, operands: tuple[np.ndarray, ...],
-        reads: tuple[tuple[Access, np.ndarray], ...], a_registers: tuple[int, ...],
+        reads: Sequence[np.ndarray], a_registers: tuple[int, ...], proxy: AsyncProxy,
     ) -> None:  # fmt: skip
-        """Warpgroups start an operation."""
+        """Warpgroups start an operation. `reads` are addresses in shared memory, [groups, chunks], of the operands that lie there."""
         warps = groups[:, None] // WARP + np.arange(WARPS)
         lanes = (groups[:, None] + np.arange(GROUP_LANES)).ravel()
         self._check_fence(instruction, lanes, (*product.accumulators, *a_registers))
         self._check_registers(instruction, product, lanes, a_registers)
         owned = np.zeros(self.geometry.lanes, np.bool_)
         owned[lanes] = True
-        for _, addresses in reads:
-            chunks = self._chunks(groups, addresses)
-            if self.shared.async_proxy is not None:
-                self.shared.async_proxy.check_engine_read(instruction, lanes, chunks.ravel())
-            np.add.at(self._reading, chunks.ravel(), np.uint16(1))
+        accesses = [
+            [
+                proxy.begin(instruction, "read", group + np.arange(GROUP_LANES), np.unique(chunks), "the wgmma.wait_group of its warpgroup")
+                for addresses in reads
+                for chunks in self._chunks(groups[position : position + 1], addresses[position : position + 1])
+            ]
+            for position, group in enumerate(groups)
+        ]
         for observer in self.shared.observers:
-            observer.product_issued(instruction, groups, sum(addresses.shape[1] for _, addresses in reads) * CHUNK_BYTES)
+            observer.product_issued(instruction, groups, sum(addresses.shape[1] for addresses in reads) * CHUNK_BYTES)
         self.log.append(
             Issue(
-                instruction, product, groups, self.committed[warps], operands, reads, a_registers,
+                instruction, product, groups, self.committed[warps], operands, proxy, accesses, a_registers,
                 np.zeros(warps.shape, np.bool_), np.zeros(len(groups), np.bool_), owned,
             )
         )  # fmt: skip
@@ -181,17 +184,23 @@ class Warpgroups:
         warps = np.unique(lanes // WARP)
         limits = np.full(len(self.committed), -1, np.int64)
         limits[warps] = self.committed[warps] - newest
-        ending = False
+        newly: list[tuple[Issue, np.ndarray]] = []
         for event in self.log:
             if isinstance(event, Move):
                 continue
             ready = ~event.waited & (event.batches < limits[event.groups[:, None] // WARP + np.arange(WARPS)])
             if ready.any():
                 event.waited |= ready
-                ending = True
-        if not ending:
+                newly.append((event, ready))
+        if not newly:
             return
-        self._perform(instruction)
+        ended = [event.done.copy() for event, _ in newly]
+        self._perform()
+        for (event, ready), before in zip(newly, ended, strict=True):
+            for position in np.flatnonzero(ready.any(axis=1)).tolist():
+                knowing = (event.groups[position] + (np.flatnonzero(ready[position])[:, None] * WARP + np.arange(WARP))).ravel()
+                for access in event.reads[position]:
+                    (event.proxy.tell if before[position] else event.proxy.end)(access, knowing)
         remaining: list[Issue | Move] = []
         for event in self.log:
             if isinstance(event, Move):
@@ -237,7 +246,7 @@ class Warpgroups:
         found: np.ndarray = self.shared.units[CHUNK_BYTES][self._chunks(groups, addresses)]
         return found
 
-    def _perform(self, wait: Instruction) -> None:
+    def _perform(self) -> None:
         """Writes the results of all operations that a warp has waited for, in order; and the moves behind them."""
         pending: dict[int, np.ndarray] = {}
         held: tuple[Product, np.ndarray, np.ndarray] | None = None
@@ -258,9 +267,6 @@ class Warpgroups:
                     held = (event.product, groups, event.product.load(groups))
                 held = (held[0], groups, event.product.step(held[2], event, chosen))
                 event.done |= ready
-                for _, addresses in event.reads:
-                    chunks = self._chunks(groups, addresses[chosen])
-                    np.subtract.at(self._reading, chunks.ravel(), np.uint16(1))
             if not event.done.all():
                 left = np.zeros(self.geometry.lanes, np.bool_)
                 left[(event.groups[~event.done][:, None] + np.arange(GROUP_LANES)).ravel()] = True
@@ -446,41 +452,6 @@ class Warpgroups:
                 message = f"{what} between an access to {self._names[row]} and the wgmma that uses it"
                 self.report(message, instruction, lanes[late], self._touched_by[row], missing)
             touched[lanes] = -1
-
-    # -- shared memory -------------------------------------------------------------------------------------------
-
-    def check_write(self, access: Access, lanes: Lanes | None, index: np.ndarray, unit: int) -> None:
-        """Raises InFlightWrite if lanes write what an operation in flight reads. `index`: units of `unit` bytes."""
-        if not self.log or access.kind == "load":
-            return
-        pieces = max(access.width // CHUNK_BYTES, 1)
-        for piece in range(pieces):
-            met = self._reading[(index + piece) * unit // CHUNK_BYTES] > 0
-            if met.any():
-                positions = np.flatnonzero(met)
-                who = positions if lanes is None else lanes[positions]
-                self.overwritten(access.instruction, self.geometry.describe(who), int((index[positions[0]] + piece) * unit), verb(access))
-
-    def overwritten(self, instruction: Instruction, threads: str, address: int, what: str) -> NoReturn:
-        """Raises InFlightWrite for a write to an address of the whole shared space that an operation in flight reads."""
-        chunk = address // CHUNK_BYTES
-        for event in self.log:
-            if isinstance(event, Issue):
-                for _, addresses in event.reads:
-                    found = np.flatnonzero((self._chunks(event.groups, addresses) == chunk).any(axis=1) & ~event.done)
-                    if len(found):
-                        lanes = event.groups[found[0]] + np.arange(GROUP_LANES)
-                        raise InFlightWrite(
-                            f"{what} of shared memory that a wgmma in flight reads: its warpgroup has not waited for its group, or "
-                            "the writer has not waited for the warpgroup",
-                            instruction=instruction, threads=threads, other=event.instruction,
-                            other_threads=self.geometry.describe(lanes),
-                        )  # fmt: skip
-        raise AssertionError("a mark without an operation")
-
-    def is_read(self, first: int, stop: int) -> bool:
-        """Whether an operation in flight reads any of these bytes of the whole shared space."""
-        return bool(self.log) and bool(self._reading[first // CHUNK_BYTES : -(-stop // CHUNK_BYTES)].any())
 
 
 def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:

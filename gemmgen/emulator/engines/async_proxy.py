@@ -75,13 +75,7 @@ class AsyncProxy:
         Raises InFlightRead or InFlightWrite where that contradicts another one under way, BarrierMisuse where a barrier lives.
         """
         access = AsyncAccess(instruction, kind, lanes, chunks, awaits)
-        if kind == "read":
-            self.check_engine_read(instruction, lanes, chunks)
-        else:
-            self._check_engine(instruction, lanes, chunks, "write", _BARRIER | _WRITING | _READING)
-            if self.shared.warpgroups is not None:
-                store = Access(instruction, "store", CHUNK, CHUNK)
-                self.shared.warpgroups.check_write(store, np.full(len(chunks), lanes[0]), chunks, CHUNK)
+        self._check_engine(instruction, lanes, chunks, kind, _BARRIER | _WRITING | (_READING if kind == "write" else 0))
         if kind == "write":
             self._marks[chunks] |= _WRITING
         else:
@@ -91,10 +85,6 @@ class AsyncProxy:
         for observer in self.shared.observers:
             observer.async_started(access)
         return access
-
-    def check_engine_read(self, instruction: Instruction, lanes: Lanes, chunks: np.ndarray) -> None:
-        """Raises if an engine would read chunks that another one is going to write, or a barrier."""
-        self._check_engine(instruction, lanes, chunks, "read", _BARRIER | _WRITING)
 
     def _check_engine(self, instruction: Instruction, lanes: Lanes, chunks: np.ndarray, kind: Kind, wrong: int) -> None:
         marks = self._marks[chunks]
@@ -113,6 +103,10 @@ class AsyncProxy:
             self._readers[chunks] -= 1
             free = chunks[self._readers[chunks] == 0]
             self._marks[free] &= 0xFF ^ _READING
+        self.tell(access, lanes)
+
+    def tell(self, access: AsyncAccess, lanes: Lanes) -> None:
+        """More lanes know that an operation has completed."""
         for observer in self.shared.observers:
             observer.async_ended(access, lanes)
 

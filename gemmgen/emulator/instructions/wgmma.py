@@ -16,7 +16,6 @@ from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
-from gemmgen.emulator.memory import Access
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, Register, Vector
 from gemmgen.emulator.warpgroups import CHUNK_BYTES, GROUP_LANES, WARPS, Issue, Warpgroups
 
@@ -119,7 +118,7 @@ class _Product:
             self.zero: np.generic = np.uint16(0)
         else:
             self.zero = np.int32(0) if self.sum_type == "s32" else np.uint32(0)
-        self.accesses = tuple(Access(inst, "load", CHUNK_BYTES, CHUNK_BYTES) for _ in range(2))
+        self.proxy = binder.engines.proxy
 
     # -- decoding ------------------------------------------------------------------------------------------------
 
@@ -189,10 +188,9 @@ class _Product:
             bits = self._uniform(lanes, value_at(source, lanes), "a matrix descriptor")[:, 0]
             chunks = self._chunks(groups, bits, which)
             addresses.append(chunks)
-            reads.append((self.accesses[which], chunks.reshape(len(groups), -1)))
-        _warpgroups(self.binder).issue(
-            self.inst, self, groups, (accumulate, *addresses), tuple(reads), self.a_registers
-        )  # fmt: skip
+            reads.append(chunks.reshape(len(groups), -1))
+        operands = (accumulate, *addresses)
+        _warpgroups(self.binder).issue(self.inst, self, groups, operands, reads, self.a_registers, self.proxy)
 
     def _uniform(self, lanes: Lanes, values: np.ndarray, what: str) -> np.ndarray:
         """Values [groups, 1], which must be the same in all lanes of a warpgroup."""
