@@ -9,7 +9,9 @@ from gemmgen.cli.selection import shipped_specs
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 SHIPPED = sorted(shipped_specs().values())
-"""The kernel specs among the files in it."""
+"""The specs among the files in it."""
+SHIPPED_KERNELS = [path for path in SHIPPED if path.parent.name != "cpu"]
+"""Those of kernels for GPUs."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from gemmgen.core.literals import float_literal
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.version import __version__
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import KernelPlan, KernelSpec
+from gemmgen.kernels.family import InstancePlan, KernelPlan, KernelSpec
 from gemmgen.kernels.launch import Argument, ArrayArgument, HostArgument, TensorMapArgument
 
 _DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -28,10 +28,11 @@ _DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 @dataclass(frozen=True)
 class Source:
-    """One self-contained CUDA file."""
+    """One self-contained file of CUDA, or of C for a processor."""
 
     name: str
     text: str
+    suffix: str = ".cu"
 
     @property
     def digest(self) -> str:
@@ -40,10 +41,10 @@ class Source:
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}.cu"
+        return f"{self.name}{self.suffix}"
 
 
-def render(plan: KernelPlan) -> Source:
+def render(plan: InstancePlan) -> Source:
     """The source of the kernels in ``plan``, whose template is looked up below ``templates/``."""
     text = (
         _environment()
@@ -55,7 +56,9 @@ def render(plan: KernelPlan) -> Source:
             spec_lines=spec_lines(plan.spec),
         )
     )
-    return Source(plan.name, _tidy(with_device_code(text, plan.architecture)))
+    if isinstance(plan, KernelPlan):
+        text = with_device_code(text, plan.architecture)
+    return Source(plan.name, _tidy(text), Path(plan.template.removesuffix(".j2")).suffix)
 
 
 def spec_lines(spec: KernelSpec) -> list[str]:
@@ -94,7 +97,7 @@ def template_digest() -> str:
     """SHA-256, in hex, over the names and texts of all templates."""
     root = resource_directory("templates")
     digest = hashlib.sha256()
-    for path in sorted((*root.rglob("*.j2"), *root.rglob("*.cuh"))):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".j2", ".cuh", ".c")):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

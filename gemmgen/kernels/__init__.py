@@ -14,11 +14,14 @@ FAMILIES = {
 }
 """The module of each kind; it has one attribute ``family``."""
 
+HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
+"""The same for kinds whose instances run on the host's processor, compiled by a C compiler."""
+
 
 @cache
 def family(kind: str) -> Family:
     """The family of ``kind``; ``KeyError`` if there is none."""
-    found: Family = import_module(FAMILIES[kind]).family
+    found: Family = import_module(FAMILIES.get(kind) or HOST_FAMILIES[kind]).family
     return found
 
 

@@ -67,19 +67,27 @@ class SharedRegion:
 
 
 @dataclass(frozen=True)
-class KernelPlan:
-    """All derived numbers of one spec on one architecture. Families add theirs."""
+class InstancePlan:
+    """What every plan has, whatever it is compiled for."""
 
     name: str
     """The instance's name and the stem of its files: prefix, readable parameters, short digest of the whole spec."""
     spec_digest: str
     """SHA-256 of the spec's identity, in hex."""
-    architecture: Architecture
+    architecture: Any
+    """What it is planned for: an ``Architecture`` of GPUs, or one of processors."""
     sequence: LaunchSequence
     spec: Any
     """The spec, of the family's own type."""
     template: str
     """Path of the template below ``templates/``."""
+
+
+@dataclass(frozen=True)
+class KernelPlan(InstancePlan):
+    """All derived numbers of one spec on one architecture of GPUs. Families add theirs."""
+
+    architecture: Architecture
     shared_memory: tuple[SharedRegion, ...]
     dynamic_shared_bytes: int
     """Shared memory that the launch has to ask for; 0 if all of it is declared statically."""

@@ -6,29 +6,37 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gemmgen.hardware.cpu import CpuArchitecture, cpu_architecture
 from gemmgen.hardware.target import Architecture
 from gemmgen.hardware.target import architecture as find_architecture
-from gemmgen.kernels import family_of
-from gemmgen.kernels.family import KernelPlan, KernelSpec
+from gemmgen.kernels import HOST_FAMILIES, family_of
+from gemmgen.kernels.family import InstancePlan, KernelSpec
 from gemmgen.kernels.spec_files import load_spec
 
-SpecSource = KernelSpec | KernelPlan | Mapping[str, Any] | str | Path
+SpecSource = KernelSpec | InstancePlan | Mapping[str, Any] | str | Path
 """Whatever names an instance: a plan, a checked spec, a mapping of fields, or the path of a YAML file."""
 
 
-def plan(spec: SpecSource, architecture: str | Architecture | None = None, overrides: Iterable[str] = ()) -> KernelPlan:
-    """Every number of the kernel that ``spec`` describes, for ``architecture`` (the spec's own, if None).
+def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | None = None, overrides: Iterable[str] = ()) -> Any:
+    """Every number of the kernel that ``spec`` describes, for ``architecture`` (the spec's own, if None): a plan of its family's type.
 
     Raises ``SpecError`` for a spec that cannot be read and ``PlanError``, with all reasons, for one that cannot work.
     """
-    if isinstance(spec, KernelPlan):
-        if architecture is None or _architecture(architecture) == spec.architecture:
+    if isinstance(spec, InstancePlan):
+        if architecture is None or _architecture(spec.spec, architecture) == spec.architecture:
             return spec
         checked: KernelSpec = spec.spec
     else:
         checked = spec if isinstance(spec, KernelSpec) else load_spec(spec, overrides)
-    return family_of(checked).plan(checked, _architecture(architecture or checked.architecture))
+    return family_of(checked).plan(checked, _architecture(checked, architecture or checked.architecture))
 
 
-def _architecture(architecture: str | Architecture) -> Architecture:
-    return architecture if isinstance(architecture, Architecture) else find_architecture(architecture)
+def _architecture(spec: KernelSpec, architecture: str | Architecture | CpuArchitecture) -> Any:
+    if not isinstance(architecture, str):
+        return architecture
+    return cpu_architecture(architecture) if is_for_processors(spec) else find_architecture(architecture)
+
+
+def is_for_processors(spec: KernelSpec) -> bool:
+    """Whether the instances of a spec run on the host's processor."""
+    return spec.kind in HOST_FAMILIES

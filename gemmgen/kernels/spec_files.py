@@ -15,7 +15,7 @@ from gemmgen.core import yaml_text
 from gemmgen.core.errors import Reason, SpecError
 from gemmgen.core.files import read_plain
 from gemmgen.core.text import printable
-from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
 
 _SHOWN_CHARACTERS = 60
@@ -114,7 +114,7 @@ def with_field(fields: dict[str, Any], path: str, value: Any, name: str) -> dict
 
 @lru_cache(maxsize=1)
 def _adapter() -> pydantic.TypeAdapter[Any]:
-    kinds = [family(kind).spec for kind in FAMILIES]
+    kinds = [family(kind).spec for kind in (*FAMILIES, *HOST_FAMILIES)]
     union: Any = kinds[0]
     for kind in kinds[1:]:
         union = union | kind
@@ -123,9 +123,9 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
 
 def _validated(fields: dict[str, Any], name: str) -> KernelSpec:
     kind = fields.get("kind")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
-        raise SpecError(f"{name}: kind: {got}, need one of: {', '.join(FAMILIES)}")
+        raise SpecError(f"{name}: kind: {got}, need one of: {', '.join(FAMILIES | HOST_FAMILIES)}")
     checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec")
     return checked
 

@@ -12,7 +12,6 @@ from gemmgen.kernels.launch import LaunchSequence
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gemmgen.toolchain.nvrtc import Binary
 
 BASE_ALIGNMENT = 256
 """Bytes that every buffer's address is a multiple of before its offset is added."""
@@ -52,7 +51,7 @@ class Backend(Protocol):
 
     def run(
         self,
-        binary: Binary,
+        binary: Any,
         sequence: LaunchSequence,
         dimensions: Mapping[str, int],
         scalars: Mapping[str, float],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gemmgen.codegen.rendering import render
 from gemmgen.core.cache import Cache
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.toolchain.host import HostBinary, compile_c
 from gemmgen.toolchain.nvrtc import Binary, compile_source
 
 COMPILE_OPTIONS = ("--fmad=false",)
@@ -19,5 +22,17 @@ def compile_plan(planned: KernelPlan) -> Binary:
         architecture=planned.architecture.name,
         options=COMPILE_OPTIONS,
         name=source.file_name,
+        cache=Cache(),
+    )
+
+
+def compile_host_plan(planned: Any, *, sanitize: bool = False) -> HostBinary:
+    """The shared library of a plan for a processor, through the user's compile cache. Raises ``EnvironmentMissing`` without a compiler."""
+    return compile_c(
+        render(planned).text,
+        name=planned.name,
+        architecture=planned.architecture,
+        options=planned.compiler_options,
+        sanitize=sanitize,
         cache=Cache(),
     )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import Case, KernelPlan
+from gemmgen.kernels.family import Case, InstancePlan
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.runtime.backend import HostBuffer
 
@@ -67,7 +67,7 @@ def _element_bytes(view: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
     return flags
 
 
-def prepare_case(plan: KernelPlan, case: Case) -> dict[str, CaseMemory]:
+def prepare_case(plan: InstancePlan, case: Case) -> dict[str, CaseMemory]:
     """The memory of every array argument of ``plan``, inputs filled by the family, everything else poisoned.
 
     The same case always gets the same contents.

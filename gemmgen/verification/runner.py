@@ -14,9 +14,10 @@ from gemmgen.codegen.rendering import render
 from gemmgen.core.elements import to_numbers
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import Case, Expected, KernelPlan
+from gemmgen.kernels.family import Case, Expected, InstancePlan, KernelPlan
 from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
+from gemmgen.toolchain.host import HostBinary
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_memory import prepare_case
 from gemmgen.verification.counters import CaseCounters, count_case
@@ -97,8 +98,8 @@ class VerificationReport:
 
 
 def verify_binary(
-    plan: KernelPlan,
-    binary: Binary,
+    plan: InstancePlan,
+    binary: Binary | HostBinary,
     backend: Backend,
     *,
     cases: Sequence[Case] | None = None,
@@ -123,11 +124,18 @@ def verify_binary(
         device=backend.description,
         results=tuple(results),
         seconds=time.perf_counter() - started,
-        counters=count_case(plan, binary) if counters and results and all(result.passed for result in results) else None,
+        counters=_counters(plan, binary) if counters and results and all(result.passed for result in results) else None,
     )
 
 
-def verify_case(plan: KernelPlan, binary: Binary, backend: Backend, case: Case) -> CaseResult:
+def _counters(plan: InstancePlan, binary: Binary | HostBinary) -> CaseCounters | None:
+    """What one case costs on the emulator; None for what does not run there."""
+    if isinstance(plan, KernelPlan) and isinstance(binary, Binary):
+        return count_case(plan, binary)
+    return None
+
+
+def verify_case(plan: InstancePlan, binary: Binary | HostBinary, backend: Backend, case: Case) -> CaseResult:
     """Runs one case and compares all that it may and may not have written."""
     started = time.perf_counter()
     memory = prepare_case(plan, case)

@@ -29,6 +29,8 @@ def sampled_plans() -> list[KernelPlan]:
     plans, forms = [], set()
     for path in shipped_specs().values():
         plan = api.plan(path)
+        if not isinstance(plan, KernelPlan):
+            continue
         sequence = plan.sequence
         form = (
             plan.spec.kind,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.host import are_for_processors, print_compiled
 from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, print_json, print_table
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
@@ -62,7 +63,13 @@ def command(
     to_stdout = bool(kinds) and directory is None
     if to_stdout:
         _require_plain_output(kinds, as_json)
-    planned = _plan_everywhere(find_specs(specs), overrides, architectures)
+    files_named = find_specs(specs)
+    if are_for_processors(files_named):
+        if kinds or directory is not None or architectures:
+            raise click.UsageError("specs of processors are compiled for their own architecture; gemmgen export writes their libraries")
+        print_compiled(plan_specs(files_named, overrides), as_json)
+        return
+    planned = _plan_everywhere(files_named, overrides, architectures)
     if to_stdout and len(planned) > 1:
         raise click.UsageError(f"{len(planned)} results do not fit into one output: name one spec and one --arch, or -o DIR")
 

@@ -54,6 +54,7 @@ def command(
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.hardware.target import device as find_device
     from gemmgen.kernels import family_of
+    from gemmgen.kernels.family import KernelPlan
 
     device = find_device(device_name)
     if (spec is None) == (problem_text is None):
@@ -76,6 +77,13 @@ def command(
     if len(sizes) != len(typical):
         raise click.UsageError(f"--size {size}: {planned.file.label} needs {len(typical)} numbers: {','.join(typical)}")
     problem = family.problem(plan, sizes)
+    if not isinstance(plan, KernelPlan):
+        if as_json:
+            sections = family.explain(plan)
+            print_json({"name": plan.name, "sections": [{"title": s.title, "lines": [list(line) for line in s.lines]} for s in sections]})
+        else:
+            print_sections(plan.name, family.explain(plan))
+        return
     sections = [*family.explain(plan), _launch_section(plan, problem, device), _roof_section(plan, problem, device)]
     if as_json:
         print_json(_to_json(plan, problem, device, sections))

@@ -1,4 +1,4 @@
-"""``gemmgen render``: from specs to CUDA source."""
+"""``gemmgen render``: from specs to source."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Write a file NAME.cu for each spec into DIR; - is standard output.",
+    help="Write a file NAME.cu (or NAME.c, for a processor) for each spec into DIR; - is standard output.",
 )
 @set_option
 @json_option
 def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[str], as_json: bool) -> None:
-    """Write the CUDA source of each SPEC: to standard output, or into a directory.
+    """Write the source of each SPEC, CUDA or C: to standard output, or into a directory.
 
     Nothing is written unless every spec can be rendered, and a file that would not change is left alone.
     """  # fmt: skip

@@ -9,6 +9,7 @@ import click
 
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
+from gemmgen.cli.host import are_for_processors, verification_reports
 from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
 from gemmgen.cli.selection import find_specs, plan_specs
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="On the emulator: run every launch under N interleavings of warps and blocks, which must give the same bits.",
 )
+@click.option(
+    "--sanitize",
+    is_flag=True,
+    help="For specs of processors: run the cases under AddressSanitizer and UndefinedBehaviorSanitizer as well.",
+)
 @click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
 @json_option
 @click.pass_context
@@ -50,6 +56,7 @@ def command(
     architecture: str | None,
     overrides: Sequence[str],
     schedules: int,
+    sanitize: bool,
     counters: bool,
     as_json: bool,
 ) -> None:
@@ -62,8 +69,13 @@ def command(
     from gemmgen.runtime.backends import find_backend
     from gemmgen.verification.runner import verify_binary
 
-    target = find_architecture(architecture) if architecture else None
     files = find_specs(specs)
+    if are_for_processors(files):
+        _report(context, verification_reports(files, overrides, sanitize), as_json)
+        return
+    if sanitize:
+        raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
+    target = find_architecture(architecture) if architecture else None
     backend = find_backend(backend_name, schedules)  # type: ignore[arg-type]  # click.Choice allows these names only
     if schedules > 1 and backend.name != "emulator":
         raise click.UsageError("--schedules needs the emulator: add --backend emulator")
@@ -78,6 +90,10 @@ def command(
             reports[item.file.label] = verify_binary(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters
             )
+    _report(context, reports, as_json)
+
+
+def _report(context: click.Context, reports: dict[str, VerificationReport], as_json: bool) -> None:
     if as_json:
         print_json([{"spec": label, **report.to_json()} for label, report in reports.items()])
     else:

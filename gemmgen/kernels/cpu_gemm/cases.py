@@ -1,0 +1,107 @@
+"""The problems that a CPU GEMM is verified on, derived from its micro-kernel and its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan
+from gemmgen.kernels.family import Case
+
+LARGEST_REFERENCE = 60_000_000
+"""Multiplications of a case: its reference is computed in float64 by NumPy, several times over."""
+
+
+def packed(plan: CpuGemmPlan, sizes: Sequence[int]) -> dict[str, int]:
+    """All dimensions of a problem of m, n, k without gaps between rows or columns."""
+    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
+    for dimension in plan.sequence.dimensions:
+        if dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem
+
+
+def cpu_gemm_cases(plan: CpuGemmPlan) -> list[Case]:
+    """Edges of the micro-kernel and of every block, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
+    scalars = _scalars(plan)
+    cases = []
+    seen = set()
+    for name, (rows, columns, depth) in _sizes(plan.blocked).items():
+        size = (columns, rows, depth) if plan.swapped else (rows, columns, depth)
+        if size in seen or rows * columns * depth > LARGEST_REFERENCE:
+            continue
+        seen.add(size)
+        for data in ("integers", "reals"):
+            cases.append(_case(name, packed(plan, size), scalars[data], data))
+    uneven = packed(plan, (29, 37, 19))
+    padded = dict(uneven)
+    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
+    for index, matrix in enumerate(matrices):
+        padded[matrix.leading_dimension] += 3 + 2 * index  # each its own, so that one in place of another shows
+    offsets = {array.name: 1 + index for index, array in enumerate(plan.sequence.arrays)}
+    for data in ("integers", "reals"):
+        cases.append(_case("padded leading dimensions", padded, scalars[data], data))
+        cases.append(_case("odd pointers", uneven, scalars[data], data, offsets=offsets))
+    cases.append(_case("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
+    for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (17, 5, 0), "all of 0": (0, 0, 0)}.items():
+        cases.append(_case(name, packed(plan, empty), scalars["integers"], "integers"))
+    corners: list[dict[str, float]] = []
+    if "alpha" in scalars["integers"]:
+        corners.append({"alpha": 0.0})
+    if "beta" in scalars["integers"]:
+        corners.append({"beta": 0.0})
+    if len(corners) == 2:
+        corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
+    for corner in corners:
+        name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
+        cases.append(_case(name, padded, {**scalars["integers"], **corner}, "integers"))
+    return cases
+
+
+def _sizes(blocked: BlockedPlan | None) -> dict[str, tuple[int, int, int]]:
+    """Rows, columns and depths of the product that the loops compute."""
+    rows, columns, lanes, unroll = (blocked.tile_rows, blocked.tile_columns, blocked.lanes, blocked.unroll) if blocked else (4, 16, 8, 4)
+    sizes = {
+        "one element": (1, 1, 1),
+        "one tile": (rows, columns, 3 * unroll),
+        "one row below a tile": (max(1, rows - 1), columns, unroll + 1),
+        "one row above a tile": (rows + 1, columns, unroll + 1),
+        "one column below a tile": (rows, max(1, columns - 1), unroll + 1),
+        "one column above a tile": (rows, columns + 1, unroll + 1),
+        "a vector and a lane": (2, lanes + 1, 5),
+        "a row": (1, columns + 2, 7),
+        "a column": (rows + 2, 1, 7),
+        "k of 1": (5, 3, 1),
+        "primes": (2 * rows + 3, 3 * columns + 5, 41),
+        "tiles of every extent": (3 * rows + rows // 2, 2 * columns + columns // 2 + 1, 64),
+    }
+    if blocked is None:
+        return sizes
+    sizes |= {
+        "one below a slice": (rows, columns, blocked.block_depth - 1),
+        "one above a slice": (rows + 1, columns + 1, blocked.block_depth + 1),
+        "three slices": (rows + 1, lanes + 3, 2 * blocked.block_depth + unroll + 1),
+        "one row above a block": (blocked.block_rows + 1, lanes + 3, 17),
+        "two blocks of rows": (2 * blocked.block_rows + 3, 5, blocked.block_depth + 3),
+        "one column above a block": (rows + 1, blocked.block_columns + 1, 9),
+        "all blocks": (blocked.block_rows + rows + 1, blocked.block_columns + columns + 1, blocked.block_depth + 2),
+    }
+    if blocked.threaded:
+        side = 1 + round(max(64.0, (4.0 * blocked.least_work) ** (1 / 3)))
+        sizes["work for several threads"] = (side, side, side)
+        sizes["a wide product for several threads"] = (rows + 1, 8 * side, side)
+        sizes["a high product for several threads"] = (8 * side, columns + 1, side)
+    return sizes
+
+
+def _case(name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:
+    return Case(name, dimensions, scalars, data, seed=sum(dimensions.values()), **more)
+
+
+def _scalars(plan: CpuGemmPlan) -> dict[str, dict[str, float]]:
+    """Values for alpha, beta and scalar biases, for integer and for real data."""
+    found: dict[str, dict[str, float]] = {"integers": {}, "reals": {}}
+    for scalar in plan.sequence.scalars:
+        whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
+        found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
+    return found

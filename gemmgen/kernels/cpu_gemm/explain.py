@@ -1,0 +1,86 @@
+"""A CPU GEMM's plan in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.matrix import Matrix
+
+Lines = tuple[tuple[str, str], ...]
+KIB = 1024
+
+
+def formula_lines(plan: CpuGemmPlan) -> list[str]:
+    """What the instance computes and how the matrices are stored."""
+    product = "alpha A B" if plan.spec.alpha == "argument" else "A B"
+    if plan.spec.beta == "argument":
+        product += " + beta C"
+    operations = ", then ".join(step.operation.describe() for step in plan.epilogue)
+    lines = [f"C = {product} in float32 on {plan.architecture.name}" + (f", then {operations}." if operations else ".")]
+    return [*lines, *(f"{matrix.name} is {_layout(matrix)}." for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c))]
+
+
+def _layout(matrix: Matrix) -> str:
+    order = "row" if matrix.row_major else "column"
+    return f"{matrix.rows} x {matrix.columns}, {order}-major with leading dimension {matrix.leading_dimension}"
+
+
+def explain_cpu_gemm(plan: CpuGemmPlan) -> list[Section]:
+    """What is computed, the micro-kernel, the blocks and what they are to fill, packing, and threads."""
+    computes = Section("What it computes", tuple(("", line) for line in formula_lines(plan)))
+    blocked = plan.blocked
+    if blocked is None:
+        order = "m, n, k: dot products" if plan.strategy == "naive" else "m, k, n: rows of B are added to rows of C"
+        return [computes, Section("Loops", (("order", order),))]
+    return [
+        computes,
+        Section("Micro-kernel", _micro_kernel(plan, blocked)),
+        Section("Blocks", _blocks(plan, blocked)),
+        Section("Threads", _threads(blocked)),
+    ]
+
+
+def _micro_kernel(plan: CpuGemmPlan, blocked: BlockedPlan) -> Lines:
+    rows, vectors = blocked.tile_rows, blocked.tile_vectors
+    turned = ", computed as the transpose C' = B' A'" if plan.swapped else ""
+    products, loads = rows * vectors, rows + vectors
+    edges = "a function for every extent, and masks for lanes" if blocked.masks else "a function for every extent"
+    if not blocked.masked:
+        edges = "the whole tile on zeros, stored through a buffer"
+    return (
+        ("tile", f"{rows} x {blocked.tile_columns} elements: {rows} rows of {vectors} vectors of {blocked.lanes} lanes{turned}"),
+        ("registers", f"{blocked.vector_registers} of {plan.architecture.registers}: {products} sums, {vectors} vectors, one element"),
+        ("a step along k", f"{products} fused multiply-adds for {loads} loads: {loads / products:.2f} loads each"),
+        ("unrolled", f"{blocked.unroll} steps"),
+        ("edges", edges),
+    )
+
+
+def _blocks(plan: CpuGemmPlan, blocked: BlockedPlan) -> Lines:
+    def amount(elements: int) -> str:
+        return f"{4 * elements / KIB:.0f} KiB"
+
+    names = {"left": plan.left.name, "right": plan.right.name}
+    packed = " and ".join(names[side] for side, _ in plan.packed_sides) or "nothing"
+    depth = blocked.block_depth
+    operations = 2 * blocked.tile_rows * blocked.tile_columns * depth
+    traffic = 4 * (blocked.tile_rows * depth + 2 * blocked.tile_rows * blocked.tile_columns)
+    return (
+        ("slice of k", f"{depth}; {plan.rows} in blocks of {blocked.block_rows}, {plan.columns} in blocks of {blocked.block_columns}"),
+        ("L1", f"{amount(blocked.tile_columns * depth)}: one panel of {plan.right.name}, used by every panel of {plan.left.name}"),
+        ("L2", f"{amount(blocked.block_rows * depth)}: a block of {plan.left.name}"),
+        ("L3", f"{amount(blocked.block_columns * depth)}: a block of {plan.right.name}"),
+        ("from the L2", f"{traffic / operations:.4f} bytes for each operation of a tile: a panel of {plan.left.name}, and C twice"),
+        ("packed", packed),
+    )
+
+
+def _threads(blocked: BlockedPlan) -> Lines:
+    if not blocked.threaded:
+        return (("threads", "one"),)
+    count = "as many as the process may run" if blocked.thread_count == "all" else str(blocked.thread_count)
+    shares = {"grid": "both dimensions of C", "rows": "C's slow dimension", "columns": "C's contiguous dimension"}[blocked.divide]
+    return (
+        ("threads", f"{count}, one for every {blocked.least_work} multiplications at most"),
+        ("shared out", f"{shares}, in whole tiles; every thread packs what it needs"),
+    )

@@ -1,0 +1,402 @@
+"""From a CPU GEMM's spec to every number that its source contains, or to all the reasons why there can be none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula, ceil_div
+from gemmgen.hardware.cpu import CpuArchitecture
+from gemmgen.kernels.cpu_gemm.spec import BlockedLoops, CpuGemmSpec
+from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.family import InstancePlan
+from gemmgen.kernels.gemm.epilogue import plan_epilogue
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.naming import instance_name, spec_digest
+
+MAXIMUM_EXTENT = 2**31 - 1
+CACHE_LINE_BYTES = 64
+MOST_THREADS = 1024
+MOST_PACKED_FLOATS = 1 << 27
+"""Floats of packed operands that one thread may need: half a gigabyte."""
+SPARE_FLOATS = 64
+"""Beyond the last panel of a packed operand, where the last square that is turned may write."""
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class OperandAccess:
+    """How the loops walk through A or B: elements from one row (of the left operand, or column of the right one) to the next,
+    and from one k to the next, as C expressions."""
+
+    name: str
+    line: str
+    step: str
+
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbours in memory differ in k."""
+        return self.step == "1"
+
+
+@dataclass(frozen=True)
+class BlockedPlan:
+    """The numbers of blocked loops, for a product that is stored by rows."""
+
+    lanes: int
+    tile_rows: int
+    tile_vectors: int
+    block_rows: int
+    block_columns: int
+    block_depth: int
+    unroll: int
+    packs_left: bool
+    packs_right: bool
+    masked: bool
+    """Whether tiles at an edge have functions of their own; otherwise they are computed whole."""
+    prefetch_left: int
+    prefetch_right: int
+    prefetch_c: bool
+    divide: Literal["rows", "columns", "grid"]
+    thread_count: int | Literal["all"]
+    least_work: int
+
+    @property
+    def tile_columns(self) -> int:
+        return self.tile_vectors * self.lanes
+
+    @property
+    def vector_registers(self) -> int:
+        """Registers that a step along k needs: the sums, the right operand's vectors, and one element of the left one."""
+        return self.tile_rows * self.tile_vectors + self.tile_vectors + 1
+
+    @property
+    def masks(self) -> bool:
+        """Whether loads and stores at an edge leave out lanes."""
+        return self.masked and self.lanes > 1
+
+    @property
+    def threaded(self) -> bool:
+        return self.thread_count != 1
+
+    @property
+    def most_threads(self) -> int:
+        return MOST_THREADS
+
+    @property
+    def vectors_per_line(self) -> int:
+        """Vectors of a cache line, at least one."""
+        return max(1, CACHE_LINE_BYTES // (4 * self.lanes))
+
+    @property
+    def spare_floats(self) -> int:
+        """Elements beyond each packed operand that may be written, or fetched ahead."""
+        return SPARE_FLOATS + max(self.prefetch_left * self.tile_rows, self.prefetch_right * self.tile_columns)
+
+    def packed_floats(self, side: Side) -> int:
+        """Room for the packed blocks of one operand, filled up to whole panels and steps."""
+        lines = self.block_rows + self.tile_rows if side == "left" else self.block_columns + self.tile_columns
+        return lines * (self.block_depth + self.unroll) + self.spare_floats
+
+
+@dataclass(frozen=True)
+class CpuGemmPlan(InstancePlan):
+    """A GEMM for a CPU. The loops compute a product that is stored by rows: where C is stored by columns, its transpose."""
+
+    architecture: CpuArchitecture
+    matrix_a: Matrix
+    matrix_b: Matrix
+    matrix_c: Matrix
+    epilogue: tuple[Step, ...]
+    left: OperandAccess
+    right: OperandAccess
+    blocked: BlockedPlan | None
+    """None for plain loops."""
+    blas: bool = False
+    """Whether the source is a BLAS: it takes transpositions and storage orders as arguments, as ``cblas_sgemm`` does."""
+
+    @property
+    def swapped(self) -> bool:
+        """Whether C is stored by columns, so that A and B trade places."""
+        return not self.matrix_c.row_major
+
+    @property
+    def rows(self) -> str:
+        """The dimension of C that is slow in memory."""
+        return "n" if self.swapped else "m"
+
+    @property
+    def columns(self) -> str:
+        """The dimension of C that is contiguous in memory."""
+        return "m" if self.swapped else "n"
+
+    @property
+    def alpha(self) -> str:
+        return "alpha" if self.spec.alpha == "argument" else "1.0f"
+
+    @property
+    def beta(self) -> str:
+        return "beta" if self.spec.beta == "argument" else "0.0f"
+
+    @property
+    def packs(self) -> bool:
+        """Whether an operand is packed."""
+        return bool(self.packed_sides)
+
+    @property
+    def packed_sides(self) -> list[tuple[Side, str]]:
+        """The operands that are packed, and the width of their panels."""
+        blocked = self.blocked
+        if blocked is None:
+            return []
+        sides: list[tuple[Side, str]] = [("left", "TILE_ROWS")] if blocked.packs_left else []
+        return [*sides, ("right", "TILE_COLUMNS")] if blocked.packs_right else sides
+
+    def turns_side(self, side: Side) -> bool:
+        """Whether packing an operand may have to turn it."""
+        return self.blas or (self.left if side == "left" else self.right).along_k
+
+    def copies_side(self, side: Side) -> bool:
+        """Whether packing an operand may be a copy of runs of its elements."""
+        return self.blas or not (self.left if side == "left" else self.right).along_k
+
+    @property
+    def turns(self) -> bool:
+        return any(self.turns_side(side) for side, _ in self.packed_sides)
+
+    @property
+    def copies(self) -> bool:
+        return any(self.copies_side(side) for side, _ in self.packed_sides)
+
+    @property
+    def x86(self) -> bool:
+        return self.architecture.machine == "x86_64"
+
+    @property
+    def vectors_template(self) -> str:
+        """The template of the vector operations that the micro-kernel is written with."""
+        scalar = self.spec.loops.instructions == "scalar"
+        return f"cpu_gemm/vectors/{'scalar' if scalar else self.architecture.name}.c.j2"
+
+    @property
+    def residuals(self) -> tuple[Matrix, ...]:
+        """Matrices of C's shape that the epilogue reads."""
+        return tuple(matrix for step in self.epilogue for matrix in step.matrices)
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the epilogue calls functions of the math library."""
+        return any(step.operation.approximate for step in self.epilogue)
+
+    @property
+    def epilogue_arguments(self) -> tuple[Argument, ...]:
+        """What the epilogue adds to the arguments of the instance."""
+        return tuple(parameter for step in self.epilogue for parameter in step.parameters)
+
+    @property
+    def calls_exponential(self) -> bool:
+        """Whether the epilogue calls what its macros name ``exponential``."""
+        return any(step.operation.op == "exp" for step in self.epilogue)
+
+    @property
+    def epilogue_names(self) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.epilogue_arguments)
+
+    @property
+    def epilogue_members(self) -> tuple[str, ...]:
+        """Declarations of the epilogue's arguments as members of a C struct."""
+        return tuple(f"{_c_type(argument)}{argument.name}" for argument in self.epilogue_arguments)
+
+    @property
+    def epilogue_locals(self) -> tuple[str, ...]:
+        """Declarations of local constants with their values."""
+        found = []
+        for argument in self.epilogue_arguments:
+            kind = _c_type(argument)
+            kind = f"{kind}restrict const " if kind.endswith("*") else f"const {kind}"
+            found.append(f"{kind}{argument.name} = p->{argument.name};")
+        return tuple(found)
+
+    @property
+    def compiler_options(self) -> tuple[str, ...]:
+        """Options that the source is meant for. Plain loops are the compiler's to turn into vectors; blocked ones are laid out for
+        their registers already, and GCC's -O3 moves loads so far ahead that some sums no longer fit."""
+        level = "-O2" if self.blocked is not None else "-O3"
+        return ("-std=c11", level, "-ffp-contract=off", *self.architecture.compiler_flags)
+
+    @property
+    def compile_line(self) -> str:
+        """A command that makes a shared library of the source."""
+        return f"cc {' '.join(self.compiler_options)} -fPIC -shared -pthread {self.name}.c -o lib{self.name}.so -lm"
+
+    @property
+    def strategy(self) -> str:
+        return str(self.spec.loops.strategy)
+
+
+def plan_cpu_gemm(spec: CpuGemmSpec, architecture: CpuArchitecture) -> CpuGemmPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    row_major = spec.order == "row_major"
+    matrix_a = Matrix("A", "m", "k", "lda", row_major == (spec.transpose[0] == "n"), 1)
+    matrix_b = Matrix("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), 1)
+    matrix_c = Matrix("C", "m", "n", "ldc", row_major, 1)
+    a, b = _access(matrix_a), _access(matrix_b)
+    left, right = (a, b) if row_major else (b, a)
+    reasons = _architecture_reasons(spec, architecture)
+    epilogue = _epilogue(spec.epilogue, matrix_c, reasons)
+    loops = spec.loops
+    blocked = None
+    parts: list[str] = [loops.strategy]
+    if isinstance(loops, BlockedLoops):
+        blocked = _blocked(spec, loops, architecture, right, reasons)
+        tile, blocks = loops.micro_kernel, loops.blocks
+        parts = [f"{tile.rows}x{tile.columns}", f"{blocks.m}x{blocks.n}x{blocks.k}"]
+        parts += ["scalar"] if loops.instructions == "scalar" else []
+        parts += [] if loops.pack == "both" else [f"pack{loops.pack}"]
+        parts += [] if loops.threads.count == 1 else [f"t{loops.threads.count}"]
+    if reasons:
+        raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
+    parts.append(spec.transpose if row_major else f"{spec.transpose}_col")
+    name = instance_name("cpu_sgemm", parts, spec)
+    return CpuGemmPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=_sequence(name, spec, (matrix_a, matrix_b, matrix_c), epilogue),
+        spec=spec,
+        template="cpu_gemm/blocked.c.j2" if blocked is not None else "cpu_gemm/loops.c.j2",
+        matrix_a=matrix_a,
+        matrix_b=matrix_b,
+        matrix_c=matrix_c,
+        epilogue=epilogue,
+        left=left,
+        right=right,
+        blocked=blocked,
+    )
+
+
+def _c_type(argument: Argument) -> str:
+    """The type of one of the epilogue's arguments in C, up to its name."""
+    if isinstance(argument, ArrayArgument):
+        return "const float *"
+    return "ptrdiff_t " if isinstance(argument, ScalarArgument) and argument.type == "s32" else "float "
+
+
+def _access(matrix: Matrix) -> OperandAccess:
+    """Strides of an operand, from the way it is stored."""
+    if matrix.contiguous == "k":
+        return OperandAccess(matrix.name, matrix.leading_dimension, "1")
+    return OperandAccess(matrix.name, "1", matrix.leading_dimension)
+
+
+def _architecture_reasons(spec: CpuGemmSpec, architecture: CpuArchitecture) -> list[Reason]:
+    """Micro-kernels are laid out for one width of vectors; plain loops run wherever their architecture does."""
+    if spec.architecture == architecture.name:
+        return []
+    need = f"{spec.architecture}, which the spec's micro-kernel is written for"
+    return [Reason("architecture", "architecture", architecture.name, need, "set the spec's architecture")]
+
+
+def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:
+    """The operations on float32 values, in C; adds to ``reasons`` what does not go together."""
+    for index, operation in enumerate(operations):
+        if operation.op == "cast":
+            need = "operations on float32: a kernel for a processor converts to no other type"
+            reasons.append(Reason("elementwise", f"epilogue.{index}", "cast", need))
+            return ()
+    return plan_epilogue(operations, output, reasons)
+
+
+def _blocked(
+    spec: CpuGemmSpec, loops: BlockedLoops, architecture: CpuArchitecture, right: OperandAccess, reasons: list[Reason]
+) -> BlockedPlan | None:
+    """The numbers of blocked loops; adds to ``reasons`` what stands against them."""
+    swapped = spec.order == "column_major"
+    scalar = loops.instructions == "scalar"
+    lanes = 1 if scalar else architecture.lanes
+    tile, blocks = loops.micro_kernel, loops.blocks
+    rows, columns = (tile.columns, tile.rows) if swapped else (tile.rows, tile.columns)
+    contiguous = "rows" if swapped else "columns"
+    if columns % lanes:
+        need = f"a multiple of {lanes}, the lanes of a vector"
+        lower = max(lanes, columns // lanes * lanes)
+        reasons.append(Reason("micro_kernel", f"loops.micro_kernel.{contiguous}", str(columns), need, f"{lower}, for example"))
+    for extent, unit, name in ((blocks.m, tile.rows, "m"), (blocks.n, tile.columns, "n")):
+        if extent % unit:
+            need = f"a multiple of {unit}, the extent of the micro-kernel"
+            reasons.append(Reason("blocks", f"loops.blocks.{name}", str(extent), need, f"{max(1, extent // unit) * unit}, for example"))
+    packs_a, packs_b = loops.pack in ("a", "both"), loops.pack in ("b", "both")
+    packs_left, packs_right = (packs_b, packs_a) if swapped else (packs_a, packs_b)
+    if not packs_right and right.along_k:
+        need = f"{right.name} packed: the spec stores it along k, and the micro-kernel reads vectors across k"
+        reasons.append(Reason("pack", "loops.pack", loops.pack, need, "pack: both"))
+    if loops.edges == "padded" and loops.pack != "both":
+        reasons.append(Reason("edges", "loops.edges", "padded", "both operands packed, for only those are filled up", "edges: masked"))
+    if loops.edges == "masked" and not scalar and not architecture.masks:
+        need = f"padded: {architecture.name} has no masked loads and stores"
+        reasons.append(Reason("edges", "loops.edges", "masked", need, "edges: padded, pack: both"))
+    for distance, packed, name in ((loops.prefetch.a, packs_a, "a"), (loops.prefetch.b, packs_b, "b")):
+        if distance and not packed:
+            need = f"0, or {name.upper()} packed: elsewhere what is ahead may not be its memory"
+            reasons.append(Reason("prefetch", f"loops.prefetch.{name}", str(distance), need))
+    if reasons:
+        return None
+    ahead = (loops.prefetch.b, loops.prefetch.a) if swapped else (loops.prefetch.a, loops.prefetch.b)
+    plan = BlockedPlan(
+        lanes=lanes,
+        tile_rows=rows,
+        tile_vectors=columns // lanes,
+        block_rows=blocks.n if swapped else blocks.m,
+        block_columns=blocks.m if swapped else blocks.n,
+        block_depth=blocks.k,
+        unroll=loops.unroll,
+        packs_left=packs_left,
+        packs_right=packs_right,
+        masked=loops.edges == "masked",
+        prefetch_left=ahead[0],
+        prefetch_right=ahead[1],
+        prefetch_c=loops.prefetch.c,
+        divide={"rows": "columns", "columns": "rows", "grid": "grid"}[loops.threads.divide] if swapped else loops.threads.divide,  # type: ignore[arg-type]
+        thread_count=loops.threads.count,
+        least_work=loops.threads.least_work,
+    )
+    if plan.vector_registers > architecture.registers:
+        got = f"{tile.rows} x {tile.columns}, which needs {plan.vector_registers} vector registers"
+        need = f"at most {architecture.registers}, what {architecture.name} has"
+        reasons.append(Reason("registers", "loops.micro_kernel", got, need, "fewer rows or columns"))
+    floats = packs_left * plan.packed_floats("left") + packs_right * plan.packed_floats("right")
+    if floats > MOST_PACKED_FLOATS:
+        reasons.append(Reason("workspace", "loops.blocks", f"{ceil_div(4 * floats, 2**20)} MiB of packed operands", "at most 512 MiB"))
+    return plan
+
+
+def _sequence(name: str, spec: CpuGemmSpec, matrices: tuple[Matrix, Matrix, Matrix], epilogue: tuple[Step, ...]) -> LaunchSequence:
+    """Dimensions, arguments and constraints of the instance; its one launch is a function call."""
+    extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
+    dimensions = [Dimension(dimension, meaning, maximum=MAXIMUM_EXTENT) for dimension, meaning in extents.items()]
+    constraints: list[Constraint] = []
+    for matrix in matrices:
+        dimensions += matrix.dimensions
+        constraints += matrix.constraints
+    for step in epilogue:
+        dimensions += step.dimensions
+        constraints += step.constraints
+    reads_c = spec.beta == "argument"
+    a, b, c = matrices
+    arguments: list[Argument] = [ScalarArgument(dimension, "s32", meaning) for dimension, meaning in extents.items()]
+    if spec.alpha == "argument":
+        arguments.append(ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0))
+    arguments += [a.argument("input"), *a.scalars, b.argument("input"), *b.scalars]
+    if reads_c:
+        arguments.append(ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0))
+    arguments += [c.argument("inout", needed="beta") if reads_c else c.argument("output"), *c.scalars]
+    arguments += [parameter for step in epilogue for parameter in step.parameters]
+    one = Formula("1")
+    call = KernelLaunch(entry=name, grid=(one, one, one), block=(1, 1, 1), arguments=tuple(argument.name for argument in arguments))
+    return LaunchSequence(
+        name=name, dimensions=tuple(dimensions), arguments=tuple(arguments), launches=(call,), constraints=tuple(constraints)
+    )

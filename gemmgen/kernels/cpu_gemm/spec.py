@@ -1,0 +1,108 @@
+"""SGEMM for a CPU, as a user describes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gemmgen.kernels.epilogue.operations import AnyOperation
+from gemmgen.kernels.family import KernelSpec, SpecModel
+
+Block = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
+"""An extent of a cache block, in elements."""
+
+
+class MicroKernel(SpecModel):
+    """The tile of C whose sums stay in registers."""
+
+    rows: Annotated[int, Field(ge=1, le=64, strict=True)]
+    columns: Annotated[int, Field(ge=1, le=128, strict=True)]
+
+
+class Blocks(SpecModel):
+    """The cache blocks: a slice of k, rows of A and columns of B that are worked on together."""
+
+    m: Block
+    """Rows of C whose part of A, m x k elements, is meant to stay in the L2."""
+    n: Block
+    """Columns of C whose part of B, k x n elements, is meant to stay in the L3."""
+    k: Block
+    """Depth of a slice: A's rows and B's columns of one micro-kernel, over this depth, are meant to stay in the L1."""
+
+
+class Prefetch(SpecModel):
+    """Distances of software prefetches, 0 for none."""
+
+    a: Annotated[int, Field(ge=0, le=256, strict=True)] = 0
+    """Steps along k by which the micro-kernel fetches packed A ahead."""
+    b: Annotated[int, Field(ge=0, le=256, strict=True)] = 0
+    """The same for packed B."""
+    c: bool = True
+    """Whether the tile of C is fetched before the sums begin."""
+
+
+class Threads(SpecModel):
+    """How many threads work on one product, and what each gets."""
+
+    count: Literal["all"] | Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
+    """``all``: as many as the process may run at a time."""
+    divide: Literal["rows", "columns", "grid"] = "grid"
+    """What is shared out: rows of C, columns of C, or both, so that the parts are as square as the number of threads allows."""
+    least_work: Annotated[int, Field(ge=1, le=1 << 40, strict=True)] = 1 << 20
+    """Multiplications below which one more thread is not worth being woken."""
+
+
+class NaiveLoops(SpecModel):
+    """Three loops, the innermost along k: a dot product for every element of C."""
+
+    strategy: Literal["naive"]
+
+
+class ReorderedLoops(SpecModel):
+    """Three loops, the innermost along the contiguous dimension of C: rows of B are added to a row of C, which a compiler turns into
+    vector instructions."""
+
+    strategy: Literal["reordered"]
+
+
+class BlockedLoops(SpecModel):
+    """Blocks for every level of the caches, and a micro-kernel for the registers."""
+
+    strategy: Literal["blocked"]
+    micro_kernel: MicroKernel
+    blocks: Blocks
+    instructions: Literal["scalar", "vector"] = "vector"
+    """``scalar``: one element at a time, in plain C; ``vector``: intrinsics of the architecture. Vectors run along the contiguous
+    dimension of C."""
+    pack: Literal["none", "a", "b", "both"] = "both"
+    """Which operands are copied, block by block, into the order in which the micro-kernel reads them."""
+    prefetch: Prefetch = Prefetch()
+    unroll: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
+    """Steps along k that one pass of the innermost loop makes."""
+    edges: Literal["masked", "padded"] = "masked"
+    """What becomes of tiles that reach beyond C. ``masked``: a smaller micro-kernel for every extent, and masks for lanes;
+    ``padded``: the whole micro-kernel on zeros, its tile stored through a buffer."""
+    threads: Threads = Threads()
+
+
+Loops = Annotated[NaiveLoops | ReorderedLoops | BlockedLoops, Field(discriminator="strategy")]
+
+
+class CpuGemmSpec(KernelSpec):
+    """C = epilogue(alpha * op(A) * op(B) + beta * C) in float32, on a CPU."""
+
+    kind: Literal["cpu_gemm"]
+    architecture: Literal["x86_64_v3", "x86_64_v4", "aarch64"] = "x86_64_v3"  # type: ignore[assignment]
+    """The processors that the kernel is written for, and all that run their code."""
+    order: Literal["row_major", "column_major"] = "row_major"
+    """How C is stored, and how A and B are stored where they are not transposed."""
+    transpose: Literal["nn", "nt", "tn", "tt"] = "nn"
+    """One letter each for A and B: ``n`` as ``order`` says, ``t`` the other way."""
+    alpha: Literal["argument", "one"] = "argument"
+    """``one`` leaves the factor out of the kernel's arguments."""
+    beta: Literal["argument", "zero"] = "argument"
+    """``zero`` makes a kernel that never reads what C held before."""
+    loops: Loops
+    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    """Operations on each element after the product is complete, in this order."""

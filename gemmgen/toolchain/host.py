@@ -1,0 +1,161 @@
+"""C source to a shared library: the system's compiler, or Zig's from PyPI where there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from gemmgen.core.cache import Cache, cache_key
+from gemmgen.core.errors import CompileError, EnvironmentMissing
+from gemmgen.hardware.cpu import CpuArchitecture
+
+COMPILER_VARIABLE = "GEMMGEN_CC"
+"""Names the C compiler to use, with options if need be; else ``CC``, then ``cc``, ``gcc``, ``clang``, then Zig's."""
+SANITIZER_OPTIONS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+LIBRARY_OPTIONS = ("-fPIC", "-shared", "-pthread")
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class HostCompiler:
+    """A C compiler: its command and what it says of itself."""
+
+    command: tuple[str, ...]
+    version: str
+    kind: Literal["cc", "zig"]
+
+    def options_for(self, architecture: CpuArchitecture, options: Sequence[str]) -> tuple[str, ...]:
+        """``options`` as this compiler wants them: Zig names processors in its own way."""
+        if self.kind == "cc":
+            return tuple(options)
+        own = [option for option in options if option not in architecture.compiler_flags]
+        return (*own, "-target", architecture.zig_target, *architecture.zig_flags)
+
+
+@dataclass(frozen=True)
+class HostBinary:
+    """A shared library."""
+
+    name: str
+    architecture: str
+    library: bytes
+    compiler: str
+    options: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the library, in hex."""
+        return hashlib.sha256(self.library).hexdigest()
+
+
+def find_compiler(architecture: CpuArchitecture | None = None) -> HostCompiler:
+    """The compiler for ``architecture``: a cross compiler if the machine is of another kind.
+
+    Raises ``EnvironmentMissing`` that says how to get one.
+    """
+    import platform
+
+    if architecture is not None and architecture.machine != platform.machine():
+        return _cross_compiler(architecture)
+    given = os.environ.get(COMPILER_VARIABLE)
+    if given:
+        found = _compiler(tuple(shlex.split(given)))
+        if found is None:
+            raise EnvironmentMissing(f"{COMPILER_VARIABLE}={given!r} is no C compiler that runs here")
+        return found
+    return _default_compiler(os.environ.get("CC", ""))
+
+
+@cache
+def _default_compiler(preferred: str) -> HostCompiler:
+    for command in (tuple(shlex.split(preferred)), ("cc",), ("gcc",), ("clang",)):
+        found = _compiler(command)
+        if found is not None:
+            return found
+    zig = _zig()
+    if zig is not None:
+        return zig
+    raise EnvironmentMissing(
+        "there is no C compiler: cc, gcc and clang are not on the PATH; install one (Debian: apt install gcc), "
+        "or Zig's from PyPI: pip install 'gemmgen[cpu]'"
+    )
+
+
+@cache
+def _cross_compiler(architecture: CpuArchitecture) -> HostCompiler:
+    found = _compiler((f"{architecture.machine}-linux-gnu-gcc",)) or _zig()
+    if found is None:
+        raise EnvironmentMissing(
+            f"there is no compiler for {architecture.name} here: install {architecture.machine}-linux-gnu-gcc "
+            f"(Debian: apt install gcc-{architecture.machine}-linux-gnu), or Zig's from PyPI: pip install 'gemmgen[cpu]'"
+        )
+    return found
+
+
+@cache
+def _compiler(command: tuple[str, ...]) -> HostCompiler | None:
+    if not command or shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return HostCompiler(command, done.stdout.splitlines()[0] if done.stdout else command[0], "cc")
+
+
+@cache
+def _zig() -> HostCompiler | None:
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    command = (sys.executable, "-m", "ziglang", "cc")
+    found = _compiler(command)
+    return None if found is None else HostCompiler(command, f"zig cc, {found.version}", "zig")
+
+
+def compile_c(
+    source: str,
+    *,
+    name: str,
+    architecture: CpuArchitecture,
+    options: Sequence[str],
+    sanitize: bool = False,
+    cache: Cache | None = None,
+    compiler: HostCompiler | None = None,
+    libraries: Sequence[str] = ("-lm",),
+) -> HostBinary:
+    """The shared library of one C file. ``sanitize``: with AddressSanitizer and UndefinedBehaviorSanitizer, which end the process.
+
+    Raises ``CompileError`` with the compiler's words, ``EnvironmentMissing`` without a compiler.
+    """
+    compiler = compiler or find_compiler(architecture)
+    wanted = (*compiler.options_for(architecture, options), *LIBRARY_OPTIONS, *(SANITIZER_OPTIONS if sanitize else ()))
+    key = cache_key("host", compiler.version, *compiler.command, *wanted, *libraries, source)
+    stored = cache.load(key) if cache is not None else None
+    if stored is not None and "library.so" in stored:
+        return HostBinary(name, architecture.name, stored["library.so"], compiler.version, wanted)
+    with tempfile.TemporaryDirectory(prefix="gemmgen-") as folder:
+        file, library = Path(folder, f"{name}.c"), Path(folder, "library.so")
+        file.write_text(source)
+        command = [*compiler.command, *wanted, file.name, "-o", library.name, *libraries]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CompileError(f"{name}: {compiler.version} could not be run: {error}") from None
+        if done.returncode != 0 or not library.exists():
+            first = next((line for line in done.stderr.splitlines() if "error" in line), "it said nothing")
+            raise CompileError(f"{name}: {compiler.version} rejected the source: {first}", done.stderr)
+        data = library.read_bytes()
+    if cache is not None:
+        cache.store(key, {"library.so": data})
+    return HostBinary(name, architecture.name, data, compiler.version, wanted)
