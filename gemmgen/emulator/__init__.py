@@ -25,11 +25,15 @@ from gemmgen.emulator.errors import (
     UnknownInstruction,
 )
 from gemmgen.emulator.hazards import (
+    EarlyBarrierUse,
     EarlyWarpgroupFence,
     GlobalRace,
     HazardError,
     MissedBarrier,
+    MissingInitFence,
+    MissingProxyFence,
     MissingWarpgroupFence,
+    OutlivingAccess,
     SameValue,
     ScopeRace,
     SharedRace,
@@ -45,9 +49,11 @@ from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
     "Access", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
-    "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite", "InvalidCopy",
-    "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingWarpgroupFence", "Observer", "OutOfBounds",
-    "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue", "Schedule",
-    "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister", "UnfinishedCopy",
-    "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
+    "EarlyBarrierUse", "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead",
+    "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier",
+    "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "Observer", "OutOfBounds", "OutlivingAccess",
+    "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue",
+    "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister",
+    "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch",
+    "launch_interleaved",
 ]  # fmt: skip

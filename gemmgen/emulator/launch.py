@@ -135,7 +135,7 @@ def _launch(
     per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave, int(np.prod(blocks_of_cluster)))
     detector = HazardDetector(program, memory, strict) if hazards else None
     if detector is not None:
-        observers = [*observers, detector]
+        observers = [*observers, detector, detector.proxies]
     counts: Counter[str] = Counter()
     steps = waves = 0
     first = 0

@@ -109,6 +109,12 @@ class Observer:
     def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
         """What an engine has written is about to count at a barrier."""
 
+    def words_arrived(self, instruction: Instruction, offsets: np.ndarray, width: int, barrier: Barrier) -> None:
+        """What lanes sent to shared memory, `width` bytes each at these absolute offsets, is about to count at a barrier."""
+
+    def engine_uses_barrier(self, instruction: Instruction, barrier: Barrier, lane: int) -> None:
+        """A copy that a lane starts will complete on a barrier."""
+
     def phase_completed(self, barrier: Barrier) -> None:
         """A phase of a barrier has completed."""
 

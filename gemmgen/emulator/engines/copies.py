@@ -106,9 +106,14 @@ class CopyEngine:
         for access in copy.writes:
             self.proxy.end(access, NOBODY)
         copy.write()
-        for offset, size in copy.signals:
-            self.barriers.complete(copy.instruction, self.barriers.at(copy.instruction, np.array([copy.lane]), offset),
-                                   np.array([copy.lane]), size)  # fmt: skip
+        lanes = np.array([copy.lane])
+        for position, (offset, size) in enumerate(copy.signals):
+            barrier = self.barriers.at(copy.instruction, lanes, offset)
+            for observer in self.shared.observers:
+                if copy.reads is not None:
+                    observer.bytes_arrived(copy.reads, barrier)
+                observer.bytes_arrived(copy.writes[position], barrier)
+            self.barriers.complete(copy.instruction, barrier, lanes, size)
 
     # -- bulk groups -------------------------------------------------------------------------------------------
 

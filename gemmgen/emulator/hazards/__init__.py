@@ -2,11 +2,15 @@
 
 from gemmgen.emulator.hazards.detector import HazardDetector
 from gemmgen.emulator.hazards.report import (
+    EarlyBarrierUse,
     EarlyWarpgroupFence,
     GlobalRace,
     HazardError,
     MissedBarrier,
+    MissingInitFence,
+    MissingProxyFence,
     MissingWarpgroupFence,
+    OutlivingAccess,
     SameValue,
     ScopeRace,
     SharedRace,
@@ -17,6 +21,7 @@ from gemmgen.emulator.hazards.report import (
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 
 __all__ = [
-    "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "MissedBarrier", "MissingWarpgroupFence", "SameValue",
-    "ScopeRace", "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnwrittenRead", "VolatileRace", "find_undefined",
+    "EarlyBarrierUse", "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "MissedBarrier",
+    "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "OutlivingAccess", "SameValue", "ScopeRace",
+    "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnwrittenRead", "VolatileRace", "find_undefined",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.guesses import Guesses
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import Polling
+from gemmgen.emulator.hazards.proxies import ProxyRules
 from gemmgen.emulator.hazards.report import (
     EarlyWarpgroupFence,
     Findings,
@@ -68,6 +69,18 @@ class HazardDetector(Observer):
             self._mark_unwritten(start, flags)
         self._shared: Shadow | None = None
         self._local: Shadow | None = None
+        self.proxies = ProxyRules(self)
+        """Watches engines; an observer of its own, behind this one."""
+
+    @property
+    def shared_shadow(self) -> Shadow | None:
+        """What happened to shared memory."""
+        return self._shared
+
+    @property
+    def global_shadow(self) -> Shadow:
+        """What happened to global memory."""
+        return self._global
 
     def _granules_of(self, space: str, start: int, stop: int) -> slice:
         granule = self.granules[space]
@@ -167,6 +180,8 @@ class HazardDetector(Observer):
         return site
 
     def _offsets(self, space: Space, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
+        if isinstance(space, BankedSpace) and space.name == "shared":
+            return space.offsets(lanes, addresses)
         base = self._base[space.name]
         offsets: np.ndarray = (base if lanes is None else base[lanes]) + addresses.astype(np.int64)
         return offsets
@@ -181,9 +196,12 @@ class HazardDetector(Observer):
 
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
         assert self._shared is not None
+        # Other blocks of a cluster do not take part: what they did stays unordered.
+        alone = self.geometry.cluster_size == 1
         if lanes is None:
             self.order.whole_blocks_met(None)
-            self._shared.forget()
+            if alone:
+                self._shared.forget()
             return
         stride = self.geometry.stride
         block = int(lanes[0]) // stride
@@ -195,7 +213,8 @@ class HazardDetector(Observer):
             self._missed(instruction, lanes, members[ended])
         if (met | (self.machine.state.key[members] == EXITED)).all():
             self.order.whole_blocks_met(lanes)
-            self._shared.forget(self._granules_of("shared", block * self._stride, (block + 1) * self._stride))
+            if alone:
+                self._shared.forget(self._granules_of("shared", block * self._stride, (block + 1) * self._stride))
         else:
             self.order.part_of_block_met(lanes, int(self.machine.state.barrier[lanes[0]]))
 
@@ -223,6 +242,15 @@ class HazardDetector(Observer):
     def _global_site(self, site: Site, granules: np.ndarray) -> str:
         names = [(region.start, region.stop, region.name) for region in self.memory.regions]
         return global_place(names, int(granules[0]) * self._global.granule, site.access.element_bytes)
+
+    def shared_place(self, offset: int) -> str:
+        """The variable at an offset in the shared memory of all blocks."""
+        return shared_place(self.program, offset % self._stride, 1)
+
+    def global_place(self, granule: int) -> str:
+        """The buffer at a granule of global memory."""
+        names = [(region.start, region.stop, region.name) for region in self.memory.regions]
+        return global_place(names, granule * self._global.granule, 1)
 
     def _shared_site(self, site: Site, granules: np.ndarray) -> str:
         assert self._shared is not None
@@ -269,7 +297,7 @@ class HazardDetector(Observer):
         self.findings.add(
             kind(
                 message, len(lanes), place, instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
-                other=other.instruction, other_threads=self.geometry.describe_thread(thread),
+                other=other.instruction, other_threads=self.order.describe(thread),
             )
         )  # fmt: skip
 

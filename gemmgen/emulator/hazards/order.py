@@ -99,6 +99,8 @@ class Order:
         self.time = 1
         self.clocks = Clocks()
         self.device, self.block = Level(self.clocks), Level(self.clocks)
+        self.streams: list[str] = []
+        """Engines that act as threads of their own, in words; the first one's number is `first_stream`."""
 
     def start_wave(self, geometry: Geometry) -> None:
         """Fresh lanes, in blocks that nothing has ordered yet."""
@@ -129,6 +131,56 @@ class Order:
         for level in (self.device, self.block):
             level.restart(lanes, shared)
         self.time += 1
+
+    # -- engines and barriers in memory ------------------------------------------------------------------------
+
+    first_stream = 1 << 31
+
+    def new_stream(self, name: str) -> int:
+        """The number of an engine that acts as a thread of its own, in no block."""
+        self.streams.append(name)
+        return self.first_stream + len(self.streams) - 1
+
+    def describe(self, thread: int) -> str:
+        """A thread of the grid, or a stream."""
+        if thread >= self.first_stream:
+            return self.streams[thread - self.first_stream]
+        return self.geometry.describe_thread(thread)
+
+    def clock_of(self, threads: dict[int, int]) -> int:
+        """A clock that knows these threads up to a time each."""
+        return self.clocks.add(Clock({}, threads))
+
+    def release(self, lanes: Lanes) -> int:
+        """A clock of what these lanes know and have done; what they do from here on is not in it."""
+        stride = self.geometry.stride
+        found = [number for number in np.unique(self.known[lanes]).tolist() if number != NOTHING]
+        for block in np.unique(lanes // stride).tolist():
+            members = lanes[lanes // stride == block]
+            number = int(self.threads[members[0]]) // stride
+            if len(members) == self.geometry.threads:
+                found.append(self.clocks.add(Clock({number: self.time}, {})))
+                continue
+            base = int(self.base[members].max())
+            threads = dict.fromkeys(self.threads[members].tolist(), self.time)
+            if self.matrix is not None:
+                for group in np.unique(members // self.group).tolist():
+                    row = self.matrix[group, members[members // self.group == group] % self.group].max(axis=0)
+                    first = int(self.threads[group * self.group])
+                    for other in np.flatnonzero(row > base).tolist():
+                        threads.setdefault(first + other, int(row[other]))
+            found.append(self.clocks.add(Clock({number: base}, threads)))
+        self.time += 1
+        return self.clocks.join_all(found)
+
+    def learn(self, lanes: Lanes, clock: int) -> None:
+        """Lanes know what a clock knows."""
+        if clock == NOTHING:
+            return
+        known = self.known[lanes]
+        for number in np.unique(known).tolist():
+            self.known[lanes[known == number]] = self.clocks.join_all([number, clock])
+        self.knows = True
 
     # -- the question ------------------------------------------------------------------------------------------
 

@@ -140,6 +140,34 @@ class EarlyWarpgroupFence(HazardError):
     hint = 'an empty asm volatile with the registers as operands ("+f", "+r") right before the fence keeps accesses before it'
 
 
+class MissingProxyFence(HazardError):
+    """An engine reads, or overwrites, what threads have written, and no proxy fence lies in between."""
+
+    title = "missing proxy fence"
+    hint = "fence.proxy.async by the threads that write, after their writes and before the barrier that the issuing thread waits at"
+
+
+class EarlyBarrierUse(HazardError):
+    """A barrier is used where its initialisation need not be visible."""
+
+    title = "barrier used before its initialisation is visible"
+    hint = "a __syncthreads() behind the initialisation; for other blocks a barrier of the cluster"
+
+
+class MissingInitFence(HazardError):
+    """The copy engine uses a barrier whose initialisation it need not see."""
+
+    title = "missing fence after the initialisation of a barrier"
+    hint = "fence.mbarrier_init.release.cluster by the thread that initialises, before the __syncthreads() or the barrier of the cluster"
+
+
+class OutlivingAccess(HazardError):
+    """A block may end while others of its cluster still use its shared memory."""
+
+    title = "shared memory of a block that may have ended"
+    hint = "a barrier of the cluster as the last thing that all its blocks do"
+
+
 class Findings:
     """Collects hazards, one for each array and pair of source lines (of instructions, where there are no source lines)."""
 

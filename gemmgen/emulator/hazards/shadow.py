@@ -22,6 +22,7 @@ only the threads of its block. GUARD: the granule lies between variables and bel
 _RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
 _PIECE = 8
 _MOST_PENDING = 4096
+_LONG_LOG = 1 << 16
 
 Race = Callable[[Site, Lanes, np.ndarray, "Records", np.ndarray], None]
 """`race(site, lanes, granules, records, others)`: lanes touched granules after the accesses `others` (packed)."""
@@ -89,6 +90,14 @@ class AccessSet:
         self._log = [(granules[last], packed[last])]
         self._logged = int(last.sum())
         self._limit = max(1 << 20, 2 * self._logged)
+
+    def drop(self, granules: np.ndarray) -> None:
+        """Forgets distinct granules, for all of it is ordered before what comes."""
+        self.first[granules] = 0
+        self._shared[granules] = False
+        if self._logged > _LONG_LOG:
+            self._log = [(g[keep], p[keep]) for g, p in self._log if (keep := self._shared[g]).any()]
+            self._logged = sum(len(g) for g, _ in self._log)
 
     def clear(self, part: slice) -> None:
         """Forgets granules."""
@@ -236,6 +245,37 @@ class Shadow:
             who = (np.arange(len(index)) if lanes is None else lanes).repeat(per)
             same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
             self._tell(site, who[lost], granules[lost], found[lost], same)
+
+    def note(self, site: Site, granules: np.ndarray, thread: int) -> int:
+        """Remembers an access of a stream, by its number, to distinct granules that it was free to touch; returns it packed."""
+        record = self.records.add(site, self.order.time)
+        packed = thread | record << 32
+        if site.writes:
+            self.mark_written(granules, packed)
+            for accesses in self._sets.values():
+                accesses.drop(granules)
+            self.settle_if(granules)
+        else:
+            self.state[granules] |= READ
+            self._set(READ).add(granules, np.full(len(granules), packed))
+        return packed
+
+    def settle_if(self, granules: np.ndarray) -> None:
+        """What threads have read of these granules, and is still to be settled, came before: it is settled and dropped."""
+        if self._pending:
+            self.settle()
+            self._set(READ).drop(granules)
+
+    def mark_written(self, granules: np.ndarray, packed: int) -> None:
+        """Makes a write the last thing that happened to granules."""
+        if self._writers is None:
+            self._writers = np.zeros(self.count, np.int64)
+        self._writers[granules] = packed
+        self.state[granules] = (self.state[granules] & (WATCHED | GUARD)) | WRITTEN
+
+    def writers_of(self, granules: np.ndarray) -> np.ndarray:
+        """The last plain write of each granule (packed)."""
+        return np.zeros(len(granules), np.int64) if self._writers is None else self._writers[granules]
 
     def _meet_at_once(self, site: Site, lanes: Lanes | None, per: int, granules: np.ndarray, packed: np.ndarray) -> None:
         """Strong accesses of one instruction that conflict with each other: volatile stores, and narrow ones of two blocks."""

@@ -133,6 +133,7 @@ class _Ends:
         barrier = self.engines.barriers.at(self.inst, np.array([lane]), offset)
         for observer in self.shared.observers:
             observer.barrier_used(self.inst, barrier, np.array([lane]))
+            observer.engine_uses_barrier(self.inst, barrier, lane)
 
 
 def _operands(inst: Instruction) -> list[Operand]:
@@ -153,7 +154,7 @@ def _chunks(first_byte: int, size: int) -> np.ndarray:
 # -- bulk copies -----------------------------------------------------------------------------------------------
 
 
-@instruction("cp", when=lambda inst: inst.has("bulk") and not inst.has("tensor"))
+@instruction("cp", when=lambda inst: inst.has("bulk") and inst.first_of(("tensor", "commit_group", "wait_group")) is None)
 def bulk_copy(inst: Instruction, binder: Binder) -> Operation:
     """Copies, or reduces, a run of bytes between global and shared memory or between blocks of a cluster; prefetches do nothing."""
     operands = _operands(inst)
@@ -492,11 +493,13 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
             box = _box(ends, placed, lane, [c[position] for c in coordinates], [0] * (len(coordinates) - 2), origin)
             inside = box.array[box.inside]
             ends.global_units("store", lane, inside, box.unit)
-            place = origin // shared.stride * shared.stride // box.unit + box.shared
+            if not len(inside):
+                continue
+            place = (origin // shared.stride * shared.stride // box.unit + box.shared)[box.inside]
             reads = ends.reads(lane, _chunks_of(place, box.unit), GROUP_READ)
             combine = _combination(inst, placed.map.element)
             put = _putter(units, combine, inside, box.unit)
-            take = _taker(shared.units, place[box.inside], box.unit)
+            take = _taker(shared.units, place, box.unit)
             ends.engines.copies.issue_in_group(Copy(inst, lane, take, put, reads))
 
     return by_lanes(binder, run)

@@ -120,6 +120,8 @@ def store_and_signal(inst: Instruction, binder: Binder) -> Operation:
                 change(where // size + column, values[:, column], lanes)
             for offset in np.unique(signal).tolist():
                 here = lanes[signal == offset]
+                for observer in binder.spaces.shared.observers:
+                    observer.words_arrived(inst, where[signal == offset], width, barriers.at(inst, here, offset))
                 barriers.complete(inst, barriers.at(inst, here, offset), here, width * len(here))
 
         engines.copies.pending.append(land)

@@ -1,0 +1,442 @@
+"""Order between threads and engines: what barriers in shared memory and clusters order, and where a proxy fence is missing.
+
+PTX ISA, "Memory Consistency Model: Proxies" and "mbarrier". An engine is a thread of its own here (a stream): the copies that complete on
+one barrier, the bulk copies of one thread, the products of one warpgroup. Who has seen the completion knows what the stream has done.
+
+- An arrival releases what its thread knows to the barrier, a wait that has seen the phase complete acquires it, and with it what the
+  copies of that phase wrote. The barrier of a cluster does the same for all its threads.
+- What threads have written to shared memory the engines see only behind a fence.proxy.async: on the way from the write to the
+  operation that reads it, by whichever thread. What engines have written needs none: their completion is one.
+- A barrier may be used where its initialisation is known; by the copy engine, behind a fence.mbarrier_init or fence.proxy.async.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gemmgen.emulator.engines.async_proxy import CHUNK, AsyncAccess
+from gemmgen.emulator.engines.barriers import Barrier
+from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.hazards.clocks import NOTHING
+from gemmgen.emulator.hazards.report import EarlyBarrierUse, MissingInitFence, MissingProxyFence, OutlivingAccess
+from gemmgen.emulator.hazards.shadow import WRITTEN
+from gemmgen.emulator.hazards.sites import Site, site_of
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces
+from gemmgen.emulator.ptx.syntax import Instruction
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.hazards.detector import HazardDetector
+    from gemmgen.emulator.hazards.shadow import Shadow
+
+_WARPS = 4
+_MOST_FENCES = 256
+
+
+@dataclass(slots=True)
+class _Fence:
+    """One execution of a proxy fence, and what its lanes knew then."""
+
+    lanes: Lanes
+    threads: np.ndarray
+    time: int
+    base: np.ndarray
+    known: np.ndarray
+    rows: np.ndarray | None
+    init_only: bool
+
+
+@dataclass(slots=True)
+class _Initialised:
+    """Who made a barrier, when, and which lanes are known to know."""
+
+    instruction: Instruction
+    lane: int
+    time: int
+    informed: np.ndarray
+
+
+@dataclass(slots=True)
+class _Landed:
+    """What a stream wrote into a block's memory, as long as nobody there need have seen it."""
+
+    place: int
+    site: Site
+    granules: np.ndarray
+    packed: int
+
+
+class ProxyRules(Observer):
+    """The part of a detector that watches engines. Comes after the detector among the observers."""
+
+    def __init__(self, detector: HazardDetector) -> None:
+        self.detector = detector
+        self.order = detector.order
+        self.findings = detector.findings
+        self.records = detector.records
+        self._sites: dict[tuple[int, str], Site] = {}
+        self._streams: dict[tuple[str, int], int] = {}
+        instructions = [inst for block in detector.program.blocks for inst in block.body]
+        self._concerned = any(inst.opcode == "wgmma" or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)
+
+    def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
+        self.geometry = geometry
+        self.shared = spaces.shared
+        self._streams.clear()
+        self.order.streams.clear()
+        self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
+        self._fences: deque[_Fence] = deque(maxlen=_MOST_FENCES)
+        self._inits: dict[int, _Initialised] = {}
+        self._arrived: dict[int, int] = {}
+        self._completed: dict[int, int] = {}
+        self._landed: list[_Landed] = []
+        self._at_cluster: dict[int, int] = {}
+        self._of_cluster: dict[int, int] = {}
+        self._remote: dict[tuple[int, int], tuple[Instruction, int]] = {}
+
+    def blocks_replaced(self, places: np.ndarray) -> None:
+        for place in places.tolist():
+            first = place * self.shared.stride
+            self._generic[first // CHUNK : (first + self.shared.stride) // CHUNK] = 0
+            for table in (self._inits, self._arrived, self._completed):
+                for offset in [offset for offset in table if first <= offset < first + self.shared.stride]:
+                    del table[offset]
+            self._at_cluster.pop(place, None)
+            self._of_cluster.pop(place, None)
+        self._landed = [entry for entry in self._landed if entry.place not in places]
+        self._remote = {key: value for key, value in self._remote.items() if key[0] not in places}
+
+    @property
+    def _shadow(self) -> Shadow:
+        shadow = self.detector.shared_shadow
+        assert shadow is not None
+        return shadow
+
+    def _site(self, inst: Instruction, kind: str) -> Site:
+        key = (id(inst), kind)
+        found = self._sites.get(key)
+        if found is None:
+            found = self._sites[key] = site_of(Access(inst, kind, CHUNK, CHUNK))
+        return found
+
+    def _stream(self, kind: str, number: int, name: str) -> int:
+        key = (kind, number)
+        if key not in self._streams:
+            self._streams[key] = self.order.new_stream(name)
+        return self._streams[key]
+
+    def _granules(self, chunks: np.ndarray) -> np.ndarray:
+        per = CHUNK // self._shadow.granule
+        found: np.ndarray = chunks if per == 1 else (chunks[:, None] * per + np.arange(per)).ravel()
+        return found
+
+    # -- what threads do ---------------------------------------------------------------------------------------
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if space.name == "shared":
+            if self.geometry.cluster_size > 1:
+                self._note_remote(access, lanes, addresses)
+            if self._concerned and access.kind != "load" and access.instruction.opcode != "cp":
+                record = self.records.add(self._site(access.instruction, access.kind), self.order.time)
+                threads = self.order.threads if lanes is None else self.order.threads[lanes]
+                chunks = self.shared.offsets(lanes, addresses) // CHUNK
+                for piece in range(max(access.width // CHUNK, 1)):
+                    self._generic[chunks + piece] = threads | record << 32
+        elif self._concerned and space.name == "global" and access.kind == "load" and access.instruction.has("bulk"):
+            self._check_global(access, lanes, addresses)
+
+    def _check_global(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """A bulk copy reads global memory: what this launch has written there needs a proxy fence as well."""
+        shadow = self.detector.global_shadow
+        offsets = (addresses.astype(np.uint64) - np.uint64(GLOBAL_BASE)).view(np.int64)
+        granules = np.unique(offsets // shadow.granule)
+        written = granules[(shadow.state[granules] & WRITTEN) != 0]
+        packed = shadow.writers_of(written)
+        if lanes is not None and len(packed):
+            place = self.detector.global_place(int(written[0]))
+            self._check_fence(access.instruction, lanes[:1], packed, place, space="global")
+
+    def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        init_only = instruction.has("mbarrier_init")
+        if instruction.opcode != "fence" or not (init_only or (instruction.has("proxy") and _is_async(instruction))):
+            return
+        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        order = self.order
+        rows = None
+        if order.matrix is not None:
+            rows = order.matrix[who // order.group, who % order.group].copy()
+        self._fences.appendleft(
+            _Fence(who.copy(), order.threads[who], order.time, order.base[who], order.known[who], rows, init_only)
+        )  # fmt: skip
+        order.time += 1
+
+    # -- proxy fences ------------------------------------------------------------------------------------------
+
+    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, init: bool) -> np.ndarray:
+        """Which of these writes (by thread and time) have a fence between them and what lane `issuer` does now."""
+        fine = np.zeros(len(threads), np.bool_)
+        for fence in self._fences:
+            if fence.init_only and not init:
+                continue
+            left = np.flatnonzero(~fine & (times <= fence.time))
+            if not len(left):
+                continue
+            own = left[np.isin(threads[left], fence.threads)]
+            if len(own):
+                fine[own] = self.order.ordered(np.full(len(own), issuer), threads[own], np.full(len(own), fence.time))
+            left = left[~fine[left]]
+            if len(left):
+                for position in self._candidates(fence, issuer):
+                    thread = int(fence.threads[position])
+                    if self.order.ordered(np.array([issuer]), np.array([thread]), np.array([fence.time]))[0]:
+                        fine[left] |= self._knew(fence, position, threads[left], times[left])
+            if fine.all():
+                break
+        return fine
+
+    @staticmethod
+    def _candidates(fence: _Fence, issuer: int) -> list[int]:
+        """Positions of the lanes whose fence may cover the writes of others: all if they are few."""
+        if len(fence.lanes) <= _WARPS:
+            return list(range(len(fence.lanes)))
+        mine = np.flatnonzero(fence.lanes == issuer).tolist()
+        return [*mine, *(position for position in (0, len(fence.lanes) - 1) if position not in mine)]
+
+    def _knew(self, fence: _Fence, position: int, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Which writes a lane knew when it executed a fence."""
+        order, stride = self.order, self.geometry.stride
+        mine = int(fence.threads[position])
+        known: np.ndarray = (threads == mine) | ((threads // stride == mine // stride) & (times <= fence.base[position]))
+        if fence.rows is not None:
+            near = threads // order.group == mine // order.group
+            known |= near & (fence.rows[position][threads % order.group] >= times)
+        if fence.known[position] != NOTHING:
+            known |= order.clocks[int(fence.known[position])].covers(threads, times, stride)
+        return known
+
+    def _check_fence(self, inst: Instruction, lanes: Lanes, packed: np.ndarray, place: str, space: str) -> None:
+        distinct = np.unique(packed)
+        threads, times = self.records.unpack(distinct)
+        real = threads < self.order.first_stream
+        distinct, threads, times = distinct[real], threads[real], times[real]
+        if not len(distinct):
+            return
+        bad = np.flatnonzero(~self._fenced(int(lanes[0]), threads, times, init=False))
+        if not len(bad):
+            return
+        other = self.records.sites[int(distinct[bad[0]]) >> 32]
+        assert other is not None
+        self.findings.add(
+            MissingProxyFence(
+                f"{_doing(inst)} uses {place}, which threads have written; no fence.proxy.async lies between the write and this",
+                len(bad), place, instruction=inst, threads=self.geometry.describe(lanes), other=other.instruction,
+                other_threads=self.geometry.describe_thread(int(threads[bad[0]])),
+            )
+        )  # fmt: skip
+
+    def _check_chunks(self, inst: Instruction, lanes: Lanes, chunks: np.ndarray) -> None:
+        packed = self._generic[chunks]
+        written = np.flatnonzero(packed)
+        if len(written):
+            place = self.detector.shared_place(int(chunks[written[0]]) * CHUNK)
+            self._check_fence(inst, lanes, packed[written], place, space="shared")
+
+    # -- what engines do ---------------------------------------------------------------------------------------
+
+    def async_started(self, access: AsyncAccess) -> None:
+        kind = "load" if access.kind == "read" else "store"
+        self._ask(self._site(access.instruction, kind), access.lanes[:1], access.chunks)
+        self._check_chunks(access.instruction, access.lanes, access.chunks)
+
+    def _ask(self, site: Site, lanes: Lanes, chunks: np.ndarray) -> None:
+        """Whether what lanes start races with what others did."""
+        for lane in lanes.tolist():
+            self._shadow.access(site, np.full(len(chunks), lane), chunks * CHUNK, writes=False)
+
+    def async_ended(self, access: AsyncAccess, lanes: Lanes) -> None:
+        if len(lanes):
+            # Seen by the thread that issued it: its reading ends with the wait.
+            site = self._site(access.instruction, "load" if access.kind == "read" else "store")
+            self._shadow.access(site, np.full(len(access.chunks), lanes[0]), access.chunks * CHUNK)
+
+    def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
+        name = f"the copies that complete on {_address(barrier, self.shared.stride)}"
+        stream = self._stream("barrier", barrier.offset, name)
+        site = self._site(access.instruction, "load" if access.kind == "read" else "store")
+        granules = self._granules(access.chunks)
+        packed = self._shadow.note(site, granules, stream)
+        self._learn_by_barrier(barrier.offset, {stream: self.order.time})
+        self.order.time += 1
+        if access.kind == "write":
+            self._generic[access.chunks] = 0
+            place = int(access.chunks[0]) * CHUNK // self.shared.stride
+            self._landed.append(_Landed(place, site, granules, packed))
+
+    def words_arrived(self, instruction: Instruction, offsets: np.ndarray, width: int, barrier: Barrier) -> None:
+        stream = self._stream("barrier", barrier.offset, f"the stores that complete on {_address(barrier, self.shared.stride)}")
+        granule = self._shadow.granule
+        granules = (offsets[:, None] // granule + np.arange(max(width // granule, 1))).ravel()
+        packed = self._shadow.note(self._site(instruction, "store"), granules, stream)
+        self._learn_by_barrier(barrier.offset, {stream: self.order.time})
+        self.order.time += 1
+        self._landed.append(_Landed(barrier.offset // self.shared.stride, self._site(instruction, "store"), granules, packed))
+
+    def matrix_read_issued(self, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
+        site = self._site(access.instruction, "load")
+        for group, chunks in zip(groups.tolist(), offsets // CHUNK, strict=True):
+            warps = group + WARP * np.arange(_WARPS)
+            alike = len(np.unique(self.order.known[warps])) == 1 and self.order.matrix is None
+            self._ask(site, warps[:1] if alike else warps, np.unique(chunks))
+            self._check_chunks(access.instruction, warps[:1], chunks)
+
+    def matrix_read_ended(self, wait: Instruction, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
+        site = self._site(access.instruction, "load")
+        for group, chunks in zip(groups.tolist(), offsets // CHUNK, strict=True):
+            lanes = group + np.arange(_WARPS * WARP)
+            stream = self._stream("warpgroup", group, f"the wgmma of {self.geometry.describe(lanes)}")
+            self._shadow.note(site, self._granules(np.unique(chunks)), stream)
+            self.order.learn(lanes, self.order.clock_of({stream: self.order.time}))
+        self.order.time += 1
+
+    # -- barriers in shared memory -----------------------------------------------------------------------------
+
+    def barrier_initialised(self, barrier: Barrier) -> None:
+        informed = np.zeros(self.geometry.lanes, np.bool_)
+        informed[barrier.lane] = True
+        self._inits[barrier.offset] = _Initialised(barrier.instruction, barrier.lane, self.order.time, informed)
+        self._arrived.pop(barrier.offset, None)
+        self._completed.pop(barrier.offset, None)
+
+    def barrier_used(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        init = self._inits.get(barrier.offset)
+        if init is None or init.informed[lanes].all():
+            return
+        thread = int(self.order.threads[init.lane])
+        uninformed = lanes[~init.informed[lanes]]
+        many = np.full(len(uninformed), thread)
+        fine = self.order.ordered(uninformed, many, np.full(len(uninformed), init.time))
+        where = _address(barrier, self.shared.stride)
+        if not fine.all():
+            self.findings.add(
+                EarlyBarrierUse(
+                    f"{where} is used by threads that need not know of its initialisation", int((~fine).sum()), where,
+                    instruction=instruction, threads=self.geometry.describe(uninformed[~fine]), other=init.instruction,
+                    other_threads=self.geometry.describe_thread(thread),
+                )
+            )  # fmt: skip
+        init.informed[uninformed] = True
+
+    def engine_uses_barrier(self, instruction: Instruction, barrier: Barrier, lane: int) -> None:
+        init = self._inits.get(barrier.offset)
+        if init is None:
+            return
+        thread = int(self.order.threads[init.lane])
+        if not self._fenced(lane, np.array([thread]), np.array([init.time]), init=True)[0]:
+            where = _address(barrier, self.shared.stride)
+            self.findings.add(
+                MissingInitFence(
+                    f"a copy completes on {where}; no fence.mbarrier_init lies between its initialisation and this", 1, where,
+                    instruction=instruction, threads=self.geometry.describe(np.array([lane])), other=init.instruction,
+                    other_threads=self.geometry.describe_thread(thread),
+                )
+            )  # fmt: skip
+
+    def _learn_by_barrier(self, offset: int, threads: dict[int, int]) -> None:
+        clock = self.order.clock_of(threads)
+        self._arrived[offset] = self.order.clocks.join_all([self._arrived.get(offset, NOTHING), clock])
+
+    def mbarrier_arrived(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        if not instruction.has("relaxed"):
+            clock = self.order.release(lanes)
+            self._arrived[barrier.offset] = self.order.clocks.join_all([self._arrived.get(barrier.offset, NOTHING), clock])
+
+    def phase_completed(self, barrier: Barrier) -> None:
+        self._completed[barrier.offset] = self._arrived.pop(barrier.offset, NOTHING)
+
+    def phase_seen(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        if not instruction.has("relaxed"):
+            self.order.learn(lanes, self._completed.get(barrier.offset, NOTHING))
+
+    # -- clusters ----------------------------------------------------------------------------------------------
+
+    def _first_place(self, lanes: Lanes) -> int:
+        size = self.geometry.cluster_size
+        return int(lanes[0]) // self.geometry.stride // size * size
+
+    def _by_cluster(self, lanes: Lanes) -> list[Lanes]:
+        clusters = lanes // (self.geometry.stride * self.geometry.cluster_size)
+        return [lanes[clusters == cluster] for cluster in np.unique(clusters).tolist()]
+
+    def cluster_arrived(self, instruction: Instruction, lanes: Lanes) -> None:
+        if instruction.has("relaxed"):
+            return
+        for members in self._by_cluster(lanes):
+            first = self._first_place(members)
+            clock = self.order.release(members)
+            self._at_cluster[first] = self.order.clocks.join_all([self._at_cluster.get(first, NOTHING), clock])
+
+    def cluster_met(self, lanes: Lanes) -> None:
+        first = self._first_place(lanes)
+        self._of_cluster[first] = self._at_cluster.pop(first, NOTHING)
+
+    def cluster_waited(self, instruction: Instruction, lanes: Lanes) -> None:
+        for members in self._by_cluster(lanes):
+            self.order.learn(members, self._of_cluster.get(self._first_place(members), NOTHING))
+
+    def _note_remote(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        places = self.shared.offsets(who, addresses) // self.shared.stride
+        for position in np.flatnonzero(places != who // self.geometry.stride).tolist():
+            key = (int(places[position]), int(self.order.threads[who[position]]))
+            self._remote[key] = (access.instruction, self.order.time)
+
+    def blocks_ended(self, places: Sequence[int]) -> None:
+        for place in places:
+            members = self.geometry.lanes_at(np.array([place]))
+            members = members[~self.geometry.padding[members]]
+            for (target, thread), (inst, time) in list(self._remote.items()):
+                if target != place:
+                    continue
+                del self._remote[target, thread]
+                known = self.order.ordered(members, np.full(len(members), thread), np.full(len(members), time))
+                if not known.any():
+                    self.findings.add(
+                        OutlivingAccess(
+                            f"access to shared memory of {self.geometry.describe_block(place)}, which need not wait for it before it ends",
+                            instruction=inst, threads=self.geometry.describe_thread(thread),
+                        )
+                    )  # fmt: skip
+
+    # -- barriers of blocks ------------------------------------------------------------------------------------
+
+    def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        """The detector has forgotten what happened to the blocks' shared memory. What engines wrote and nobody has seen still counts."""
+        if not self._landed:
+            return
+        places = None if lanes is None else set(np.unique(lanes // self.geometry.stride).tolist())
+        left = []
+        for entry in self._landed:
+            if places is None or entry.place in places:
+                lane = entry.place * self.geometry.stride if lanes is None else int(lanes[lanes // self.geometry.stride == entry.place][0])
+                thread, time = self.records.unpack(np.array([entry.packed]))
+                if self.order.ordered(np.array([lane]), thread, time)[0]:
+                    continue
+                self._shadow.mark_written(entry.granules, entry.packed)
+            left.append(entry)
+        self._landed = left
+
+
+def _is_async(instruction: Instruction) -> bool:
+    return any(modifier.split("::")[0] == "async" for modifier in instruction.modifiers)
+
+
+def _doing(inst: Instruction) -> str:
+    return "wgmma" if inst.opcode == "wgmma" else "an asynchronous copy"
+
+
+def _address(barrier: Barrier, stride: int) -> str:
+    return f"the barrier at shared address {barrier.offset % stride}"
