@@ -1,4 +1,8 @@
-"""How far float32 arithmetic may be from its float64 reference: bounds that are derived, not chosen."""
+"""How far float32 arithmetic may be from its float64 reference: bounds that are derived, not chosen.
+
+A value that overflows becomes infinite at the step where it does, as IEEE 754 says, and what follows is computed with infinity. So
+close to the largest number that the bound leaves open whether it overflows, its bound is infinite from there on: either is right.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
 
 UNIT_ROUNDOFF = float_format("f32").roundoff
 """Of float32, rounding to nearest."""
+
+OVERFLOW = float_format("f32").overflow
+"""The smallest magnitude that rounds to infinity in float32."""
 
 SMALLEST = float_format("f32").smallest
 """The smallest positive float32, and the largest error of a rounding in the subnormal range."""
@@ -34,8 +41,13 @@ def rounded(value: Array, bound: Array) -> tuple[Array, Array]:
 
     with np.errstate(over="ignore", invalid="ignore"):
         inexact = (bound > 0) | (value.astype(np.float32) != value)
-        grown = bound + UNIT_ROUNDOFF * (np.abs(value) + bound) + SMALLEST
-    return value, np.where(inexact & np.isfinite(value), grown, bound)
+        grown = np.where(inexact & np.isfinite(value), bound + UNIT_ROUNDOFF * (np.abs(value) + bound) + SMALLEST, bound)
+        # Of an exact value the rounding is known, whichever side of the limit it falls on.
+        reach = np.where(bound > 0, grown, 0.0)
+        infinite = np.isfinite(value) & (np.abs(value) - reach >= OVERFLOW)
+        undecided = np.isfinite(value) & ~infinite & (np.abs(value) + reach >= OVERFLOW) | ~np.isfinite(bound)
+    grown = np.where(undecided, np.inf, np.where(infinite, 0.0, grown))
+    return np.where(infinite, np.copysign(np.inf, value), value), grown
 
 
 def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
@@ -51,6 +63,8 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
     with np.errstate(over="ignore", invalid="ignore"):
         known = to_numbers(element, to_elements(element, value.astype(np.float32))).astype(np.float64)
         infinite = np.abs(value) - bound >= kept.overflow
+        undecided = (bound > 0) & ~infinite & (np.abs(value) + bound >= kept.overflow)
         value = np.where((bound == 0) | infinite, known, value)
         grown = bound + np.maximum(kept.roundoff * (np.abs(value) + bound), kept.smallest / 2)
-    return value, np.where((bound == 0) | ~np.isfinite(value), 0.0, grown)
+        grown = np.where(undecided | ~np.isfinite(bound), np.inf, np.where((bound == 0) | ~np.isfinite(value), 0.0, grown))
+    return value, grown

@@ -122,6 +122,7 @@ class Expected:
     value: npt.NDArray[Any]
     """Float64; or integers, which are then compared as such, so that those beyond 2**53 stay exact."""
     bound: npt.NDArray[np.float64] | None = None
+    """Infinite where nothing is known, since it is open whether a step before overflowed."""
     signed_zeros: bool = False
     """Whether +0 and -0 count as different."""
 

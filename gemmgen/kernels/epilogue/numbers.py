@@ -81,13 +81,18 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
 
 
 def overflown(result: Tracked, kind: DataType) -> Tracked:
-    """Infinity where a value lies beyond all numbers of ``kind``, even if it errs by its bound; that is then certain."""
+    """Infinity where a value lies beyond all numbers of ``kind``, even if it errs by its bound; that is then certain.
+
+    Where the bound leaves open whether it does, the bound is infinite from there on: nothing is known of the value any more.
+    """
     import numpy as np
 
     with np.errstate(invalid="ignore"):
-        beyond = np.isfinite(result.value) & (np.abs(result.value) - result.bound >= float_format(kind).overflow)
+        finite, size, overflow = np.isfinite(result.value), np.abs(result.value), float_format(kind).overflow
+        beyond = finite & (size - result.bound >= overflow)
+        undecided = finite & ~beyond & (result.bound > 0) & (size + result.bound >= overflow) | ~np.isfinite(result.bound)
         value = np.where(beyond, np.copysign(np.inf, result.value).astype(result.value.dtype), result.value)
-        return Tracked(value, np.where(np.isfinite(value), result.bound, 0.0), result.kind)
+        return Tracked(value, np.where(undecided, np.inf, np.where(np.isfinite(value), result.bound, 0.0)), result.kind)
 
 
 def to_type(value: Tracked, kind: DataType) -> Tracked:

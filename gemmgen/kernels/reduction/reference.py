@@ -135,6 +135,15 @@ def _sum(elements: Tracked, depth: int) -> Tracked:
     exact &= held | ~np.isfinite(magnitude)
     inherited = elements.bound.sum(axis=1)
     own = _gamma(depth, kind) * (magnitude + inherited) + value.shape[1] * np.finfo(value.dtype).eps * magnitude
+    # Both signs may overflow on the way to a sum that does not, in an order that is not known.
+    finite = np.where(np.isfinite(value), value, 0)
+    up, down = (np.where(sign * finite > 0, np.abs(finite), 0).sum(axis=1) for sign in (1, -1))
+    error, overflow = inherited + own, float_format(kind).overflow
+    over_up, over_down = up + error >= overflow, down + error >= overflow
+    undecided = (over_up & (over_down | (value == -np.inf).any(axis=1))) | (over_down & (value == np.inf).any(axis=1))
+    undecided |= (over_up | over_down) & np.isfinite(total) & (np.abs(total) - error < overflow)
+    exact &= ~undecided
+    inherited = np.where(undecided, np.inf, inherited)
     return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
@@ -149,7 +158,12 @@ def _product(elements: Tracked, depth: int) -> Tracked:
     exact = ((sizes == np.rint(sizes)) & (elements.bound == 0)).all(axis=1)
     exact &= np.maximum(sizes, 1).prod(axis=1) <= 2.0 ** float_format(kind).digits
     exact |= ~np.isfinite(sizes).all(axis=1) | (total == 0)
-    inherited = (sizes + elements.bound).prod(axis=1) - sizes.prod(axis=1)
+    # A product that overflows on the way stays infinite, or becomes NaN with a zero: in an order that is not known.
+    partial = np.maximum(np.where(np.isfinite(sizes), sizes + elements.bound, 1), 1).prod(axis=1)
+    undecided = (partial * (1 + _gamma(factors, kind)) >= float_format(kind).overflow) & ((sizes < 1).any(axis=1) | (total == 0))
+    undecided |= ~np.isfinite(elements.bound).all(axis=1)
+    exact &= ~undecided
+    inherited = np.where(undecided, np.inf, (sizes + elements.bound).prod(axis=1) - sizes.prod(axis=1))
     own = _gamma(factors, kind) * (np.abs(total) + inherited)
     subnormal = np.where(sizes == 0, 1, np.minimum(sizes, 1)).prod(axis=1) < float_format(kind).smallest / (2 * float_format(kind).roundoff)
     own += np.where(subnormal, factors * float_format(kind).smallest * np.maximum(sizes, 1).prod(axis=1), 0)
@@ -173,7 +187,9 @@ def _logsumexp(elements: Tracked, depth: int) -> Tracked:
     relative = depth * u * (2 * EXPONENTIAL_ULPS + 3) + 2 * u * shift + value.shape[1] * np.finfo(value.dtype).eps
     log_error = relative / (1 - np.minimum(relative, 0.5)) + 4 * u * np.abs(np.log(total))
     bound = elements.bound.max(axis=1) + log_error + u * (np.abs(result) + log_error)
-    return Tracked(result, np.asarray(np.where(np.isfinite(result), clear_bounds(bound), 0.0), np.float64), kind)
+    undecided = ~np.isfinite(elements.bound).all(axis=1)
+    bound = np.where(undecided, np.inf, np.where(np.isfinite(result), clear_bounds(bound), 0.0))
+    return Tracked(result, np.asarray(bound, np.float64), kind)
 
 
 def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracked, Tracked]:
@@ -198,6 +214,11 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
     wide = np.finfo(value.dtype).eps
     mean_error = elements.bound.max(axis=1) + (4 * depth * u + count * wide) * np.abs(value).max(axis=1)
     square_error = 4 * count * mean_error * (spread + mean_error) * (1 + depth) + (depth + 6) * u * squares
+    # Distances, and their squares weighted by counts, may overflow where the variance does not.
+    overflow = float_format(kind).overflow
+    near = finite & ((2 * np.abs(value).max(axis=1) >= overflow) | (squares * count + square_error >= overflow))
+    near |= ~np.isfinite(elements.bound).all(axis=1)
+    mean_error, square_error = np.where(near, np.inf, mean_error), np.where(near, np.inf, square_error)
     equal = (spread == 0) & (elements.bound == 0).all(axis=1)  # Nothing is rounded: all distances are 0.
     mean_error = np.where(equal, 0.0, mean_error)
     square_error = np.where(equal, 0.0, square_error)
