@@ -11,8 +11,8 @@ import pytest
 import gemmgen
 from gemmgen.core.elements import float_format
 from gemmgen.kernels.accuracy import rounded, stored
+from gemmgen.kernels.epilogue.numbers import Tracked, overflown
 from gemmgen.kernels.family import Case, Expected
-from gemmgen.kernels.reduction.numbers import Tracked, overflown
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.runner import compare_elements, verify_binary
