@@ -27,6 +27,8 @@ _LEAST_EXPONENT = -600
 _TF32_BITS = np.uint32(0xFFFFE000)
 _CHUNK = 1 << 15
 """Results that are worked on at once, so that the working arrays stay in a core's cache."""
+_THREADLESS = 1 << 18
+"""Multiplications above which OpenBLAS starts threads, which cost more than they gain for products of this size."""
 _NARROW = 50
 """Factors between 2 to this power and its inverse have products, scaled ones too, in the range of float32."""
 
@@ -156,8 +158,21 @@ def multiply_fp8_on_halves(a: Factor, b: Factor, c: Array) -> Array:
 def multiply_integers(a: Array, b: Array) -> Array:
     """A B of matrices of integers of up to 8 bits, as int32."""
     # Sums of up to 256 products of two bytes stay below 2**24: float32 holds them exactly, and its product is fast.
-    products: Array = np.matmul(a.astype(np.float32), b.astype(np.float32).swapaxes(-1, -2)).astype(np.int32)
-    return products
+    return _product(a.astype(np.float32), b.astype(np.float32)).astype(np.int32)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """A B by the library, where it is exact."""
+    columns, depth = b.shape[-2:]
+    at_once = max(_THREADLESS // (a.shape[-2] * depth), 1)
+    if at_once >= columns:
+        whole: Array = np.matmul(a, b.swapaxes(-1, -2))
+        return whole
+    result = np.empty((*a.shape[:-1], columns), a.dtype)
+    for first in range(0, columns, at_once):
+        chosen = slice(first, first + at_once)
+        np.matmul(a, b[..., chosen, :].swapaxes(-1, -2), out=result[..., chosen])
+    return result
 
 
 def accumulate_integers(c: Array, products: Array, *, saturate: bool) -> Array:
@@ -184,8 +199,7 @@ def _sums(a: Factor, b: Factor, addend: Array, exponents: Array, step: Step) -> 
     unit = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)), _LEAST_EXPONENT) - step.fraction_bits
     if a.lowest + b.lowest >= unit and not np.fmod(addend, 2.0**unit).any():
         # Nothing is cut anywhere: the products and their sums are multiples of one unit, far below 2**53 of them.
-        sums: Array = np.matmul(a.values.astype(np.float64), b.values.astype(np.float64).swapaxes(-1, -2)) + addend
-        return sums
+        return _product(a.values.astype(np.float64), b.values.astype(np.float64)) + addend
     narrow = all(m.highest <= _NARROW and m.lowest >= -_NARROW for m in (a, b))
     rows, columns = addend.shape[-2:]
     depth = a.values.shape[-1]

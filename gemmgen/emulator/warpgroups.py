@@ -11,7 +11,7 @@ file of the machine is another one. It is noted, and made when the value is ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -116,14 +116,15 @@ class Warpgroups:
         """How many wgmma.fence each warp has executed."""
         self.report: FenceReport | None = None
         """Told of operations without a fence before them; None where nobody looks for hazards."""
-        self._touched: dict[int, np.ndarray] = {}
-        """When lanes last accessed a register other than by wgmma, as the number of their fences; -1 since their last wgmma on it."""
         self._touched_by: dict[int, Instruction] = {}
         self._issued = np.zeros(warps, np.int64)
         """The number of fences of each warp when it last issued an operation."""
         followed = _followed(blocks)
         self._rows = {name: registers.place(register)[1] for name, register in followed.items()}
         self._names = {row: name for name, row in self._rows.items()}
+        self._position = {row: position for position, row in enumerate(self._names)}
+        self._touched = np.full((len(self._names), geometry.lanes), -1, np.int32)
+        """When lanes last accessed a register other than by wgmma, as the number of their fences; -1 since their last wgmma on it."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh lanes (None: all), whole blocks, with fresh memory."""
@@ -132,12 +133,11 @@ class Warpgroups:
             self.committed.fill(0)
             self.fences.fill(0)
             self._issued.fill(0)
-            self._touched.clear()
+            self._touched.fill(-1)
             return
         warps = np.unique(lanes // WARP)
         self.committed[warps] = self.fences[warps] = self._issued[warps] = 0
-        for times in self._touched.values():
-            times[lanes] = -1
+        self._touched[:, lanes] = -1
 
     # -- the instructions ----------------------------------------------------------------------------------------
 
@@ -248,6 +248,7 @@ class Warpgroups:
 
     def _perform(self) -> None:
         """Writes the results of all operations that a warp has waited for, in order; and the moves behind them."""
+        moves = any(isinstance(event, Move) for event in self.log)
         pending: dict[int, np.ndarray] = {}
         held: tuple[Product, np.ndarray, np.ndarray] | None = None
         for event in self.log:
@@ -267,7 +268,7 @@ class Warpgroups:
                     held = (event.product, groups, event.product.load(groups))
                 held = (held[0], groups, event.product.step(held[2], event, chosen))
                 event.done |= ready
-            if not event.done.all():
+            if moves and not event.done.all():
                 left = np.zeros(self.geometry.lanes, np.bool_)
                 left[(event.groups[~event.done][:, None] + np.arange(GROUP_LANES)).ravel()] = True
                 for row in event.product.accumulators:
@@ -340,18 +341,12 @@ class Warpgroups:
                     self._touch(row, acting, inst)
             elif self.report is not None and use.is_copy:
                 # A copy is as ordered, or not, as what it copies.
-                self._touch_times(use.writes[0])[acting] = self._touch_times(use.reads[0])[acting]
+                self._touched[self._position[use.writes[0]], acting] = self._touched[self._position[use.reads[0]], acting]
                 self._touched_by[use.writes[0]] = self._touched_by.get(use.reads[0], inst)
         return lanes
 
-    def _touch_times(self, row: int) -> np.ndarray:
-        times = self._touched.get(row)
-        if times is None:
-            times = self._touched[row] = np.full(self.geometry.lanes, -1, np.int64)
-        return times
-
     def _touch(self, row: int, lanes: Lanes, inst: Instruction) -> None:
-        self._touch_times(row)[lanes] = self.fences[lanes // WARP]
+        self._touched[self._position[row], lanes] = self.fences[lanes // WARP]
         self._touched_by[row] = inst
 
     def _check_writes(self, use: _Use, lanes: Lanes) -> None:
@@ -432,7 +427,7 @@ class Warpgroups:
             if overlap:
                 self._fail(instruction, bad, event, f"{self._names[min(overlap)]} is used while another wgmma in flight owns it")
 
-    def _check_fence(self, instruction: Instruction, lanes: Lanes, rows: Iterable[int]) -> None:
+    def _check_fence(self, instruction: Instruction, lanes: Lanes, rows: Sequence[int]) -> None:
         if self.report is None:
             return
         fences = self.fences[lanes // WARP]
@@ -441,17 +436,17 @@ class Warpgroups:
             return
         since_last = fences > self._issued[lanes // WARP]
         self._issued[lanes // WARP] = fences
-        told = False
-        for row in rows:
-            touched = self._touch_times(row)
-            late = touched[lanes] >= fences
-            if late.any() and not told:
-                told = True
-                missing = not bool(since_last[late].all())
-                what = "no wgmma.fence lies" if missing else "the wgmma.fence comes too early: none lies"
-                message = f"{what} between an access to {self._names[row]} and the wgmma that uses it"
-                self.report(message, instruction, lanes[late], self._touched_by[row], missing)
-            touched[lanes] = -1
+        positions = np.array([self._position[row] for row in rows])
+        touched = self._touched[positions[:, None], lanes]
+        late = touched >= fences
+        if late.any():
+            row = int(np.flatnonzero(late.any(axis=1))[0])
+            missing = not bool(since_last[late[row]].all())
+            what = "no wgmma.fence lies" if missing else "the wgmma.fence comes too early: none lies"
+            message = f"{what} between an access to {self._names[rows[row]]} and the wgmma that uses it"
+            self.report(message, instruction, lanes[late[row]], self._touched_by[rows[row]], missing)
+        if (touched >= 0).any():
+            self._touched[positions[:, None], lanes] = -1
 
 
 def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
