@@ -37,6 +37,8 @@ class AsyncAccess:
     """Completion that others have to wait for, in words."""
     stream: int = -1
     """Number of the engine's thread of control, for the order of events; -1 where nobody looks for hazards."""
+    time: int = -1
+    """When it ended, in the order of events."""
 
 
 class AsyncProxy:

@@ -248,8 +248,14 @@ class ProxyRules(Observer):
     # -- what engines do ---------------------------------------------------------------------------------------
 
     def async_started(self, access: AsyncAccess) -> None:
-        kind = "load" if access.kind == "read" else "store"
-        self._ask(self._site(access.instruction, kind), access.lanes[:1], access.chunks)
+        site = self._site(access.instruction, "load" if access.kind == "read" else "store")
+        issuers = access.lanes[:1]
+        if access.instruction.opcode == "wgmma":
+            # All warps issue it, and each has to know what was written; mostly they know the same.
+            warps = access.lanes[::WARP]
+            if self.order.matrix is not None or len(np.unique(self.order.known[warps])) > 1:
+                issuers = warps
+        self._ask(site, issuers, access.chunks)
         self._check_chunks(access.instruction, access.lanes, access.chunks)
 
     def _ask(self, site: Site, lanes: Lanes, chunks: np.ndarray) -> None:
@@ -258,7 +264,15 @@ class ProxyRules(Observer):
             self._shadow.access(site, np.full(len(chunks), lane), chunks * CHUNK, writes=False)
 
     def async_ended(self, access: AsyncAccess, lanes: Lanes) -> None:
-        if len(lanes):
+        if access.instruction.opcode == "wgmma":
+            # It reads for all warps until the first of them waits; who waits later knows as much.
+            if access.stream < 0:
+                access.stream = self._stream("warpgroup", int(access.lanes[0]), f"the wgmma of {self.geometry.describe(access.lanes)}")
+                access.time = self.order.time
+                self._shadow.note(self._site(access.instruction, "load"), self._granules(access.chunks), access.stream)
+                self.order.time += 1
+            self.order.learn(lanes, self.order.clock_of({access.stream: access.time}))
+        elif len(lanes):
             # Seen by the thread that issued it: its reading ends with the wait.
             site = self._site(access.instruction, "load" if access.kind == "read" else "store")
             self._shadow.access(site, np.full(len(access.chunks), lanes[0]), access.chunks * CHUNK)
@@ -284,23 +298,6 @@ class ProxyRules(Observer):
         self._learn_by_barrier(barrier.offset, {stream: self.order.time})
         self.order.time += 1
         self._landed.append(_Landed(barrier.offset // self.shared.stride, self._site(instruction, "store"), granules, packed))
-
-    def matrix_read_issued(self, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
-        site = self._site(access.instruction, "load")
-        for group, chunks in zip(groups.tolist(), offsets // CHUNK, strict=True):
-            warps = group + WARP * np.arange(_WARPS)
-            alike = len(np.unique(self.order.known[warps])) == 1 and self.order.matrix is None
-            self._ask(site, warps[:1] if alike else warps, np.unique(chunks))
-            self._check_chunks(access.instruction, warps[:1], chunks)
-
-    def matrix_read_ended(self, wait: Instruction, access: Access, groups: np.ndarray, offsets: np.ndarray) -> None:
-        site = self._site(access.instruction, "load")
-        for group, chunks in zip(groups.tolist(), offsets // CHUNK, strict=True):
-            lanes = group + np.arange(_WARPS * WARP)
-            stream = self._stream("warpgroup", group, f"the wgmma of {self.geometry.describe(lanes)}")
-            self._shadow.note(site, self._granules(np.unique(chunks)), stream)
-            self.order.learn(lanes, self.order.clock_of({stream: self.order.time}))
-        self.order.time += 1
 
     # -- barriers in shared memory -----------------------------------------------------------------------------
 

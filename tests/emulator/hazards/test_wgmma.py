@@ -181,3 +181,28 @@ def test_moves_of_accumulators_in_flight_are_no_accesses():
     out = np.zeros(1024, np.float32)
     run_cuda(source, "kernel", 1, 128, [out], "compute_90a", hazards=True)
     np.testing.assert_array_equal(out[:512], 16.0)
+
+
+def test_no_proxy_fence_after_threads_wrote_an_operand():
+    text = twins(KERNEL.replace("BODY", PLAIN), "proxy_fence();\n", emulator.MissingProxyFence, np.zeros(4 * 256, np.float32), block=128,
+                 architecture="compute_90a")  # fmt: skip
+    assert places(text) == 4 and "wgmma uses shared a[0], which threads have written" in text and "wgmma uses shared b[0]" in text
+
+
+def test_no_barrier_after_threads_wrote_an_operand():
+    source = KERNEL.replace("BODY", PLAIN)
+    text = twins(source, "    __syncthreads();\n    uint64_t", emulator.SharedRace, np.zeros(4 * 256, np.float32), instead="    uint64_t",
+                 block=128, architecture="compute_90a")  # fmt: skip
+    assert "read of shared a[0]" in text and "wgmma.mma_async" in text
+
+
+def test_another_warpgroup_overwrites_an_operand_without_a_barrier():
+    ordered = f"""if (threadIdx.x < 128) {{ {PLAIN} }}
+    __syncthreads(); if (threadIdx.x >= 128) b[threadIdx.x] = 0;"""
+    text = caught(ordered, "__syncthreads(); if", emulator.SharedRace, "if", block=256)
+    assert places(text) == 2
+
+
+def test_the_warps_that_waited_may_overwrite_an_operand():
+    check(body(PLAIN + " b[threadIdx.x] = 0;"), np.zeros(1024, np.float32), block=128, architecture="compute_90a",
+          schedule=emulator.RandomWarps(3))  # fmt: skip
