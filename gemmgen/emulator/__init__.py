@@ -2,6 +2,7 @@
 
 from gemmgen.emulator.buffers import Buffer, Struct
 from gemmgen.emulator.errors import (
+    BadAllocation,
     BadLaunch,
     BarrierMisuse,
     ClusterMisuse,
@@ -48,12 +49,11 @@ from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, S
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
-    "Access", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
-    "EarlyBarrierUse", "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead",
-    "InFlightWrite", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier",
-    "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "Observer", "OutOfBounds", "OutlivingAccess",
-    "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue",
-    "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister",
-    "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch",
-    "launch_interleaved",
+    "Access", "BadAllocation", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
+    "EarlyBarrierUse", "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite",
+    "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingInitFence",
+    "MissingProxyFence", "MissingWarpgroupFence", "Observer", "OutOfBounds", "OutlivingAccess", "ParseError", "RandomCrowds",
+    "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
+    "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction",
+    "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

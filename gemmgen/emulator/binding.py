@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from gemmgen.emulator.call_graph import function_address
 from gemmgen.emulator.errors import EmulatorError, UnknownInstruction
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import GLOBAL_BASE, Spaces
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 Source = Any
 """What an operand reads: a row of lanes (ndarray), or a NumPy scalar that all lanes share."""
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.instructions.runtime import Frames
 
 Compute = Callable[..., Any]
 """`compute(*sources, out)`: writes to `out` if it is an array, returns the result either way (the ufunc convention)."""
@@ -59,6 +63,8 @@ class Binder:
         self.registers = registers
         self.spaces = spaces
         self.specials = specials
+        self.frames: dict[str, Frames] = {}
+        """The stacks of functions that call themselves."""
         self.make_engines: Callable[[], Engines] | None = None
         self.started_engines: Engines | None = None
         """The engines, once an instruction that needs them has been bound."""
@@ -113,6 +119,9 @@ class Binder:
         """The address of a variable in its own space (global, const and param variables: a generic address)."""
         placed = self.program.symbols.get(symbol.name)
         if placed is None:
+            address = function_address(self.program.module, symbol.name)
+            if address is not None:
+                return address
             raise UnknownInstruction(f"{symbol.name} is no variable of this kernel", instruction=inst)
         base = placed.offset
         if placed.variable.space in ("global", "const", "param"):

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.emulator.call_graph import function_address
 from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.errors import BadLaunch
-from gemmgen.emulator.memory import GLOBAL_BASE, GUARD_BYTES, UNIT_BYTES, Region
+from gemmgen.emulator.memory import GLOBAL_BASE, GUARD_BYTES, UNIT_BYTES, Heap, Region
 from gemmgen.emulator.program import Placed, Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Operand, Symbol, Variable
 from gemmgen.emulator.registers import DTYPES
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
 
+HEAP_BYTES = 8 << 20
+"""What kernels can allocate in all, as CUDA's default has it."""
+_GRID_WORKSPACE_BYTES = 16
 PAGE = 256
 """Allocations begin at multiples of this, like those of cudaMalloc."""
 
@@ -88,6 +92,15 @@ class DeviceMemory:
         self.addresses: list[int] = []
         self.regions: list[Region] = []
         size = self._place()
+        self.grid_workspace = 0
+        if program.meets_grid:
+            start = -(-(size + GUARD_BYTES) // PAGE) * PAGE
+            self.regions.append(Region("the workspace of grid barriers", start, start + _GRID_WORKSPACE_BYTES, True))
+            self.grid_workspace, size = start + GLOBAL_BASE, start + _GRID_WORKSPACE_BYTES
+        self.heap = Heap(0, 0)
+        if program.allocates:
+            self.heap = Heap(size + GUARD_BYTES, size + GUARD_BYTES + HEAP_BYTES)
+            size = self.heap.stop
         size = -(-(size + GUARD_BYTES) // UNIT_BYTES) * UNIT_BYTES
         self.data = np.empty(size // 8, np.uint64).view(np.uint8)
         self._fill(args)
@@ -138,6 +151,10 @@ class DeviceMemory:
     def _fill(self, args: Sequence[Any]) -> None:
         data, program = self.data, self.program
         data[: program.parameter_bytes] = 0
+        if self.grid_workspace:
+            start = self.grid_workspace - GLOBAL_BASE
+            data[start : start + _GRID_WORKSPACE_BYTES] = 0
+            data[start : start + 4] = np.frombuffer(struct.pack("<I", _GRID_WORKSPACE_BYTES), np.uint8)
         for placed in _module_variables(program):
             initial = np.frombuffer(initial_bytes(program, placed.variable), np.uint8)
             data[placed.offset : placed.offset + len(initial)] = initial
@@ -373,6 +390,8 @@ def _initial_element(program: Program, variable: Variable, value: Operand) -> by
             return bits.to_bytes(size, "little")
         case Float(bits, 64) if variable.type == "f32":
             return struct.pack("<f", struct.unpack("<d", bits.to_bytes(8, "little"))[0])
+        case Symbol(name) if name in program.module.functions and size == 8:
+            return struct.pack("<Q", function_address(program.module, name) or 0)
         case Symbol(name, offset) if name in program.symbols and size == 8:
             return struct.pack("<Q", GLOBAL_BASE + program.symbols[name].offset + offset)
         case _:

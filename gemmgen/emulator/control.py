@@ -17,6 +17,7 @@ from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, T
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
+from gemmgen.emulator.instructions.runtime import assertion_message
 from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, PARKED, STALLED, WAITING, LaneState
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
@@ -140,8 +141,13 @@ class Control:
         state.key[freed] = state.resume[freed]
 
     def _trap(self, inst: Instruction, lanes: Lanes | None) -> NoReturn:
-        what = "an assertion failed" if inst.has("assert") else "the kernel executed trap"
-        self.binder.fail(Trapped, what, inst, self.everyone if lanes is None else lanes)
+        who = self.everyone if lanes is None else lanes
+        what = "the kernel executed trap"
+        if inst.has("assert"):
+            what = assertion_message(inst, self.binder, int(who[0]))
+        elif inst.has("nowhere"):
+            what = "a call of an address at which no function lies"
+        self.binder.fail(Trapped, what, inst, who)
 
     # -- barriers ----------------------------------------------------------------------------------------------
 

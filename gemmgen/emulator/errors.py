@@ -43,6 +43,8 @@ class EmulatorError(Exception):
         self.source = source
         self.other = other
         self.other_threads = other_threads
+        self.output = ""
+        """What the kernel printed before."""
 
     @property
     def location(self) -> Location | None:
@@ -198,6 +200,12 @@ class Deadlock(EmulatorError):
     """No lane can make progress, or the step limit was reached."""
 
     title = "deadlock"
+
+
+class BadAllocation(EmulatorError):
+    """A `free` of what `malloc` has not given."""
+
+    title = "bad free"
 
 
 class Trapped(EmulatorError):

@@ -46,6 +46,8 @@ class LaunchResult:
     """How many times blocks were started together."""
     findings: tuple[HazardError, ...] = ()
     """Warnings and notes."""
+    output: str = ""
+    """What the kernel printed."""
 
     @property
     def total_instructions(self) -> int:
@@ -139,12 +141,14 @@ def _launch(
     counts: Counter[str] = Counter()
     steps = waves = 0
     first = 0
+    output: list[str] = []
     try:
         while first < total_blocks:
             count = min(per_wave, total_blocks - first)
             machine = _machine(program, block, count, needed + program.shared_gap_bytes, hazards)
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
-            machine.spaces.global_.map(memory.data, memory.regions)
+            machine.spaces.global_.map(memory.data, memory.regions, memory.heap)
+            machine.specials.grid_workspace = memory.grid_workspace
             machine.maps = memory.maps
             machine.geometry.cluster_dim = blocks_of_cluster
             machine.geometry.explicit_cluster = cluster is not None or "reqnctapercluster" in program.entry.directives
@@ -157,23 +161,29 @@ def _launch(
                 with np.errstate(all="ignore", under="call", call=machine.flags):
                     steps += machine.run(schedule, step_limit - steps)
             finally:
+                memory.regions = machine.spaces.global_.regions
                 machine.spaces.global_.release()
+                output += machine.spaces.output
             counts += machine.take_counts()
             first, waves = machine.next_block, waves + machine.starts
         if detector is not None:
             memory.note_written(detector.written)
             if detector.findings:
                 raise detector.findings.error()
-    except HazardError:
+    except HazardError as error:
+        error.output = "".join(output)
         raise
     except EmulatorError as error:
+        error.output = "".join(output)
         if detector is not None and detector.findings:
-            raise detector.findings.error(error) from error
+            first_of_all = detector.findings.error(error)
+            first_of_all.output = error.output
+            raise first_of_all from error
         raise
     finally:
         memory.copy_back()
     findings = () if detector is None else detector.findings.all()
-    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves, findings)
+    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves, findings, "".join(output))
 
 
 def _dimensions(value: int | Sequence[int], name: str) -> Dim3:

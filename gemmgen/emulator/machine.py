@@ -153,6 +153,9 @@ class Machine:
         self.state.reset(self.geometry.padding)
         if self.tracker is not None:
             self.tracker.clear()
+        for frames in self.binder.frames.values():
+            frames.clear(None)
+        self.spaces.output.clear()
         engines = self.binder.started_engines
         if engines is not None:
             engines.maps = self.maps
@@ -187,6 +190,8 @@ class Machine:
         self.state.restart(geometry, places)
         if self.tracker is not None:
             self.tracker.clear(lanes)
+        for frames in self.binder.frames.values():
+            frames.clear(lanes)
         if self.binder.started_engines is not None:
             self.binder.started_engines.clear(lanes)
         for observer in self.spaces.shared.observers:

@@ -7,7 +7,7 @@ after bounds and alignment have been checked. Data then moves by plain NumPy ind
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -30,6 +30,7 @@ LOCAL_WINDOW = 0x7100_0000_0000
 GUARD_BYTES = 1 << 16
 REMOTE_SHIFT = 24
 """An address in the shared memory of the block of rank r in a cluster is its own address there plus (r + 1) << REMOTE_SHIFT."""
+_HEAP_GUARD = 256
 UNIT_BYTES = 16
 """The widest element that one index moves; wider vectors move in pieces."""
 
@@ -75,6 +76,12 @@ class Observer:
 
     def warp_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """These lanes met at a warp-synchronous instruction."""
+
+    def allocated(self, start: int, stop: int) -> None:
+        """These bytes of global memory, which nothing has written, belong to the kernel from here on."""
+
+    def copied_locally(self, lanes: Lanes, to: int, source: int, size: int) -> None:
+        """Bytes moved from one place to another of the local memory of each of these lanes."""
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """Lanes execute a fence or another ordering instruction that is no access."""
@@ -192,6 +199,16 @@ class Region:
     writable: bool
 
 
+@dataclass(slots=True)
+class Heap:
+    """Bytes [used, stop) of global memory from which kernels allocate, and what they hold and have given back, by address."""
+
+    used: int
+    stop: int
+    sizes: dict[int, int] = field(default_factory=dict)
+    freed: dict[int, int] = field(default_factory=dict)
+
+
 class GlobalSpace(Space):
     """All of device memory: buffers, module variables, kernel parameters, as regions of one array with guards between."""
 
@@ -200,17 +217,45 @@ class GlobalSpace(Space):
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
         self.regions: list[Region] = []
+        self.heap = Heap(0, 0)
         self._starts = np.zeros(0, np.int64)
         self._stops = np.zeros(0, np.int64)
         self._writable = np.zeros(0, np.bool_)
 
-    def map(self, data: np.ndarray, regions: list[Region]) -> None:
+    def map(self, data: np.ndarray, regions: list[Region], heap: Heap | None = None) -> None:
         """Takes the memory of a launch; regions ascend and do not overlap."""
         self.attach(data)
+        self.heap = heap or Heap(0, 0)
+        self._set_regions(regions)
+
+    def _set_regions(self, regions: list[Region]) -> None:
         self.regions = regions
         self._starts = np.array([region.start for region in regions], np.int64)
         self._stops = np.array([region.stop for region in regions], np.int64)
         self._writable = np.array([region.writable for region in regions], np.bool_)
+
+    def allocate(self, count: int, name: str) -> int:
+        """The address of fresh bytes on the heap, for `malloc`; 0 if there is no room."""
+        heap = self.heap
+        start = -(-(heap.used + _HEAP_GUARD) // _HEAP_GUARD) * _HEAP_GUARD
+        if count <= 0 or start + count > heap.stop:
+            return 0
+        heap.used = start + count
+        heap.sizes[start + GLOBAL_BASE] = count
+        self._set_regions([*self.regions, Region(name, start, start + count, True)])
+        return start + GLOBAL_BASE
+
+    def free(self, address: int) -> str:
+        """Takes back what `allocate` gave; what is wrong, if something is."""
+        if address == 0:
+            return ""
+        if address in self.heap.freed:
+            return f"free of 0x{address:x}, which has been freed before"
+        if address not in self.heap.sizes:
+            return f"free of 0x{address:x}, which malloc has not given"
+        self.heap.freed[address] = self.heap.sizes.pop(address)
+        self._set_regions([region for region in self.regions if region.start != address - GLOBAL_BASE])
+        return ""
 
     def release(self) -> None:
         """Lets go of a launch's memory."""
@@ -267,6 +312,9 @@ class GlobalSpace(Space):
     def _nearest(self, offset: int, width: int) -> str:
         """How far an access missed, and what."""
         best: tuple[int, str] | None = None
+        for start, size in self.heap.freed.items():
+            if start <= offset + GLOBAL_BASE < start + size:
+                return f", {offset + GLOBAL_BASE - start} bytes into an allocation of {size} bytes that has been freed"
         for region in self.regions:
             size = region.stop - region.start
             if offset + width > region.stop and offset >= region.start:
@@ -400,6 +448,8 @@ class Spaces:
     global_: GlobalSpace
     shared: BankedSpace
     local: BankedSpace
+    output: list[str] = field(default_factory=list)
+    """What the kernel printed."""
 
     def watch(self, observers: Sequence[Observer]) -> None:
         """Lets observers see every access."""

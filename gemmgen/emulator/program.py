@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gemmgen.emulator.blocks import BasicBlock, cut
+from gemmgen.emulator.call_graph import DEVICE_LAUNCHES, RUNTIME_CALLS, candidates, function_address, recursive_groups
 from gemmgen.emulator.errors import BadLaunch, ParseError, UnknownInstruction
 from gemmgen.emulator.ptx import parse
 from gemmgen.emulator.ptx.syntax import (
@@ -14,11 +15,13 @@ from gemmgen.emulator.ptx.syntax import (
     Function,
     Group,
     Instruction,
+    Integer,
     Module,
     Negated,
     Operand,
     Pair,
     Register,
+    Special,
     Symbol,
     Variable,
     Vector,
@@ -60,6 +63,10 @@ class Program:
     shared_gaps: tuple[tuple[int, int], ...] = ()
     """Bytes [start, stop) of shared memory that lie between variables; sizes and `dynamic_shared_offset` do not count them."""
     shared_gap_bytes: int = 0
+    allocates: bool = False
+    """Whether it calls malloc."""
+    meets_grid: bool = False
+    """Whether it asks where grid barriers count."""
     """What the gaps add to the addresses of the last variable."""
 
 
@@ -102,18 +109,24 @@ class _Linker:
         self.local_bytes = 0
         self.shared: list[Variable] = []
         self.instances = 0
+        self.recursive = recursive_groups(module)
+        """The functions that can call themselves, and the group that calls each other."""
+        self.frames: dict[int, list[str]] = {}
+        """For each group in use, the labels that its calls return to."""
 
     def program(self) -> Program:
         parameter_bytes = self._place_parameters()
         static_bytes = self._place_module_variables(parameter_bytes)
         self._expand(self.entry, "", {}, 0)
         self._append_final_return()
+        self._expand_recursive()
         shared_bytes, dynamic_offset, gaps, gap_bytes = self._place_shared()
         blocks = cut(self.flat.body, self.flat.labels, self.branch_targets)
         return Program(
             self.module, self.entry, blocks, self._collect_registers(), self.symbols, parameter_bytes, static_bytes,
             shared_bytes, dynamic_offset, _align(self.local_bytes, 16), any(block.polling for block in blocks),
-            gaps, gap_bytes,
+            gaps, gap_bytes, any(inst.opcode == "call" and inst.has("malloc") for inst in self.flat.body),
+            any(isinstance(o, Special) and o.name.startswith("%envreg") for inst in self.flat.body for o in inst.operands),
         )  # fmt: skip
 
     # -- placing -----------------------------------------------------------------------------------------------
@@ -174,6 +187,8 @@ class _Linker:
         """Appends a function's code; `bindings` maps its parameter names to the caller's variables."""
         if depth > MAX_CALL_DEPTH:
             raise UnknownInstruction(f"calls nest deeper than {MAX_CALL_DEPTH}: recursion is not supported")
+        if function.problem is not None:
+            raise function.problem
         names = dict(bindings)
         for variable in function.variables:
             if variable.space == "shared":
@@ -240,31 +255,18 @@ class _Linker:
         return f"{prefix}{scope}:{name}"
 
     def _call(self, caller: Function, instruction: Instruction, prefix: str, names: dict[str, str], depth: int) -> None:
-        operands = list(instruction.operands)
-        results: tuple[Operand, ...] = ()
-        if operands and isinstance(operands[0], Group):
-            results = operands[0].elements
-            del operands[0]
-        if not operands or not isinstance(operands[0], Symbol):
-            raise UnknownInstruction("indirect calls are not supported", instruction=instruction)
-        callee = self.module.functions.get(operands[0].name)
-        if callee is None or not callee.defined:
-            if operands[0].name == "__assertfail":
-                self.flat.body.append(replace(instruction, opcode="trap", modifiers=("assert",), operands=()))
-                return
-            raise UnknownInstruction(f"call of {operands[0].name}, which the module does not define", instruction=instruction)
-        arguments = operands[1].elements if len(operands) > 1 and isinstance(operands[1], Group) else ()
-        if len(arguments) != len(callee.parameters) or len(results) != len(callee.results):
-            raise UnknownInstruction(f"call of {callee.name} with the wrong number of arguments", instruction=instruction)
-        self.instances += 1
-        instance = f"{callee.name}#{self.instances}/"
-        bindings: dict[str, str] = {}
-        formals = (*callee.results, *callee.parameters)
-        for formal, actual in zip(formals, (*results, *arguments), strict=True):
+        groups = [operand.elements for operand in instruction.operands if isinstance(operand, Group)]
+        has_results = bool(instruction.operands) and isinstance(instruction.operands[0], Group)
+        results = groups.pop(0) if has_results else ()
+        arguments = groups.pop(0) if groups else ()
+        target = instruction.operands[int(has_results)] if len(instruction.operands) > int(has_results) else None
+        actuals: list[str] = []
+        for actual in (*results, *arguments):
             if not isinstance(actual, Symbol):
                 raise UnknownInstruction("call arguments must be .param variables", instruction=instruction)
-            bindings[formal.name] = names.get(actual.name, actual.name)
-        skip = f"{instance}skip"
+            actuals.append(names.get(actual.name, actual.name))
+        self.instances += 1
+        skip = f"call#{self.instances}/skip"
         if instruction.guard is not None:
             guard = Register(prefix + instruction.guard.name, "pred")
             skipping = replace(
@@ -272,8 +274,117 @@ class _Linker:
                 guard_negated=not instruction.guard_negated,
             )  # fmt: skip
             self.flat.body.append(skipping)
-        self._expand(callee, instance, bindings, depth + 1)
+        unguarded = replace(instruction, guard=None, guard_negated=False)
+        if isinstance(target, Register):
+            self._call_by_address(unguarded, Register(prefix + target.name, target.type), actuals, len(results), depth)
+        elif isinstance(target, Symbol):
+            self._call_by_name(unguarded, target.name, actuals, len(results), depth)
+        else:
+            raise UnknownInstruction("a call of nothing", instruction=instruction)
         self.flat.labels[skip] = len(self.flat.body)
+
+    def _call_by_name(self, call: Instruction, name: str, actuals: list[str], results: int, depth: int) -> None:
+        callee = self.module.functions.get(name)
+        if callee is None or not callee.defined:
+            self._call_runtime(call, name, actuals, results)
+            return
+        formals = (*callee.results, *callee.parameters)
+        if len(actuals) != len(formals) or results != len(callee.results):
+            raise UnknownInstruction(f"call of {callee.name} with the wrong number of arguments", instruction=call)
+        if callee.name in self.recursive:
+            self._call_recursive(call, callee, actuals)
+            return
+        self.instances += 1
+        bindings = {formal.name: actual for formal, actual in zip(formals, actuals, strict=True)}
+        self._expand(callee, f"{callee.name}#{self.instances}/", bindings, depth + 1)
+
+    def _call_runtime(self, call: Instruction, name: str, actuals: list[str], results: int) -> None:
+        """A call of what the module does not define: the runtime's own functions are instructions here."""
+        operands = tuple(Symbol(actual) for actual in actuals)
+        if name == "__assertfail":
+            self.flat.body.append(replace(call, opcode="trap", modifiers=("assert",), operands=operands))
+        elif name in RUNTIME_CALLS:
+            self.flat.body.append(replace(call, opcode="call", modifiers=(name,), operands=(Group(operands),)))
+        elif name in DEVICE_LAUNCHES:
+            raise UnknownInstruction(f"{name}: kernels that launch kernels are not supported", instruction=call)
+        else:
+            raise UnknownInstruction(f"call of {name}, which the module does not define", instruction=call)
+
+    def _call_by_address(self, call: Instruction, address: Register, actuals: list[str], results: int, depth: int) -> None:
+        """A comparison with each function that can be meant, and a trap behind them."""
+        places = [self.symbols[actual].variable for actual in actuals]
+        done = f"call#{self.instances}/done"
+        for callee in candidates(self.module, tuple(places[:results]), tuple(places[results:])):
+            self.instances += 1
+            following = f"call#{self.instances}/next"
+            value = function_address(self.module, callee.name)
+            assert value is not None
+            other = Register(f"call#{self.instances}/other", "pred")
+            self.flat.body.append(replace(call, opcode="setp", modifiers=("ne", "u64"), operands=(other, address, Integer(value))))
+            self.flat.body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(following),), guard=other))
+            self._call_by_name(call, callee.name, actuals, results, depth)
+            self.flat.body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(done),)))
+            self.flat.labels[following] = len(self.flat.body)
+        self.flat.body.append(replace(call, opcode="trap", modifiers=("nowhere",), operands=()))
+        self.flat.labels[done] = len(self.flat.body)
+
+    # -- recursion ---------------------------------------------------------------------------------------------
+
+    def _call_recursive(self, call: Instruction, callee: Function, actuals: list[str]) -> None:
+        """A call of a function that can call itself: one copy of its code, whose registers and variables go onto a stack."""
+        group = self.recursive[callee.name]
+        frame = f"recursion{group}/"
+        if group not in self.frames:
+            self.frames[group] = []
+            for name, number in self.recursive.items():
+                if number == group:
+                    self._place_formals(self.module.functions[name], frame)
+        back = f"{frame}return{len(self.frames[group])}"
+        self.frames[group].append(back)
+        at_return = Register(f"{frame}return", "b32")
+        body = self.flat.body
+        body.append(replace(call, opcode="frame", modifiers=("push",), operands=(Symbol(frame),)))
+        formals = [*(f"results of {frame}{callee.name}/{v.name}" for v in callee.results)]
+        parameters = [f"{frame}{callee.name}/{v.name}" for v in callee.parameters]
+        for formal, actual in zip(parameters, actuals[len(formals) :], strict=True):
+            body.append(replace(call, opcode="frame", modifiers=("copy",), operands=(Symbol(formal), Symbol(actual))))
+        body.append(replace(call, opcode="mov", modifiers=("b32",), operands=(at_return, Integer(len(self.frames[group]) - 1))))
+        body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(f"{frame}{callee.name}/entry"),)))
+        self.flat.labels[back] = len(body)
+        for formal, actual in zip(formals, actuals, strict=False):
+            body.append(replace(call, opcode="frame", modifiers=("copy",), operands=(Symbol(actual), Symbol(formal))))
+
+    def _place_formals(self, function: Function, frame: str) -> None:
+        for variable in function.results:
+            # A result outlives the frame that it comes from.
+            self._place_local(variable, f"results of {frame}{function.name}/{variable.name}")
+        for variable in function.parameters:
+            self._place_local(variable, f"{frame}{function.name}/{variable.name}")
+
+    def _expand_recursive(self) -> None:
+        """The code of the functions that call themselves, behind all other code."""
+        done: set[int] = set()
+        while len(done) < len(self.frames):
+            for group in [group for group in self.frames if group not in done]:
+                done.add(group)
+                frame = f"recursion{group}/"
+                for name, number in self.recursive.items():
+                    if number == group:
+                        self._expand_frame(self.module.functions[name], frame)
+        for group, labels in self.frames.items():
+            self.branch_targets[f"recursion{group}/targets"] = tuple(labels)
+
+    def _expand_frame(self, function: Function, frame: str) -> None:
+        prefix = f"{frame}{function.name}/"
+        bindings = {variable.name: f"results of {prefix}{variable.name}" for variable in function.results}
+        bindings |= {variable.name: f"{prefix}{variable.name}" for variable in function.parameters}
+        self.flat.labels[f"{prefix}entry"] = len(self.flat.body)
+        self._expand(function, prefix, bindings, 1)
+        last = Instruction("frame", ("pop",), (Symbol(frame),), None, False, function.line, f"return of {function.name}", None)
+        back, kept = Register(f"{frame}return", "b32"), Register(f"back of {frame}", "b32")
+        self.flat.body.append(replace(last, opcode="mov", modifiers=("b32",), operands=(kept, back)))
+        self.flat.body.append(last)
+        self.flat.body.append(replace(last, opcode="brx", modifiers=("idx",), operands=(kept, Symbol(f"{frame}targets"))))
 
     def _append_final_return(self) -> None:
         body = self.flat.body

@@ -21,6 +21,8 @@ class SpecialRegisters:
         self.geometry = geometry
         self.dynamic_shared_bytes = 0
         self.total_shared_bytes = 0
+        self.grid_workspace = 0
+        """The address of what grid barriers count in."""
         self._rows: dict[str, np.ndarray] = {}
         self._time = 0
 
@@ -100,6 +102,10 @@ class SpecialRegisters:
                 return np.uint32(geometry.cluster_size)
             case "%is_explicit_cluster":
                 return np.bool_(geometry.explicit_cluster)
+            case "%envreg1":
+                return np.uint32(self.grid_workspace >> 32)
+            case "%envreg2":
+                return np.uint32(self.grid_workspace & 0xFFFFFFFF)
             case "%gridid":
                 return np.uint64(1)
             case "%dynamic_smem_size":

@@ -252,6 +252,14 @@ _PAGES = (
         "setmaxnreg.inc 240",
     ),
     Explanation(
+        "bad-allocation",
+        "bad free",
+        "A kernel frees what malloc has not given, or what has been freed before.",
+        "free(p);\nfree(p);",
+        "Free every allocation once. Accesses to freed memory are told as out of bounds.",
+        "free(p);\np = nullptr;",
+    ),
+    Explanation(
         "invalid-copy",
         "invalid asynchronous copy",
         "An asynchronous copy with operands that PTX gives no meaning, or into memory that it cannot reach.",

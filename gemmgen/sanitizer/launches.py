@@ -94,7 +94,7 @@ def run_launches(
     known = ARCHITECTURES.get(code.architecture)
     results: list[LaunchResult] = []
     findings: tuple[Finding, ...] = ()
-    error = None
+    error, printed = None, ""
     for launch in launches:
         try:
             result = emulator.launch(
@@ -118,11 +118,13 @@ def run_launches(
         except emulator.EmulatorError as caught:
             error = caught
             findings += findings_of(caught, (), code.text_of)
+            printed += caught.output
             break
         results.append(result)
+        printed += result.output
         findings += findings_of(None, result.findings, code.text_of)
     counters = observer.counters(code.text_of) if observer is not None else None
-    return Run(arguments, variables, tuple(results), findings, counters, "", error)
+    return Run(arguments, variables, tuple(results), findings, counters, printed, error)
 
 
 def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,13 +124,6 @@ def test_calls_of_device_functions():
     assert out.tolist() == [twice(t) if t & 1 else twice(t + 1) * 10 for t in range(32)]
 
 
-def test_recursion_is_refused():
-    source = r"""__device__ __noinline__ int f(int n) { return n < 2 ? 1 : n * f(n - 1) + f(n - 2); }
-    extern "C" __global__ void recurse(int* out) { *out = f(*out); }"""
-    with pytest.raises(emulator.UnknownInstruction, match="recursion"):
-        run_cuda(source, "recurse", 1, 1, [np.ones(1, np.int32)])
-
-
 REDUCE = r"""extern "C" __global__ void reduce(const int* in, int* out) {
     extern __shared__ int s[];
     int t = threadIdx.x;

@@ -8,7 +8,7 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator.instructions import instruction, opcodes
-from gemmgen.emulator.ptx import parse
+from gemmgen.emulator.program import link
 
 from .helpers import compile_ptx, run_cuda, wrap_ptx
 
@@ -130,7 +130,7 @@ def test_instructions_that_make_no_sense(statement):
 ])  # fmt: skip
 def test_parse_errors(text, message):
     with pytest.raises(emulator.ParseError, match=message) as caught:
-        parse(text)
+        link(text, None)
     assert caught.value.ptx_line is not None
 
 

@@ -192,6 +192,16 @@ class HazardDetector(Observer):
         site = self._sites.get(id(access)) or self._site(access)
         self._shared.access(site, lanes, self._offsets(self.machine.spaces.shared, lanes, addresses), writes=False)
 
+    def allocated(self, start: int, stop: int) -> None:
+        self._global.state[self._granules_of("global", start, stop)] = UNWRITTEN | WATCHED
+
+    def copied_locally(self, lanes: Lanes, to: int, source: int, size: int) -> None:
+        assert self._local is not None
+        granule = self._local.granule
+        base = self._base["local"][lanes][:, None] // granule
+        steps = np.arange(-(-size // granule))
+        self._local.state[base + to // granule + steps] = self._local.state[base + source // granule + steps]
+
     # -- synchronization -----------------------------------------------------------------------------------------
 
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
@@ -240,7 +250,7 @@ class HazardDetector(Observer):
     # -- reports -----------------------------------------------------------------------------------------------
 
     def _global_site(self, site: Site, granules: np.ndarray) -> str:
-        names = [(region.start, region.stop, region.name) for region in self.memory.regions]
+        names = [(region.start, region.stop, region.name) for region in self.machine.spaces.global_.regions]
         return global_place(names, int(granules[0]) * self._global.granule, site.access.element_bytes)
 
     def shared_place(self, offset: int) -> str:

@@ -63,7 +63,7 @@ _FORMS = {
     "bra ret": "uni",
     "brx": "idx uni",
     "exit": "",
-    "trap": "assert",
+    "trap": "assert nowhere",
 }
 
 _ALLOWED = {opcode: frozenset(f"{_TYPES} {words}".split()) for names, words in _FORMS.items() for opcode in names.split()}

@@ -33,7 +33,7 @@ def mov(inst: Instruction, binder: Binder) -> Operation:
     row = binder.target(inst, target, type_name)
     if isinstance(value, Special) and binder.specials.is_clock(value.name):
         return _read_clock(binder, row)
-    if isinstance(value, Symbol) and value.name in binder.program.symbols:
+    if isinstance(value, Symbol):
         value = Integer(binder.address_of(inst, value))
     return binder.elementwise(row, copy, [binder.source(inst, value, type_name)])
 

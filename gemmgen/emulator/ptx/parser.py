@@ -252,7 +252,24 @@ class _Parser:
                 raise tokens.error(f"unexpected directive {word!r}")
         if tokens.accept(";"):
             return Function(name, is_entry, parameters, results, (), (), {}, (0,), {}, directives, False, line)
-        return self._body(name, is_entry, parameters, results, directives, line)
+        start = tokens.index
+        try:
+            return self._body(name, is_entry, parameters, results, directives, line)
+        except ParseError as problem:
+            tokens.index = start
+            if not self._skip_body():
+                raise
+            return Function(name, is_entry, parameters, results, (), (), {}, (0,), {}, directives, True, line, problem)
+
+    def _skip_body(self) -> bool:
+        """Moves past a body that cannot be parsed; False if no end of it is found."""
+        tokens, depth = self.tokens, 0
+        while tokens.kind != "end":
+            word = tokens.next()
+            depth += (word == "{") - (word == "}")
+            if depth == 0:
+                return word == "}"
+        return False
 
     def _body(
         self,
@@ -300,7 +317,7 @@ class _Parser:
                     tokens.expect(";")
                     targets[label] = tuple(names)
                 elif tokens.word in (".callprototype", ".calltargets"):
-                    raise tokens.error("indirect calls are not supported")
+                    self._skip_statement()
                 else:
                     if label in labels:
                         raise tokens.error(f"label {label[1]} is defined twice")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gemmgen.emulator.names import demangled
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.errors import ParseError
 
 TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
@@ -212,6 +216,8 @@ class Function:
     directives: dict[str, tuple[int, ...]]
     defined: bool
     line: int
+    problem: ParseError | None = None
+    """Why the body could not be parsed: only what calls this function cannot be run."""
 
     def find_label(self, scope: int, name: str) -> int | None:
         """The body index a label stands for, seen from a scope."""
