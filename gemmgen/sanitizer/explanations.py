@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmgen.sanitizer.findings import code_of
 from gemmgen.sanitizer.source import UnusableInput
 
 
@@ -296,11 +297,31 @@ EXPLANATIONS = {page.code: page for page in _PAGES}
 
 
 def explain(code: str) -> str:
-    """The page of a code; of all codes that contain the word; all of them for `all`. Raises ``UnusableInput``."""
+    """The page of a code; of all codes that contain the word; all of them for `all`. Raises ``UnusableInput``.
+
+    A finding without a page of its own is explained by what its kind says of itself.
+    """
     wanted = code.lower().replace("_", "-").replace(" ", "-")
     if wanted in EXPLANATIONS:
         return str(EXPLANATIONS[wanted])
-    found = [page for page in _PAGES if wanted == "all" or wanted in page.code or wanted in page.title.replace(" ", "-")]
+    short = _short_pages()
+    found = [str(page) for page in _PAGES if wanted == "all" or wanted in page.code or wanted in page.title.replace(" ", "-")]
+    found += [text for name, text in short.items() if wanted == "all" or wanted in name]
     if not found:
-        raise UnusableInput(f"--explain {code}: no finding is called so; there are {', '.join(EXPLANATIONS)}")
-    return "\n".join(str(page) for page in found).rstrip("\n")
+        raise UnusableInput(f"--explain {code}: no finding is called so; there are {', '.join([*EXPLANATIONS, *short])}")
+    return "\n".join(found).rstrip("\n")
+
+
+def _short_pages() -> dict[str, str]:
+    """What the kinds of findings that have no page say of themselves."""
+    from gemmgen import emulator
+
+    pages = {}
+    for name in emulator.__all__:
+        kind = getattr(emulator, name)
+        if isinstance(kind, type) and issubclass(kind, emulator.EmulatorError) and code_of(kind) not in EXPLANATIONS:
+            meaning = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+            hint = getattr(kind, "hint", "")
+            remedy = f"\n\n{hint[:1].upper()}{hint[1:]}." if hint else ""
+            pages[code_of(kind)] = f"{kind.title} [{code_of(kind)}]\n\n{meaning}{remedy}\n"
+    return pages

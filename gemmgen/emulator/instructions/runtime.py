@@ -18,6 +18,8 @@ from gemmgen.emulator.ptx.syntax import Group, Instruction, Symbol
 
 _CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
 _MOST_STACK_BYTES = 256 << 20
+_MOST_CALLS = 1024
+"""How deep recursion may go. A GPU's stack, a kilobyte a thread by default, holds fewer calls of most functions."""
 _LONGEST_STRING = 4096
 
 
@@ -194,7 +196,7 @@ class Frames:
         arrays = self.binder.registers.arrays
         per_lane = len(self.bytes) + sum(len(rows) * arrays[name].itemsize for name, rows in self.rows.items())
         capacity = max(2 * there, 8)
-        if capacity * per_lane * len(self.depth) > _MOST_STACK_BYTES and needed > _MOST_STACK_BYTES // (per_lane * len(self.depth)):
+        if needed > _MOST_CALLS or needed * per_lane * len(self.depth) > _MOST_STACK_BYTES:
             deepest = lanes[self.depth[lanes] == needed - 1]
             self.binder.fail(Trapped, f"the stack overflows: {needed - 1} calls deep in recursion", inst, deepest)
         grown = {name: np.zeros((capacity, len(rows), len(self.depth)), arrays[name].dtype) for name, rows in self.rows.items()}
