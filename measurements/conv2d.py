@@ -28,14 +28,14 @@ from conv2d_report import markdown, summary_lines
 from gemmgen import api
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import write_atomically
-from gemmgen.kernels import family_of
-from gemmgen.kernels.conv2d.cases import RESNET50, layer_problem
+from gemmgen.kernels.conv2d.oracle import RESNET50, layer_problem
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.family import Case
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.runtime.cuda import GpuBackend
 from gemmgen.runtime.cuda.driver import current_device, gpu
 from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
 SPECS = Path(__file__).resolve().parent.parent / "specs" / "conv2d"
@@ -52,7 +52,7 @@ def verify_everything() -> dict[str, Any]:
             plan = api.plan(file, backend.architecture)
             assert isinstance(plan, Conv2dPlan)
             binary = compile_plan(plan)
-            cases = [*family_of(plan.spec).cases(plan), *_layer_cases(plan)]
+            cases = [*oracle_of(plan.spec.kind).cases(plan), *_layer_cases(plan)]
             results = [verify_case(plan, binary, backend, case) for case in cases]
         finally:
             backend.close()

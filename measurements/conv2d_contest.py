@@ -14,11 +14,11 @@ from conv2d_candidates import Candidate, Layer
 from conv2d_cudnn import DEFAULT_REORDER, NO_REORDER, Cudnn, CudnnError
 
 from gemmgen import layouts
-from gemmgen.kernels import family_of
-from gemmgen.kernels.conv2d.cases import layer_problem
+from gemmgen.kernels.conv2d.oracle import layer_problem
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.family import Cost
 from gemmgen.perf.clocks import ClockReader
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.perf.timing import Replay, capture, replay_seconds
 from gemmgen.runtime.cuda.driver import LoadedBinary, call
 from gemmgen.runtime.cuda.launcher import Launcher
@@ -100,7 +100,7 @@ def measure(
     entries = {c.name: entry for (at, c), entry in compiled.items() if at == layer and n in c.batches}
     plan = next(iter(entries.values()))[0]
     problem = layer_problem(plan, layer, n)
-    cost = family_of(plan.spec).cost(plan, problem)
+    cost = cost_model_of(plan.spec.kind).cost(plan, problem)
     arithmetic, memory = cost.operations / MMA_OPS, cost.bytes / COPY_BYTES
     result = LayerResult(layer, n, max(arithmetic, memory) * 1e6, "arithmetic" if arithmetic > memory else "memory")
     alpha = 2.0 ** -round(math.log2((layer[0] * layer[3] ** 2) ** 0.5 * 74.0**2 / 64))

@@ -15,16 +15,16 @@ from typing import Any
 from gemmgen.api import plan
 from gemmgen.cli.selection import find_specs
 from gemmgen.core.errors import GemmgenError
-from gemmgen.kernels import family_of
 from gemmgen.library.single_run import launch_case
 from gemmgen.runtime.cuda.driver import LoadedBinary, gpu
 from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.oracle import oracle_of
 
 
 def run(spec: Path) -> list[str]:
     """Launches the case; returns the kernels' names, in order."""
     planned = plan(spec, gpu(0).architecture)
-    case = family_of(planned.spec).counted_case(planned)
+    case = oracle_of(planned.spec.kind).counted_case(planned)
     binary = compile_plan(planned)
     launch_case(planned, LoadedBinary(binary.cubin, binary.architecture, 0), case)
     return [launch.entry for launch in planned.sequence.resolve(case.dimensions)]

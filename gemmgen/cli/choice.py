@@ -40,11 +40,11 @@ def explain_choice(text: str, device: Device, as_json: bool) -> None:
 def choice_json(choice: Choice) -> dict[str, Any]:
     """The choice as plain data."""
     from gemmgen.dispatch.model import binding_limit
-    from gemmgen.kernels import family
     from gemmgen.perf.analysis.roofline import roofline
+    from gemmgen.perf.cost_model import cost_model_of
 
-    option, found = choice.chosen, family(choice.request.kind)
-    roofs = roofline(found.cost(option.plan, option.dimensions), choice.device)
+    option, model = choice.chosen, cost_model_of(choice.request.kind)
+    roofs = roofline(model.cost(option.plan, option.dimensions), choice.device)
     return {
         "problem": f"{choice.request.kind}:{choice.request.text}",
         "device": choice.device.name,
@@ -54,7 +54,7 @@ def choice_json(choice: Choice) -> dict[str, Any]:
         "binding_roof": roofs.binding,
         "least_seconds": roofs.least_seconds,
         "fraction_of_roof": roofs.fraction(option.seconds),
-        "takes_most_time": binding_limit(found.work(option.plan, option.dimensions), choice.device),
+        "takes_most_time": binding_limit(model.work(option.plan, option.dimensions), choice.device),
         "runners_up": [_option_json(other) for other in _runners_up(choice)],
         "rejected": dict(choice.rejected),
     }
@@ -78,13 +78,13 @@ def _runners_up(choice: Choice) -> list[Option]:
 
 def _print(choice: Choice) -> None:
     from gemmgen.dispatch.model import binding_limit, resident_blocks
-    from gemmgen.kernels import family
     from gemmgen.perf.analysis.roofline import roofline
+    from gemmgen.perf.cost_model import cost_model_of
 
-    option, device, found = choice.chosen, choice.device, family(choice.request.kind)
-    cost = found.cost(option.plan, option.dimensions)
+    option, device, model = choice.chosen, choice.device, cost_model_of(choice.request.kind)
+    cost = model.cost(option.plan, option.dimensions)
     roofs, unit = roofline(cost, device), operation_unit(cost.unit)
-    works = found.work(option.plan, option.dimensions)
+    works = model.work(option.plan, option.dimensions)
     lines = [
         ("problem", f"{choice.request.kind}:{choice.request.text} on the {device.name}"),
         ("takes", f"{option.candidate.label} ({option.plan.name})"),

@@ -36,9 +36,9 @@ def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ())
 def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sanitize: bool) -> dict[str, VerificationReport]:
     """Compiles and verifies specs natively; with ``sanitize``, under the sanitizers too, whose finding ends it."""
     from gemmgen.core.errors import VerificationError
-    from gemmgen.kernels import family_of
     from gemmgen.runtime.native import NativeBackend
     from gemmgen.toolchain.compilation import compile_host_plan
+    from gemmgen.verification.oracle import oracle_of
     from gemmgen.verification.runner import verify_binary
     from gemmgen.verification.sanitized import verify_sanitized
 
@@ -46,7 +46,7 @@ def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sa
     backend = NativeBackend()
     reports = {}
     with progress_bar() as progress:
-        cases = [family_of(item.plan.spec).cases(item.plan) for item in planned]
+        cases = [oracle_of(item.plan.spec.kind).cases(item.plan) for item in planned]
         task = progress.add_task("verifying", total=sum(map(len, cases)))
         for item, own_cases in zip(planned, cases, strict=True):
             progress.update(task, description=item.file.label)

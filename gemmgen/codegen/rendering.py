@@ -15,11 +15,11 @@ import jinja2
 import yaml
 
 from gemmgen.codegen.device_code import with_device_code
+from gemmgen.codegen.summary import summary
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.literals import float_literal
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.version import __version__
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import InstancePlan, KernelPlan, KernelSpec
 from gemmgen.kernels.launch import Argument, ArrayArgument, HostArgument, TensorMapArgument
 
@@ -52,7 +52,7 @@ def render(plan: InstancePlan) -> Source:
         .render(
             plan=plan,
             version=__version__,
-            summary=family_of(plan.spec).summary(plan),
+            summary=summary(plan),
             spec_lines=spec_lines(plan.spec),
         )
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
-from gemmgen.kernels.work import Work
+from gemmgen.kernels.family import Work
 
 MODEL_VERSION = 1
 """Counts changes of the formulas, in this module and in the families' ``work``."""

@@ -10,12 +10,14 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
+from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.requests import Fit, Layout, Request
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
 
@@ -81,7 +83,7 @@ def choose_by(
         name = base_name(candidate.spec, target)
         if among is not None and name not in among:
             continue
-        model = model_seconds(family(request.kind).work(plan, dimensions), device)
+        model = model_seconds(cost_model_of(request.kind).work(plan, dimensions), device)
         source: Source
         seconds, source = model, "model"
         if table is not None:
@@ -127,7 +129,7 @@ def all_fitted(
 
 def fitted(candidate: Candidate, request: Request, architecture: Architecture) -> tuple[Fit, KernelPlan, dict[str, int]] | str:
     """How a candidate does what is requested on an architecture, its plan and all dimensions; or why it cannot."""
-    fit = family(request.kind).fit(candidate.spec, request)
+    fit = matcher_of(request.kind).fit(candidate.spec, request)
     if isinstance(fit, str):
         return fit
     try:
@@ -166,7 +168,8 @@ def general(spec: KernelSpec, architecture: Architecture) -> Architecture:
 @lru_cache(maxsize=4096)
 def planned(spec: KernelSpec, architecture: Architecture) -> KernelPlan:
     """The plan of a spec. Raises ``PlanError``."""
-    return family(spec.kind).plan(spec, architecture)
+    plan: KernelPlan = family(spec.kind).plan(spec, architecture)
+    return plan
 
 
 @lru_cache(maxsize=4096)
@@ -191,7 +194,7 @@ def row_model(device: Device, architecture: Architecture) -> RowModel:
 def _row_seconds(device: Device, architecture: Architecture, request: Request, instance: str) -> float | None:
     candidate = _by_name(request.kind, architecture).get(instance)
     option = fitted(candidate, request, architecture) if candidate is not None else ""
-    return None if isinstance(option, str) else model_seconds(family(request.kind).work(option[1], option[2]), device)
+    return None if isinstance(option, str) else model_seconds(cost_model_of(request.kind).work(option[1], option[2]), device)
 
 
 @cache

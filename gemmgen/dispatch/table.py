@@ -15,6 +15,7 @@ from typing import Any, Literal
 from gemmgen.core.errors import SpecError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
+from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.requests import Request
@@ -168,7 +169,7 @@ def parse_problem(text: str) -> Request:
     sizes = tuple(int(part) for part in numbers)
     if max(sizes) > 2**31 - 1 or math.prod(max(size, 1) for size in sizes) > 2**62:
         raise SpecError(f"{text!r} is no problem: no device has memory for it")
-    return found.parse_request(sizes, [part for part in parts[count:] if part])
+    return matcher_of(kind).parse_request(sizes, [part for part in parts[count:] if part])
 
 
 def request_distance(one: Request, other: Request) -> float:

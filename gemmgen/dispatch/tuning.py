@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.errors import GemmgenError, LaunchError, SpecError, VerificationError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 from gemmgen.dispatch.devices import as_device
+from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS, model_seconds
 from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model
 from gemmgen.dispatch.table import Row, Table, parse_problem, read_table, write_table
 from gemmgen.hardware.target import Architecture, Device
-from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.requests import Request
+from gemmgen.perf.cost_model import cost_model_of
 
 if TYPE_CHECKING:
     from gemmgen.perf.benchmark import BenchmarkReport
@@ -48,7 +50,7 @@ class Outcome:
 
 def grid(kinds: Sequence[str], fine: bool) -> list[Request]:
     """The problems of a grid, each once."""
-    texts = [f"{kind}:{text}" for kind in kinds for text in family(kind).problem_grid(fine)]
+    texts = [f"{kind}:{text}" for kind in kinds for text in matcher_of(kind).problem_grid(fine)]
     return list({(request.kind, request.text): request for request in map(parse_problem, texts)}.values())
 
 
@@ -74,7 +76,7 @@ def contenders(
     """The instances worth timing: those that the model likes most, and a few others, the same every time. A kernel comes once."""
     found: dict[str, Option] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}):
-        seconds = model_seconds(family(request.kind).work(plan, dimensions), device)
+        seconds = model_seconds(cost_model_of(request.kind).work(plan, dimensions), device)
         made = Option(candidate, fit, plan, dimensions, seconds, "model")
         other = found.get(plan.name)
         if other is None or (other.fit.derived and not fit.derived):
@@ -183,12 +185,12 @@ class Tuner:
         """One problem. Instances that take different arrays are timed in several runs."""
         from gemmgen.perf.benchmark import Candidate, benchmark
 
-        found = family(request.kind)
+        matcher = matcher_of(request.kind)
         groups: dict[Any, list[Option]] = {}
         for option in options:
             arrays = [array for array in option.plan.sequence.arrays if array.role != "workspace"]
             layout = tuple((a.name, a.type, a.role, a.shape, a.strides) for a in arrays)
-            groups.setdefault((layout, tuple(found.operand_orders(option.plan).items())), []).append(option)
+            groups.setdefault((layout, tuple(matcher.operand_orders(option.plan).items())), []).append(option)
         times: dict[str, float] = {}
         models: dict[str, float] = {}
         peers: list[float] = []

@@ -252,7 +252,7 @@ def render_header(bundle: Bundle, prefix: str | None = None) -> str:
 def model(bundle: Bundle, prefix: str) -> Header:
     """All parts of the header of an instance, as C."""
     from gemmgen.codegen.rendering import spec_lines
-    from gemmgen.kernels import family_of
+    from gemmgen.codegen.summary import summary
 
     plan = bundle.plan
     sequence = plan.sequence
@@ -278,7 +278,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
         digest=plan.spec_digest[:NAME_DIGITS],
         version=__version__,
         compiler="NVRTC {}.{}".format(*bundle.nvrtc_version),
-        summary=family_of(plan.spec).summary(plan),
+        summary=summary(plan),
         spec_lines=spec_lines(plan.spec),
         dimensions=sequence.dimensions,
         required=required,

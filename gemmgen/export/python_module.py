@@ -219,7 +219,7 @@ def packed(image: Image) -> str:
 def model(bundle: Bundle, import_name: str) -> ModuleText:
     """All parts of the module of an instance, as Python."""
     from gemmgen.codegen.rendering import spec_lines
-    from gemmgen.kernels import family_of
+    from gemmgen.codegen.summary import summary
 
     plan, sequence = bundle.plan, bundle.plan.sequence
     arrays = [ArrayText(argument) for argument in sequence.arrays if argument.role != "workspace"]
@@ -236,7 +236,7 @@ def model(bundle: Bundle, import_name: str) -> ModuleText:
         version=__version__,
         compiler="NVRTC {}.{}".format(*bundle.nvrtc_version),
         labels=", ".join(image.label for image in bundle.images),
-        summary=family_of(plan.spec).summary(plan),
+        summary=summary(plan),
         spec_lines=spec_lines(plan.spec),
         example=", ".join([*(array.argument.name for array in arrays), *(f"{s.name}={s.name}" for s in scalars if s.default is None)]),
         dimensions=sequence.dimensions,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from gemmgen.kernels.family import Family, KernelSpec
 
@@ -12,7 +13,7 @@ FAMILIES = {
     "reduction": "gemmgen.kernels.reduction",
     "conv2d": "gemmgen.kernels.conv2d",
 }
-"""The module of each kind; it has one attribute ``family``."""
+"""The package of each kind; it has one attribute ``family``."""
 
 HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
 """The same for kinds whose instances run on the host's processor, compiled by a C compiler."""
@@ -28,3 +29,13 @@ def family(kind: str) -> Family:
 def family_of(spec: KernelSpec) -> Family:
     """The family that a spec belongs to."""
     return family(spec.kind)
+
+
+@cache
+def part(kind: str, name: str) -> Any:
+    """The module of a family that serves one station, which says in a protocol of its own what has to be in it.
+
+    ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``:
+    ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``: ``gemmgen.present``.
+    """
+    return import_module(f"{FAMILIES.get(kind) or HOST_FAMILIES[kind]}.{name}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -15,10 +14,6 @@ from gemmgen.kernels.launch import LaunchSequence
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from gemmgen.kernels.pictures import Picture
-    from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request
-    from gemmgen.kernels.work import Work
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 """A name that may become part of a C identifier and of a file name."""
@@ -141,6 +136,51 @@ class Cost:
         """Operations per byte; infinite where nothing has to be moved."""
         return self.operations / self.bytes if self.bytes else float("inf")
 
+    @property
+    def weight(self) -> tuple[float, float]:
+        """What problems are ordered by: operations, then bytes."""
+        return self.operations, self.bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one kernel on one problem makes a device do, in the few numbers that a model of its time needs.
+
+    Blocks are alike: each walks through ``steps``, loading, computing, then stores its result.
+    """
+
+    blocks: int
+    threads: int
+    """Of a block."""
+    registers: int
+    """Of a thread, an estimate."""
+    shared_bytes: int
+    """Of a block."""
+    steps: float
+    """Of a block, one after the other."""
+    operations: float
+    """Of a block in one step, those on padding included."""
+    unit: str
+    """Which peak of the device they run at, as in ``Cost``."""
+    issue: float
+    """Instructions issued for each one that counts as an operation: at least 1."""
+    shared_clocks: float
+    """Clock cycles in which a block's accesses keep the shared memory busy in one step."""
+    loaded_bytes: float
+    """Bytes that a block loads from L2 or memory in one step."""
+    in_flight: float
+    """Steps whose loads are on their way at the same time."""
+    stored_bytes: float
+    """Bytes that a block stores at the end, and reads for that."""
+    memory_bytes: float
+    """Bytes that have to cross the memory bus, of the whole launch: each array once."""
+    turns: int = 1
+    """Blocks that take turns at one result, one after the other."""
+    follows: bool = False
+    """Whether the kernel works on what the one before it left, which is still in the L2."""
+    early: bool = False
+    """Whether it is launched while the one before it still runs."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -150,98 +190,23 @@ class Section:
     lines: tuple[tuple[str, str], ...]
 
 
-class Family(ABC):
-    """A kernel family: how its specs become plans, what its kernels must compute, and what that costs."""
+@dataclass(frozen=True)
+class Family:
+    """A kernel family: the format of its specs, how they become plans, and how its problems are written.
 
-    kind: ClassVar[str]
+    What else there is to know of a family, the station that needs it asks the family's modules for: see ``gemmgen.kernels.part``.
+    """
+
+    kind: str
     """The value of ``kind`` in a spec, and the name of the family's folders."""
-    spec: ClassVar[type[KernelSpec]]
-    size_names: ClassVar[tuple[str, ...]]
+    spec: type[KernelSpec]
+    plan: Callable[[Any, Any], Any]
+    """Every number of the kernel; raises ``PlanError`` with all reasons if the spec cannot work there."""
+    size_names: tuple[str, ...]
     """The dimensions that ``--size`` sets, in order; the others follow from them."""
-    typical_sizes: ClassVar[tuple[int, ...]]
-    """Values for ``size_names`` with which an instance is explained where the user gives none."""
-    operator: ClassVar[str]
-    """The function of ``gemmgen.ops`` that its instances serve."""
-
-    @abstractmethod
-    def plan(self, spec: Any, architecture: Architecture) -> KernelPlan:
-        """Every number of the kernel; raises ``PlanError`` with all reasons if the spec cannot work there."""
-
-    @abstractmethod
-    def problem(self, plan: Any, sizes: Sequence[int]) -> dict[str, int]:
-        """All dimensions of a packed problem of ``sizes`` (in the order of ``instance_sizes``)."""
-
-    def instance_sizes(self, plan: Any) -> dict[str, int]:
-        """The dimensions that ``--size`` sets for one instance, in order, each with a typical value; the family's own, unless
-        not all of its instances have the same."""
-        return dict(zip(self.size_names, self.typical_sizes, strict=True))
-
-    @abstractmethod
-    def cases(self, plan: Any) -> list[Case]:
-        """The problems that a verification runs, small enough for the emulator."""
-
-    def counted_case(self, plan: Any) -> Case:
-        """The problem whose memory traffic and instructions stand for the instance; unless a family knows better, the case
-        with most operations."""
-
-        def size(case: Case) -> tuple[float, float]:
-            cost = self.cost(plan, case.dimensions)
-            return cost.operations, cost.bytes
-
-        return max(self.cases(plan), key=size)
-
-    @abstractmethod
-    def fill(self, plan: Any, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-        """Values for the array argument ``name`` before the launch, as float64 or integers of ``shape``."""
-
-    @abstractmethod
-    def reference(self, plan: Any, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
-        """What each written array must hold afterwards, from the arrays as they are before the launch."""
-
-    @abstractmethod
-    def cost(self, plan: Any, problem: Mapping[str, int]) -> Cost:
-        """Least operations and bytes of one problem."""
-
-    def executed_operations(self, plan: Any, problem: Mapping[str, int]) -> float:
-        """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
-        return self.cost(plan, problem).operations
-
-    @abstractmethod
-    def summary(self, plan: Any) -> list[str]:
-        """What the kernel computes, in a few lines for the top of its source."""
-
-    @abstractmethod
-    def explain(self, plan: Any) -> list[Section]:
-        """The plan in words."""
-
-    @abstractmethod
-    def pictures(self, plan: Any) -> list[Picture]:
-        """What there is to draw of the plan, as plain data: at least its tiles."""
-
-    def peer(self, plan: Any, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
-        """A vendor library's name and a callable that does the same work on torch tensors; None if there is none."""
-        return None
-
-    @abstractmethod
-    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
-        """The request that a call of the family's operator makes, and what it returns; raises ``LaunchError``."""
-
-    @abstractmethod
-    def parse_request(self, sizes: Sequence[int], options: Sequence[str]) -> Request:
-        """A request for packed arrays, from values for ``size_names`` and words such as ``nt``; raises ``SpecError``."""
-
-    @abstractmethod
-    def fit(self, spec: Any, request: Any) -> Fit | str:
-        """How an instance, its spec changed where the request needs it, does what is requested; or why it cannot."""
-
-    @abstractmethod
-    def problem_grid(self, fine: bool) -> list[str]:
-        """Problems that instances are timed on to know which is best where, as ``parse_request`` reads them, most useful first."""
-
-    @abstractmethod
-    def work(self, plan: Any, problem: Mapping[str, int]) -> tuple[Work, ...]:
-        """What the launches of one problem make a device do."""
-
-    def operand_orders(self, plan: Any) -> Mapping[str, str]:
-        """For operands that an instance reads in an order of its own, that order, as functions of ``gemmgen.layouts`` know it."""
-        return {}
+    typical_sizes: tuple[int, ...]
+    """A value for each of them, as an example."""
+    problem: Callable[[Any, Sequence[int]], dict[str, int]]
+    """All dimensions of a packed problem of an instance, from values for its ``instance_sizes``."""
+    instance_sizes: Callable[[Any], dict[str, int]]
+    """The dimensions that ``--size`` sets for one instance, in order, each with a typical value."""

@@ -68,7 +68,7 @@ class Request(ABC):
 
     @property
     def text(self) -> str:
-        """The request as ``Family.parse_request`` reads it; the operations at the end, which cost next to nothing, are left out."""
+        """The request as the family's ``parse_request`` reads it; the operations at the end, which cost next to nothing, are left out."""
         return ",".join([*map(str, self.sizes), *(trait for trait in self.traits if trait)])
 
 

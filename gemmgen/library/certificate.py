@@ -8,7 +8,6 @@ from typing import Any
 from gemmgen.codegen.rendering import parameters
 from gemmgen.core.version import __version__
 from gemmgen.hardware.target import occupancy
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.manifest import MANIFEST_FORMAT
@@ -17,6 +16,7 @@ from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.facts import Facts
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.verification.oracle import oracle_of
 
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen certificate"
@@ -121,7 +121,7 @@ def describe_launch(sequence: LaunchSequence) -> dict[str, Any]:
 
 def _problem(plan: KernelPlan, instance: Instance) -> dict[str, int]:
     """A problem that stands for the instance: the first that it is timed on, else the largest that it is verified on."""
-    return next(iter(instance.problems()), None) or dict(family_of(plan.spec).counted_case(plan).dimensions)
+    return next(iter(instance.problems()), None) or dict(oracle_of(plan.spec.kind).counted_case(plan).dimensions)
 
 
 def _example(plan: KernelPlan, instance: Instance) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import re
 from functools import cache
 from typing import Any
 
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.verification.oracle import oracle_of
 
 _PROLOGUE = re.compile(r"^\s*\.(?:version|target)\b.*\n|//.*$", re.MULTILINE)
 _LINE_INFORMATION = re.compile(r"^\s*\.(?:loc|file)\b.*\n|^\s*\.section\b[^{]*\{[^}]*\}", re.MULTILINE)
@@ -67,6 +67,6 @@ def cases_digest(plan: KernelPlan) -> str:
     """The digest of the cases that an instance is verified on."""
     cases: list[Any] = [
         [case.name, dict(case.dimensions), dict(case.scalars), case.data, dict(case.offsets), case.seed]
-        for case in family_of(plan.spec).cases(plan)
+        for case in oracle_of(plan.spec.kind).cases(plan)
     ]
     return digest(json.dumps(cases, sort_keys=True))

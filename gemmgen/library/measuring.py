@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.codegen.summary import summary
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
-from gemmgen.kernels import family_of
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler
 from gemmgen.library.digests import options_digest
 from gemmgen.library.evidence import evidence_text
@@ -165,14 +165,14 @@ def group_contests(instances: Sequence[Instance]) -> list[tuple[dict[str, int], 
     """Problems, each with the instances that compute the same on the same arrays, which can be timed together."""
     groups: dict[Any, tuple[dict[str, int], list[Instance]]] = {}
     for instance in instances:
-        family, plan = family_of(instance.spec), instance.plan
+        plan = instance.plan
         arrays = tuple(
             (array.name, array.type, array.role, array.shape, array.strides, array.meaning)
             for array in plan.sequence.arrays
             if array.role != "workspace"
         )
         for problem in instance.problems():
-            key = (family.kind, family.summary(plan)[0], arrays, tuple(problem.items()))
+            key = (plan.spec.kind, summary(plan)[0], arrays, tuple(problem.items()))
             groups.setdefault(key, (problem, []))[1].append(instance)
     return list(groups.values())
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmgen.core.formulas import round_up
-from gemmgen.kernels import family_of
+from gemmgen.verification.oracle import oracle_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +57,8 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
 
 def chosen_cases(planned: KernelPlan, which: str) -> Sequence[Case]:
     """``counted``: the case that stands for the instance; ``sampled``: every fourth case."""
-    family = family_of(planned.spec)
-    return [family.counted_case(planned)] if which == "counted" else family.cases(planned)[::SAMPLE_EVERY]
+    oracle = oracle_of(planned.spec.kind)
+    return [oracle.counted_case(planned)] if which == "counted" else oracle.cases(planned)[::SAMPLE_EVERY]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.devices import gpu_device, host_device
+from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.selection import Choice, choose
-from gemmgen.kernels import FAMILIES, family
-from gemmgen.kernels.family import Family, KernelPlan
-from gemmgen.kernels.requests import Interpretation
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.requests import Interpretation, Layout
 from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.likeness import MOST_LIKENESSES, Likeness, likeness
+from gemmgen.ops.operators import operator_called
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
 from gemmgen.runtime.kernel import Kernel, stream_handle
@@ -63,7 +63,7 @@ class Operator:
 
     def __init__(self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str], options: Sequence[str]) -> None:
         """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
-        as ``Family.interpret`` takes them."""
+        as ``interpret`` takes them."""
         self.name = name
         self.operands, self.results, self.numbers, self.options = tuple(operands), tuple(results), tuple(numbers), tuple(options)
         self._arrays = (*self.operands, *self.results)
@@ -71,10 +71,9 @@ class Operator:
         self._alike: dict[Any, tuple[tuple[Likeness, Call], ...]] = {}
         self._given = len(self.operands)
 
-    @property
-    def family(self) -> Family:
-        """The family whose instances do it."""
-        return _family(self.name)
+    def interpret(self, layouts: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+        """The request that a call makes, and what it returns; raises ``LaunchError``."""
+        return operator_called(self.name).interpret(layouts, options)
 
     def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable.
@@ -263,12 +262,11 @@ class Operator:
         """Understands the arguments, chooses an instance and compiles it."""
         views = dict(zip(self._arrays, self._views(arrays, None), strict=True))
         layouts = {name: layout_of(view) for name, view in views.items() if view is not None}
-        found = self.family
-        interpretation = found.interpret(layouts, dict(zip(self.options, options, strict=True)))
+        interpretation = self.interpret(layouts, dict(zip(self.options, options, strict=True)))
         device = arrays_device(views.values())
         choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
-        orders = found.operand_orders(choice.chosen.plan)
+        orders = matcher_of(choice.request.kind).operand_orders(choice.chosen.plan)
         placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
         return Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
 
@@ -333,11 +331,6 @@ class Operator:
                     if overlaps(one, two):
                         raise LaunchError(f"{self.name}: {self._arrays[index]} is written, but overlaps {self._arrays[other]} in memory")
         call.apart = pointers
-
-
-@cache
-def _family(operator: str) -> Family:
-    return next(found for found in map(family, FAMILIES) if found.operator == operator)
 
 
 _kernels: dict[tuple[str, str], Kernel] = {}

@@ -108,5 +108,5 @@ def _reduced_type(torch: Any, op: str, kind: Any) -> Any:
 
     word = str(kind).removeprefix("torch.")
     stored = Layout.packed((1,), "s8" if kind == torch.bool else BY_WORD.get(word, word))
-    (result,) = _REDUCE.family.interpret({"x": stored}, {"op": op}).results
+    (result,) = _REDUCE.interpret({"x": stored}, {"op": op}).results
     return torch.bool if result.truth else getattr(torch, ELEMENTS[result.type].word)

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Cost, KernelPlan
 from gemmgen.perf.clocks import ClockReader, Clocks
+from gemmgen.perf.cost_model import cost_model_of
 
 if TYPE_CHECKING:
     from gemmgen.perf.contest import Contestant
@@ -129,7 +129,7 @@ def benchmark(
         run = Contest(cleanup, candidates, dict(problem), values, ordinal, 0 if l2_resident else 2 * device.l2_bytes)
         run.prepare(with_peer, seed)
         samples, launches = run.measure(rounds, clocks.sample)
-    cost = family_of(candidates[0].plan.spec).cost(candidates[0].plan, problem)
+    cost = cost_model_of(candidates[0].plan.spec.kind).cost(candidates[0].plan, problem)
     timings = tuple(
         _timing(contestant, seconds, count, cost) for contestant, seconds, count in zip(run.contestants, samples, launches, strict=True)
     )

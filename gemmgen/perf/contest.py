@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.elements import to_elements
 from gemmgen.core.errors import LaunchError, VerificationError
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, Expected
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.perf.rotation import Rotation
 from gemmgen.perf.timing import Replay, capture, instantiate, new_stream, replay_seconds
 from gemmgen.runtime.arrays import bind
 from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, release
 from gemmgen.runtime.cuda.launcher import Launcher
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import compare_elements
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Contest:
         self.contestants: list[Contestant] = []
         self._cleanup, self._problem, self._scalars, self._ordinal = cleanup, problem, dict(scalars), ordinal
         self._plan = candidates[0].plan
-        self._family = family_of(self._plan.spec)
+        self._model = cost_model_of(self._plan.spec.kind)
         self._calls: list[tuple[Candidate, Launcher, dict[str, int]]] = []
         self._bounds: dict[str, Expected] = {}
         self.rotation: Rotation = Rotation(cleanup, self._plan.sequence.arrays, problem, ordinal, rotate_bytes)
@@ -163,7 +164,7 @@ class Contest:
         """The vendor's library on the first ``sets`` sets; None, with a note, if there is none."""
         if torch is None:
             return None
-        made = [self._family.peer(self._plan, self.rotation.torch_tensors(index, torch), scalars) for index in range(sets)]
+        made = [self._model.peer(self._plan, self.rotation.torch_tensors(index, torch), scalars) for index in range(sets)]
         calls = [entry[1] for entry in made if entry is not None]
         if len(calls) != sets or made[0] is None:
             self.notes.append("no peer: the family names none for this instance")
@@ -195,7 +196,7 @@ class Contest:
         peer = self._peer(torch, scalars, 1)
         if peer is not None:
             expected, against = self._outputs(lambda: peer.enqueue(0), inputs), peer.name
-        elif self._family.cost(self._plan, self._problem).operations <= REFERENCE_OPERATIONS:
+        elif self._model.cost(self._plan, self._problem).operations <= REFERENCE_OPERATIONS:
             expected = {name: result.value for name, result in self._reference(inputs, scalars).items()}
             against = REFERENCE
         else:
@@ -217,7 +218,7 @@ class Contest:
         self, name: str, got: npt.NDArray[Any], inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]
     ) -> bool:
         """Whether results that are rounded even for integers, a mean or a logarithm, are within the bound of the reference."""
-        if self._family.cost(self._plan, self._problem).operations > REFERENCE_OPERATIONS:
+        if self._model.cost(self._plan, self._problem).operations > REFERENCE_OPERATIONS:
             return False
         if not self._bounds:
             self._bounds = self._reference(inputs, scalars)
@@ -246,7 +247,7 @@ class Contest:
             for argument in self.rotation.arguments
         }
         case = Case("benchmark", self._problem, scalars, "integers")
-        return self._family.reference(self._plan, case, arrays)
+        return oracle_of(self._plan.spec.kind).reference(self._plan, case, arrays)
 
     def _synchronize(self) -> None:
         try:

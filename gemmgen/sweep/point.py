@@ -240,9 +240,9 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
 
 def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
     """The cases that a point is verified on, and how many its family has: ``count`` of them, drawn by the spec's digest."""
-    from gemmgen.kernels import family_of
+    from gemmgen.verification.oracle import oracle_of
 
-    cases = family_of(plan.spec).cases(plan)
+    cases = oracle_of(plan.spec.kind).cases(plan)
     if count is None or count >= len(cases):
         return cases, len(cases)
     places = sorted(random.Random(plan.spec_digest).sample(range(len(cases)), count))
@@ -322,16 +322,16 @@ def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], cond
     """Times the kernel on one problem, beside the peer."""
     from gemmgen.kernels import family_of
     from gemmgen.perf.benchmark import Candidate, benchmark
+    from gemmgen.perf.cost_model import cost_model_of
 
-    family = family_of(planned.spec)
-    dimensions = family.problem(planned, tuple(problem.values()))
+    dimensions = family_of(planned.spec).problem(planned, tuple(problem.values()))
     try:
         report = benchmark([Candidate(planned, binary)], dimensions, with_peer=conditions.peer, rounds=conditions.rounds)
     except VerificationError as error:
         return Ending(Stage.BENCH, Status.CORRECTNESS, str(error), "wrong_result")
     except LaunchError as error:
         return Ending(Stage.BENCH, Status.RUNTIME, str(error), "fault", context_lost=True)
-    cost = family.cost(planned, dimensions)
+    cost = cost_model_of(planned.spec.kind).cost(planned, dimensions)
     metrics: dict[str, float | None] = {"operations": cost.operations, "bytes": cost.bytes}
     for timing in report.timings:
         if timing.kind == "peer":

@@ -239,11 +239,12 @@ def _cost(result: PointResult, architecture: str) -> Cost | None:
     """What the problem needs at least, by the family; None if this gemmgen cannot plan the spec any more."""
     from gemmgen.kernels import family_of
     from gemmgen.kernels.planning import plan
+    from gemmgen.perf.cost_model import cost_model_of
 
     try:
         planned = plan(result.spec, architecture or None)
-        family = family_of(planned.spec)
-        return family.cost(planned, family.problem(planned, list(result.problem.values())))
+        problem = family_of(planned.spec).problem(planned, list(result.problem.values()))
+        return cost_model_of(planned.spec.kind).cost(planned, problem)
     except (GemmgenError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
 

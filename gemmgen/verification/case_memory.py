@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, InstancePlan
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.runtime.backend import HostBuffer
+from gemmgen.verification.oracle import oracle_of
 
 POISON = 0xFF
 """Every byte of memory that holds no input; as a float it is a NaN."""
@@ -76,5 +76,5 @@ def prepare_case(plan: InstancePlan, case: Case) -> dict[str, CaseMemory]:
     for index, (name, piece) in enumerate(memory.items()):
         if piece.array.reads:
             rng = np.random.default_rng([case.seed, index, zlib.crc32(case.name.encode())])
-            piece.fill(family_of(plan.spec).fill(plan, case, name, piece.view.shape, rng))
+            piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, piece.view.shape, rng))
     return memory

@@ -7,11 +7,11 @@ from typing import Any
 
 from gemmgen.codegen.rendering import render
 from gemmgen.emulator.counters import CounterObserver, Counters
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.oracle import oracle_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def count_case(plan: KernelPlan, binary: Binary, case: Case | None = None) -> Ca
 
     Raises ``LaunchError`` if the emulator finds an error in the kernel.
     """
-    chosen = family_of(plan.spec).counted_case(plan) if case is None else case
+    chosen = oracle_of(plan.spec.kind).counted_case(plan) if case is None else case
     observer = CounterObserver()
     buffers = {name: piece.buffer for name, piece in prepare_case(plan, chosen).items()}
     EmulatorBackend([observer]).run(binary, plan.sequence, chosen.dimensions, chosen.scalars, buffers)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from gemmgen.codegen.rendering import render
 from gemmgen.core.elements import to_numbers
 from gemmgen.core.errors import GemmgenError
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, Expected, InstancePlan, KernelPlan
 from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
@@ -21,6 +20,7 @@ from gemmgen.toolchain.host import HostBinary
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_memory import prepare_case
 from gemmgen.verification.counters import CaseCounters, count_case
+from gemmgen.verification.oracle import oracle_of
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def verify_binary(
     """
     started = time.perf_counter()
     results = []
-    for case in family_of(plan.spec).cases(plan) if cases is None else cases:
+    for case in oracle_of(plan.spec.kind).cases(plan) if cases is None else cases:
         result = verify_case(plan, binary, backend, case)
         results.append(result)
         if progress is not None:
@@ -141,7 +141,7 @@ def verify_case(plan: InstancePlan, binary: Binary | HostBinary, backend: Backen
     memory = prepare_case(plan, case)
     before = {name: piece.buffer.storage.copy() for name, piece in memory.items()}
     inputs = {name: piece.view.copy() for name, piece in memory.items()}
-    expected = family_of(plan.spec).reference(plan, case, inputs)
+    expected = oracle_of(plan.spec.kind).reference(plan, case, inputs)
 
     def result(passed: bool, ratio: float = 0.0, elements: int = 0, failure: str = "") -> CaseResult:
         return CaseResult(case, passed, ratio, elements, time.perf_counter() - started, failure)

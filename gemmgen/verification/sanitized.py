@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, VerificationError
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import InstancePlan
 from gemmgen.toolchain.host import HostCompiler, find_compiler
+from gemmgen.verification.oracle import oracle_of
 
 SECONDS = 600
 MARK = "cases under the sanitizers:"
@@ -81,7 +81,7 @@ def main(path: str) -> None:
     planned = plan(load_spec(json.loads(Path(path).read_text())))
     binary = compile_host_plan(planned, sanitize=True)
     backend = NativeBackend(exact=True)
-    cases = family_of(planned.spec).cases(planned)
+    cases = oracle_of(planned.spec.kind).cases(planned)
     for case in cases:
         result = verify_case(planned, binary, backend, case)
         if not result.passed:

@@ -12,11 +12,13 @@ from gemmgen.api import load_spec
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.evaluation import mean, regrets, row_regret
+from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS, memory_bandwidth, model_seconds, operation_rate
 from gemmgen.dispatch.selection import base_name, choose_by, fitted
 from gemmgen.dispatch.table import Row, Table, parse_problem, read_table
 from gemmgen.hardware.target import DEVICES, architecture, device
 from gemmgen.kernels import FAMILIES, family
+from gemmgen.perf.cost_model import cost_model_of
 
 H200 = device("H200")
 
@@ -48,7 +50,7 @@ def measured():
 
 def _model_us(plan, size):
     found = family("gemm")
-    return model_seconds(found.work(plan, found.problem(plan, size)), H200) * 1e6
+    return model_seconds(cost_model_of("gemm").work(plan, found.problem(plan, size)), H200) * 1e6
 
 
 def no_model(row, instance):
@@ -102,15 +104,14 @@ def test_rows_that_lie_closer_count_more():
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_work_holds_what_the_problem_costs_at_least(kind):
-    found = family(kind)
-    for text in found.problem_grid(fine=False)[::9]:
+    for text in matcher_of(kind).problem_grid(fine=False)[::9]:
         request = parse_problem(f"{kind}:{text}")
         for candidate in candidates(kind)[::7]:
             option = fitted(candidate, request, architecture("sm_90"))
             if isinstance(option, str):
                 continue
             _, plan, problem = option
-            works, cost = found.work(plan, problem), found.cost(plan, problem)
+            works, cost = cost_model_of(kind).work(plan, problem), cost_model_of(kind).cost(plan, problem)
             assert sum(work.blocks * work.steps * work.operations for work in works) >= 0.99 * cost.operations
             assert sum(work.memory_bytes for work in works) >= 0.5 * cost.bytes
             assert model_seconds(works, H200) > 0
@@ -118,7 +119,7 @@ def test_work_holds_what_the_problem_costs_at_least(kind):
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_no_instance_beats_the_roofs_of_a_device(name):
-    chip, found = device(name), family("gemm")
+    chip, found = device(name), cost_model_of("gemm")
     request = parse_problem("gemm:4096,4096,4096")
     options = [fitted(candidate, request, chip.architecture) for candidate in candidates("gemm")]
     times = [model_seconds(found.work(plan, problem), chip) for _, plan, problem in (o for o in options if not isinstance(o, str))]

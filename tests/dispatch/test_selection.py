@@ -6,12 +6,14 @@ from click.testing import CliRunner
 from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.candidates import candidates
+from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE, choose, fitted
 from gemmgen.dispatch.table import load_table, parse_problem
 from gemmgen.hardware.target import architecture, device
-from gemmgen.kernels import FAMILIES, family
-from gemmgen.kernels.gemm.request import alignment_elements
+from gemmgen.kernels import FAMILIES
+from gemmgen.kernels.gemm.matcher import alignment_elements
 from gemmgen.kernels.requests import Layout, merged
+from gemmgen.ops.operators import operator_called
 
 H200 = device("H200")
 
@@ -25,7 +27,7 @@ def no_table(monkeypatch):
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("fine", [False, True])
 def test_problems_of_the_grids_are_read_and_written_alike(kind, fine):
-    for text in family(kind).problem_grid(fine):
+    for text in matcher_of(kind).problem_grid(fine):
         request = parse_problem(f"{kind}:{text}")
         assert parse_problem(f"{kind}:{request.text}").text == request.text
 
@@ -85,7 +87,7 @@ def test_a_kernel_for_one_chip_only_is_not_taken_elsewhere():
 def test_a_column_major_result_is_the_transposed_product():
     plain = parse_problem("gemm:64,96,32")
     columns = (
-        family("gemm")
+        operator_called("matmul")
         .interpret(
             {"a": Layout((64, 32), (32, 1), "f32"), "b": Layout((32, 96), (96, 1), "f32"), "out": Layout((64, 96), (1, 64), "f32")}, {}
         )

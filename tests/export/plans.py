@@ -17,6 +17,7 @@ from gemmgen.export.images import Bundle
 from gemmgen.export.python_module import render_module
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.verification.oracle import oracle_of
 
 WHOLE = "GEMMGEN_TEST_ALL_EXPORTS"
 """Set to 1, this variable has every shipped spec tried on many problems; else a sample of them is, on fewer."""
@@ -52,7 +53,7 @@ def draw_problem(plan: KernelPlan, rng: random.Random) -> dict[str, int]:
     """A problem that is often right, sometimes at the edge of what is, and sometimes absurd; a part of it is left to defaults."""
     family, sequence = family_of(plan.spec), plan.sequence
     if rng.random() < 0.5:
-        problem = dict(rng.choice(family.cases(plan)).dimensions)
+        problem = dict(rng.choice(oracle_of(plan.spec.kind).cases(plan)).dimensions)
     else:
         sizes = [rng.choice([0, 1, 2, 7, 32, 64, 65, 128, 500, 1024, 4096, 100_000, 2**24, 2**31 - 1]) for _ in family.instance_sizes(plan)]
         try:

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.kernels import family_of
+from gemmgen.verification.oracle import oracle_of
 
 
 def try_random_specs(specs: SearchStrategy[dict[str, Any]], batch: int, *, examples: int, every: int) -> Counter[str]:
@@ -30,7 +30,7 @@ def try_random_specs(specs: SearchStrategy[dict[str, Any]], batch: int, *, examp
             outcomes["rejected"] += 1
             assert error.reasons and all(reason.need for reason in error.reasons)
             return
-        cases = family_of(plan.spec).cases(plan)
+        cases = oracle_of(plan.spec.kind).cases(plan)
         cases = cases[int(plan.spec_digest, 16) % min(every, len(cases)) :: every]  # there is always one
         report = gemmgen.verify(plan, "emulator", cases=cases)
         outcomes["verified"] += 1

@@ -13,7 +13,7 @@ from conftest import SHIPPED, SPECS
 
 import gemmgen
 from gemmgen.hardware.cpu import CpuArchitecture, runs_here
-from gemmgen.kernels import family_of
+from gemmgen.verification.oracle import oracle_of
 
 EVERY = 1 if os.environ.get("GEMMGEN_ALL_CASES") else 6
 PATHS = SHIPPED
@@ -24,7 +24,7 @@ def test_a_shipped_spec_verifies(path: Path) -> None:
     plan = gemmgen.plan(path)
     if isinstance(plan.architecture, CpuArchitecture) and not runs_here(plan.architecture):
         pytest.skip(f"this machine does not run code for {plan.architecture.name}")
-    cases = family_of(plan.spec).cases(plan)
+    cases = oracle_of(plan.spec.kind).cases(plan)
     report = gemmgen.verify(plan, "emulator", cases=cases[int(plan.spec_digest, 16) % EVERY :: EVERY])
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 

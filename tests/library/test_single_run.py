@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from fake_driver import array_at, fake_driver
 
-from gemmgen.kernels import family_of
 from gemmgen.library.listing import Listing
 from gemmgen.library.single_run import SAMPLE_EVERY, chosen_cases, launch_case
 from gemmgen.runtime.cuda.driver import LoadedBinary
+from gemmgen.verification.oracle import oracle_of
 
 __all__ = ["fake_driver"]
 
@@ -30,4 +30,4 @@ def test_a_case_is_launched_once_on_its_own_data(fake_driver: Any, listing: List
 
 def test_the_sample_has_every_fourth_case(listing: Listing) -> None:
     plan = listing.instances[0].plan
-    assert len(chosen_cases(plan, "sampled")) == -(-len(family_of(plan.spec).cases(plan)) // SAMPLE_EVERY)
+    assert len(chosen_cases(plan, "sampled")) == -(-len(oracle_of(plan.spec.kind).cases(plan)) // SAMPLE_EVERY)

@@ -10,11 +10,11 @@ from pathlib import Path
 from emulator.helpers import compile_ptx
 
 import gemmgen
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
 from .operators import Mutant
@@ -39,7 +39,7 @@ class Subject:
         """The instance of a spec, by its path below specs/."""
         plan = gemmgen.plan(SPECS / f"{name}.yaml")
         source = gemmgen.render(plan).text
-        cases = sorted(family_of(plan.spec).cases(plan), key=_usefulness)
+        cases = sorted(oracle_of(plan.spec.kind).cases(plan), key=_usefulness)
         return cls(name, plan, source, compile_plan(plan), tuple(cases))
 
     def ptx(self, source: str) -> str:

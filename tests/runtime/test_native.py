@@ -13,10 +13,10 @@ from kernels.cpu_gemm.specs import HERE, blocked
 import gemmgen
 from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case
 from gemmgen.runtime.native import LoadedLibrary, NativeBackend, NativeKernel
 from gemmgen.toolchain.host import HostBinary, compile_c
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 from gemmgen.verification.sanitized import verify_sanitized
 
@@ -138,7 +138,7 @@ def test_a_write_beyond_an_array_is_found() -> None:
     plan = gemmgen.plan(blocked())
     text = render(plan).text.replace("return multiply(&p);", "C[(long)m * ldc] = 1.0f;\n    return multiply(&p);")
     binary = compile_c(text, name=plan.name, architecture=plan.architecture, options=plan.compiler_options)
-    case: Case = family_of(plan.spec).cases(plan)[0]
+    case: Case = oracle_of(plan.spec.kind).cases(plan)[0]
     report = verify_binary(plan, binary, NativeBackend(), cases=[case])
     assert "wrote behind C" in report.results[0].failure
 

@@ -12,10 +12,10 @@ import pytest
 from conftest import SHIPPED_KERNELS
 
 import gemmgen
-from gemmgen.kernels import family_of
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +34,7 @@ def gpu() -> object:
 def test_the_same_bits_on_both_backends(path: Path, gpu: object) -> None:
     plan = gemmgen.plan(path, gpu.architecture)  # type: ignore[attr-defined]
     binary = compile_plan(plan)
-    for case in family_of(plan.spec).cases(plan):
+    for case in oracle_of(plan.spec.kind).cases(plan):
         found = {}
         for backend in (gpu, EmulatorBackend()):
             memory = prepare_case(plan, case)

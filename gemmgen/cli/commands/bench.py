@@ -120,11 +120,11 @@ def _problem_text(problem: dict[str, int], item: PlannedSpec) -> str:
 def _roofline(problem: dict[str, int], item: PlannedSpec, device: GpuDevice) -> Roofline | None:
     """The device's roofs; None if they are not known."""
     from gemmgen.hardware.target import match_device
-    from gemmgen.kernels import family_of
     from gemmgen.perf.analysis.roofline import roofline
+    from gemmgen.perf.cost_model import cost_model_of
 
     known = match_device(device.name, device.sm_count)
-    return roofline(family_of(item.plan.spec).cost(item.plan, problem), known) if known else None
+    return roofline(cost_model_of(item.plan.spec.kind).cost(item.plan, problem), known) if known else None
 
 
 def _fraction(roofs: Roofline | None, timing: Timing) -> float | None:
@@ -145,14 +145,14 @@ def _to_json(problem: dict[str, int], members: Sequence[PlannedSpec], report: Be
 
 
 def _print_reports(runs: Sequence[tuple[_Group, BenchmarkReport]], device: GpuDevice) -> None:
-    from gemmgen.kernels import family_of
+    from gemmgen.perf.cost_model import cost_model_of
 
     rows: list[list[str | Text]] = []
     notes: dict[str, None] = {}
     for (problem, members), report in runs:
         roofs = _roofline(problem, members[0], device)
         labels = _labels(members)
-        cost = family_of(members[0].plan.spec).cost(members[0].plan, problem)
+        cost = cost_model_of(members[0].plan.spec.kind).cost(members[0].plan, problem)
         unit = f"{operation_unit(cost.unit)}/s"
         verdicts = {comparison.name: _verdict(comparison, report) for comparison in reversed(report.comparisons)}
         for timing in report.timings:

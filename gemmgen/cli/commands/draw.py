@@ -56,16 +56,16 @@ def command(
     Without -o, list the pictures that there are of this spec.
     """  # fmt: skip
     from gemmgen.hardware.target import architecture as find_architecture
-    from gemmgen.kernels import family_of
     from gemmgen.kernels.naming import NAME_DIGITS
     from gemmgen.present.drawing import draw
+    from gemmgen.present.explanation import illustration_of
 
     files = find_specs([spec])
     if len(files) != 1:
         raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
-    pictures = choose(family_of(plan.spec).pictures(plan), names, access, planned.file.label)
+    pictures = choose(illustration_of(plan.spec.kind).pictures(plan), names, access, planned.file.label)
     if output == "":
         raise click.UsageError("-o needs the name of a file or of a directory, or - for standard output")
     if output is None or as_json:

@@ -55,6 +55,7 @@ def command(
     from gemmgen.hardware.target import device as find_device
     from gemmgen.kernels import family_of
     from gemmgen.kernels.family import KernelPlan
+    from gemmgen.present.explanation import explanation_of
 
     device = find_device(device_name)
     if (spec is None) == (problem_text is None):
@@ -77,14 +78,14 @@ def command(
     if len(sizes) != len(typical):
         raise click.UsageError(f"--size {size}: {planned.file.label} needs {len(typical)} numbers: {','.join(typical)}")
     problem = family.problem(plan, sizes)
+    explained = explanation_of(plan.spec.kind).explain(plan)
     if not isinstance(plan, KernelPlan):
         if as_json:
-            sections = family.explain(plan)
-            print_json({"name": plan.name, "sections": [{"title": s.title, "lines": [list(line) for line in s.lines]} for s in sections]})
+            print_json({"name": plan.name, "sections": [{"title": s.title, "lines": [list(line) for line in s.lines]} for s in explained]})
         else:
-            print_sections(plan.name, family.explain(plan))
+            print_sections(plan.name, explained)
         return
-    sections = [*family.explain(plan), _launch_section(plan, problem, device), _roof_section(plan, problem, device)]
+    sections = [*explained, _launch_section(plan, problem, device), _roof_section(plan, problem, device)]
     if as_json:
         print_json(_to_json(plan, problem, device, sections))
     else:
@@ -109,9 +110,10 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
     from gemmgen.kernels import family_of
     from gemmgen.kernels.naming import architecture_reasons
     from gemmgen.perf.analysis.roofline import roofline
+    from gemmgen.perf.cost_model import cost_model_of
 
     family = family_of(plan.spec)
-    roofs = roofline(family.cost(plan, problem), device)
+    roofs = roofline(cost_model_of(plan.spec.kind).cost(plan, problem), device)
     cost, compute, memory = roofs.cost, roofs.compute_roof, roofs.memory_roof
     unit = operation_unit(cost.unit)
     sizes = " ".join(f"{name}={problem[name]}" for name in family.instance_sizes(plan))
@@ -132,10 +134,10 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
 
 
 def _to_json(plan: KernelPlan, problem: dict[str, int], device: Device, sections: Sequence[Section]) -> dict[str, Any]:
-    from gemmgen.kernels import family_of
     from gemmgen.perf.analysis.roofline import roofline
+    from gemmgen.perf.cost_model import cost_model_of
 
-    roofs = roofline(family_of(plan.spec).cost(plan, problem), device)
+    roofs = roofline(cost_model_of(plan.spec.kind).cost(plan, problem), device)
     return {
         "name": plan.name,
         "architecture": plan.architecture.name,

@@ -65,8 +65,8 @@ def command(
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
     """  # fmt: skip
     from gemmgen.hardware.target import architecture as find_architecture
-    from gemmgen.kernels import family_of
     from gemmgen.runtime.backends import find_backend
+    from gemmgen.verification.oracle import oracle_of
     from gemmgen.verification.runner import verify_binary
 
     files = find_specs(specs)
@@ -83,7 +83,7 @@ def command(
     binaries = compile_plans([item.plan for item in planned])
     reports = {}
     with progress_bar() as progress:
-        cases = [family_of(item.plan.spec).cases(item.plan) for item in planned]
+        cases = [oracle_of(item.plan.spec.kind).cases(item.plan) for item in planned]
         task = progress.add_task("verifying", total=sum(map(len, cases)))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             progress.update(task, description=item.file.label)

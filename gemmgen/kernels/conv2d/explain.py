@@ -14,7 +14,7 @@ _WALKS = {
 }
 
 
-def formula_lines(plan: Conv2dPlan) -> list[str]:
+def summary(plan: Conv2dPlan) -> list[str]:
     """What the kernel computes and how the tensors are stored."""
     spec = plan.spec
     rounding = {"s8": ", rounded to nearest even and saturated to int8", "s32": ", saturated to int32", "f32": " in float32"}
@@ -39,10 +39,10 @@ _ORDERS = {
 _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
 
 
-def explain_conv2d(plan: Conv2dPlan) -> list[Section]:
+def explain(plan: Conv2dPlan) -> list[Section]:
     """Implicit GEMM, tile hierarchy, copies, shared memory, epilogue."""
     return [
-        Section("What it computes", tuple(("", line) for line in formula_lines(plan))),
+        Section("What it computes", tuple(("", line) for line in summary(plan))),
         Section("As a matrix product", _implicit_gemm(plan)),
         Section("Tile hierarchy", _hierarchy(plan)),
         Section("Copies of one step", _copies(plan)),

@@ -41,7 +41,7 @@ WORD = 4
 """Values of k that a lane has side by side: an int8 fragment comes in registers."""
 
 
-def conv2d_pictures(plan: Conv2dPlan) -> list[Picture]:
+def pictures(plan: Conv2dPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     return [_tiles(plan), _fragments(plan), _bank_maps(plan)]
 

@@ -1,5 +1,5 @@
 """SGEMM for a CPU: C with intrinsics, compiled by the host's compiler."""
 
-from gemmgen.kernels.cpu_gemm.family import CpuGemmFamily
+from gemmgen.kernels.cpu_gemm.family import family
 
-family = CpuGemmFamily()
+__all__ = ["family"]

@@ -10,7 +10,7 @@ Lines = tuple[tuple[str, str], ...]
 KIB = 1024
 
 
-def formula_lines(plan: CpuGemmPlan) -> list[str]:
+def summary(plan: CpuGemmPlan) -> list[str]:
     """What the instance computes and how the matrices are stored."""
     product = "alpha A B" if plan.spec.alpha == "argument" else "A B"
     if plan.spec.beta == "argument":
@@ -25,9 +25,9 @@ def _layout(matrix: Matrix) -> str:
     return f"{matrix.rows} x {matrix.columns}, {order}-major with leading dimension {matrix.leading_dimension}"
 
 
-def explain_cpu_gemm(plan: CpuGemmPlan) -> list[Section]:
+def explain(plan: CpuGemmPlan) -> list[Section]:
     """What is computed, the micro-kernel, the blocks and what they are to fill, packing, and threads."""
-    computes = Section("What it computes", tuple(("", line) for line in formula_lines(plan)))
+    computes = Section("What it computes", tuple(("", line) for line in summary(plan)))
     blocked = plan.blocked
     if blocked is None:
         order = "m, n, k: dot products" if plan.strategy == "naive" else "m, k, n: rows of B are added to rows of C"

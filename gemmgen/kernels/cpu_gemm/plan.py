@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -400,3 +401,12 @@ def _sequence(name: str, spec: CpuGemmSpec, matrices: tuple[Matrix, Matrix, Matr
     return LaunchSequence(
         name=name, dimensions=tuple(dimensions), arguments=tuple(arguments), launches=(call,), constraints=tuple(constraints)
     )
+
+
+def packed(plan: CpuGemmPlan, sizes: Sequence[int]) -> dict[str, int]:
+    """All dimensions of a problem of m, n, k without gaps between rows or columns."""
+    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
+    for dimension in plan.sequence.dimensions:
+        if dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem

@@ -18,7 +18,7 @@ STORAGE = {"f32": "", "f16": " in float16", "bf16": " in bfloat16"}
 Lines = tuple[tuple[str, str], ...]
 
 
-def formula_lines(plan: GemmPlan) -> list[str]:
+def summary(plan: GemmPlan) -> list[str]:
     """What the kernel computes and how the matrices are stored."""
     spec = plan.spec
     product = "alpha A B" if spec.alpha == "argument" else "A B"
@@ -41,10 +41,10 @@ def _layout(matrix: Matrix) -> str:
     return text
 
 
-def explain_gemm(plan: GemmPlan) -> list[Section]:
+def explain(plan: GemmPlan) -> list[Section]:
     """What is computed, the tile hierarchy, who has which tile, copies, mainloop, shared memory, and stores."""
     loop = plan.loop
-    computes = Section("What it computes", tuple(("", line) for line in formula_lines(plan)))
+    computes = Section("What it computes", tuple(("", line) for line in summary(plan)))
     if isinstance(loop, NaiveLoop):
         hierarchy: Lines = (
             ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C by {plan.threads} threads"),

@@ -12,8 +12,10 @@ import pydantic
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.epilogue.operations import AnyOperation, Bias, Operation, Residual
-from gemmgen.kernels.gemm.request import TYPES, GemmRequest, is_stored
+from gemmgen.kernels.gemm.matcher import TYPES, GemmRequest, is_stored
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
+
+NAME = "matmul"
 
 _WITHOUT_ARGUMENTS = {
     "relu": {"op": "relu"}, "leaky_relu": {"op": "leaky_relu"}, "gelu": {"op": "gelu"}, "gelu_tanh": {"op": "gelu", "form": "tanh"},
@@ -22,7 +24,7 @@ _WITHOUT_ARGUMENTS = {
 """Activations by name."""
 
 
-def interpret_matmul(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
     """The request of a call. ``options``: ``scaled`` and ``accumulates`` as in ``GemmRequest``, ``bias_number`` (the bias is a
     number), ``activation`` (as ``ops.matmul`` takes it). Raises ``LaunchError``."""
     a, b = operands["a"], operands["b"]

@@ -29,7 +29,7 @@ from gemmgen.kernels.pictures import (
 from gemmgen.kernels.tiles.indexing import FragmentMap, lane_position
 
 
-def gemm_pictures(plan: GemmPlan) -> list[Picture]:
+def pictures(plan: GemmPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan.loop, NaiveLoop):
         return [_naive_tiles(plan, plan.loop)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Literal
@@ -263,3 +264,14 @@ def _reduction_groups(spec: GemmSpec) -> int:
     """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups."""
     slices = getattr(spec.decomposition, "slices", 1)
     return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
+
+
+def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, int]:
+    """All dimensions of a problem of m, n, k without gaps between rows, columns or matrices."""
+    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
+    for dimension in plan.sequence.dimensions:
+        if dimension.name == "batch":
+            problem["batch"] = batch
+        elif dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem

@@ -30,7 +30,7 @@ _FINISHES = {
 }
 
 
-def summary_lines(plan: ReductionPlan) -> list[str]:
+def summary(plan: ReductionPlan) -> list[str]:
     """What the kernel computes, and what it does with odd values."""
     a, spec = plan.arithmetic, plan.spec
     joiner = "" if _NAMES[a.operation].endswith(":") else " of"
@@ -74,9 +74,9 @@ def semantics(plan: ReductionPlan) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def explain_reduction(plan: ReductionPlan) -> list[Section]:
+def explain(plan: ReductionPlan) -> list[Section]:
     """Work of a thread and a block, how results meet, shared memory."""
-    sections = [Section("What it computes", tuple(("", line) for line in summary_lines(plan)))]
+    sections = [Section("What it computes", tuple(("", line) for line in summary(plan)))]
     sections.append(Section("Who reads what", _work(plan)))
     if plan.finish:
         meeting = [("blocks", _FINISHES[plan.finish])]

@@ -33,7 +33,7 @@ _TREES = {
 }
 
 
-def reduction_pictures(plan: ReductionPlan) -> list[Picture]:
+def pictures(plan: ReductionPlan) -> list[Picture]:
     """All pictures of a plan."""
     pictures: list[Picture] = [_tiles(plan)]
     steps = _steps(plan)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-def reduction_reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> dict[str, Expected]:
+def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> dict[str, Expected]:
     """The expected outputs of one case."""
     a = plan.arithmetic
     problem = case.dimensions

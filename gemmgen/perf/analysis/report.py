@@ -14,8 +14,10 @@ from gemmgen.perf.analysis.machine_code import KernelCode, machine_code
 from gemmgen.perf.analysis.quantisation import Waves, waves_of
 from gemmgen.perf.analysis.residency import MoreBlocks, Residency, one_more_block, residencies
 from gemmgen.perf.analysis.roofline import Roofline, roofline
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.counters import CaseCounters, count_case
+from gemmgen.verification.oracle import oracle_of
 
 
 @dataclass(frozen=True)
@@ -158,13 +160,13 @@ def analyse(
     ``seconds``: a measured time for the problem. ``traffic``: count wavefronts and sectors of one case on the emulator. What cannot
     be found out is missing from the result, with the reason; raises ``LaunchError`` if the problem cannot be launched.
     """
-    family = family_of(plan.spec)
-    problem = _typical_problem(plan) if sizes is None else family.problem(plan, sizes)
+    problem = _typical_problem(plan) if sizes is None else family_of(plan.spec).problem(plan, sizes)
+    model = cost_model_of(plan.spec.kind)
     kernels = residencies(plan, binary)
     by_entry = {kernel.entry: kernel for kernel in kernels}
     code, code_missing = _code(plan, binary)
     counted, traffic_missing = _traffic(plan, binary) if traffic else (None, "not asked for")
-    roofs = roofline(family.cost(plan, problem), device)
+    roofs = roofline(model.cost(plan, problem), device)
     return Analysis(
         plan=plan,
         architecture=binary.architecture,
@@ -178,7 +180,7 @@ def analyse(
         traffic_missing=traffic_missing,
         roofs=roofs,
         waves=tuple(waves_of(launch, by_entry[launch.entry], device) for launch in plan.sequence.resolve(problem)),
-        executed_operations=family.executed_operations(plan, problem),
+        executed_operations=model.executed_operations(plan, problem),
         timing=measured(roofs, seconds) if seconds is not None else None,
     )
 
@@ -188,7 +190,7 @@ def _typical_problem(plan: KernelPlan) -> Mapping[str, int]:
     try:
         return family.problem(plan, tuple(family.instance_sizes(plan).values()))
     except GemmgenError:
-        return family.counted_case(plan).dimensions
+        return oracle_of(plan.spec.kind).counted_case(plan).dimensions
 
 
 def _runs(device: Device, plan: KernelPlan) -> bool:

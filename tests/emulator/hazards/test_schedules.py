@@ -7,6 +7,7 @@ import gemmgen
 from gemmgen import emulator
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
 from ..helpers import compile_ptx
@@ -73,6 +74,6 @@ def test_flags_of_what_is_written_are_those_of_one_run():
 
 def test_verification_under_schedules():
     plan = gemmgen.plan("specs/gemm/v3_double_buffer.yaml")
-    cases = [case for case in gemmgen.kernels.family_of(plan.spec).cases(plan) if case.name in ("one element", "primes")]
+    cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if case.name in ("one element", "primes")]
     report = verify_binary(plan, compile_plan(plan), EmulatorBackend(schedules=3), cases=cases)
     assert report.passed and report.results

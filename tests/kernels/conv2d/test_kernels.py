@@ -10,11 +10,11 @@ import pytest
 from gemmgen import api
 from gemmgen.codegen.rendering import render
 from gemmgen.emulator.counters import CounterObserver
-from gemmgen.kernels import family_of
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
 SPECS = sorted((Path(__file__).parents[3] / "specs" / "conv2d").glob("*.yaml"))
@@ -34,7 +34,7 @@ def test_a_spec_verifies_without_bank_conflicts(index: int) -> None:
     binary = compile_plan(plan)
     observer = CounterObserver()
     backend = EmulatorBackend(observers=[observer])
-    for case in family_of(plan.spec).cases(plan)[index % STRIDE :: STRIDE]:
+    for case in oracle_of(plan.spec.kind).cases(plan)[index % STRIDE :: STRIDE]:
         result = verify_case(plan, binary, backend, case)
         assert result.passed, (case.name, result.failure)
     traffic = observer.counters().total.shared_memory
@@ -93,5 +93,5 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
     binary = compile_source(source.replace(before, after), architecture="sm_80", options=COMPILE_OPTIONS)
     backend = EmulatorBackend()
     wanted = ("3 x 3, padding 3", "1 x 1", "channels one block above a tile", "many steps", "3 x 3, stride 2", "images of one pixel")
-    cases = sorted(family_of(plan.spec).cases(plan), key=lambda case: case.name not in wanted)
+    cases = sorted(oracle_of(plan.spec.kind).cases(plan), key=lambda case: case.name not in wanted)
     assert any(not verify_case(plan, binary, backend, case).passed for case in cases)

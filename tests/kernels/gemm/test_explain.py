@@ -8,8 +8,8 @@ import pytest
 from conftest import SPECS
 
 import gemmgen
-from gemmgen.kernels import family_of
-from gemmgen.kernels.gemm.explain import explain_gemm
+from gemmgen.kernels.gemm.explain import explain
+from gemmgen.present.explanation import explanation_of
 
 BASE = {
     "kind": "gemm",
@@ -25,7 +25,7 @@ BASE = {
 def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
     plan = gemmgen.plan(BASE, overrides=overrides)
     lines: dict[tuple[str, str], str] = {}
-    for section in explain_gemm(plan):  # type: ignore[arg-type]
+    for section in explain(plan):  # type: ignore[arg-type]
         for label, text in section.lines:
             lines[section.title, label] = lines.get((section.title, label), "") + text
     return lines
@@ -78,6 +78,6 @@ def test_predictions_stand_beside_the_fewest_wavefronts() -> None:
 @pytest.mark.parametrize("path", sorted((SPECS / "gemm").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_explanations_are_whole_lines_of_text(path: Any) -> None:
     plan = gemmgen.plan(path)
-    for section in family_of(plan.spec).explain(plan):
+    for section in explanation_of(plan.spec.kind).explain(plan):
         assert section.title and section.lines
         assert all(text and text == text.strip() and "None" not in text for _, text in section.lines)

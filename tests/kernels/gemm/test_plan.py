@@ -9,11 +9,11 @@ from conftest import SPECS
 import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import architecture
-from gemmgen.kernels import family_of
 from gemmgen.kernels.gemm.exchange import exchange_accesses
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.runtime.cuda import gpu_available
+from gemmgen.verification.oracle import oracle_of
 
 TILE = {"threadblock": {"m": 128, "n": 128, "k": 8}, "warp": {"m": 32, "n": 64}, "thread": {"m": 8, "n": 8}}
 
@@ -154,7 +154,7 @@ def test_every_division_of_k_goes_along_with_batches_groups_loaders_and_stores(
 ) -> None:
     changes = {"decomposition": SCHEMES[scheme], "batch": batch, "store": store, "transpose": "tn", "epilogue": [{"op": "residual"}]}
     plan = planned(**changes, mainloop={"tile": SMALL, **loop})
-    cases = [case for case in family_of(plan.spec).cases(plan) if case.data != "reals"]
+    cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if case.data != "reals"]
     report = gemmgen.verify(plan.spec, backend, cases=cases[:: 1 if batch == "strided" else 2])
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 
@@ -175,7 +175,7 @@ def test_half_of_the_threads_can_copy_each_operand_however_both_are_laid_out(
     loop = {"tile": SMALL, "loaders": "halves", "shared_a": shared, "shared_b": shared, **changes}
     plan = planned(transpose=transpose, architecture="sm_80", mainloop=loop)
     assert isinstance(plan.loop, TiledLoop) and len(plan.loop.copied) == 1
-    report = gemmgen.verify(plan, "emulator", cases=family_of(plan.spec).cases(plan)[::2])
+    report = gemmgen.verify(plan, "emulator", cases=oracle_of(plan.spec.kind).cases(plan)[::2])
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 
 
@@ -240,7 +240,7 @@ def test_copies_of_16_bytes_pass_by_the_l1_or_are_kept_in_it_for_each_operand() 
     text = gemmgen.render(plan).text
     assert text.count("cp.async.cg") == text.count("cp.async.ca") == 1
     assert plan.name != planned(**changes, cache={"l1_a": "keep"}).name
-    assert gemmgen.verify(plan, "emulator", cases=family_of(plan.spec).cases(plan)[:4]).passed
+    assert gemmgen.verify(plan, "emulator", cases=oracle_of(plan.spec.kind).cases(plan)[:4]).passed
     assert codes(cache={"l1_a": "keep"}) == {"l1"}
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import gemmgen
 from gemmgen.cli.selection import shipped_specs
-from gemmgen.kernels import family_of
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.svg import MARGIN, STYLE, WIDTH
+from gemmgen.present.explanation import illustration_of
 from present.drawing.reading import overlapping, parse, texts
 
 KINDS = sorted({name.split("/")[0] for name in shipped_specs()} & {"gemm", "conv2d", "reduction"})
@@ -25,7 +25,7 @@ def pictures_of(kind: str) -> list[tuple[str, str]]:
     for name, path in shipped_specs().items():
         if name.startswith(f"{kind}/"):
             plan = gemmgen.plan(path)
-            drawn += [(f"{name} {each.name}", draw(plan.name, [each])) for each in family_of(plan.spec).pictures(plan)]
+            drawn += [(f"{name} {each.name}", draw(plan.name, [each])) for each in illustration_of(plan.spec.kind).pictures(plan)]
     return drawn
 
 
@@ -85,12 +85,13 @@ def test_texts_have_contrast_in_both_schemes(scheme: str) -> None:
 
 def test_a_picture_is_the_same_every_time() -> None:
     plan = gemmgen.plan(shipped_specs()["gemm/maxas_64"])
-    assert draw(plan.name, family_of(plan.spec).pictures(plan)) == draw(plan.name, family_of(plan.spec).pictures(plan))
+    illustration = illustration_of(plan.spec.kind)
+    assert draw(plan.name, illustration.pictures(plan)) == draw(plan.name, illustration.pictures(plan))
 
 
 def test_who_cannot_see_it_is_told_its_numbers() -> None:
     plan = gemmgen.plan(shipped_specs()["gemm/maxas_64"])
-    root = parse(draw(plan.name, family_of(plan.spec).pictures(plan)))
+    root = parse(draw(plan.name, illustration_of(plan.spec.kind).pictures(plan)))
     assert root.attrib["role"] == "img"
     assert plan.name in root.findtext("{http://www.w3.org/2000/svg}title", "")
     assert "z-order: 2 wavefronts to read A and 2 wavefronts to read B" in root.findtext("{http://www.w3.org/2000/svg}desc", "")

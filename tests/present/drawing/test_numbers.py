@@ -10,7 +10,6 @@ import pytest
 import gemmgen
 from gemmgen.cli.selection import shipped_specs
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
-from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.accesses import every_load, every_store
 from gemmgen.kernels.gemm.loop import TiledLoop
@@ -18,6 +17,8 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
 from gemmgen.kernels.tiles.indexing import lane_position
 from gemmgen.present.drawing import draw
+from gemmgen.present.explanation import illustration_of
+from gemmgen.verification.oracle import oracle_of
 from present.drawing.reading import SVG, datum, groups, parse
 
 
@@ -26,7 +27,7 @@ def plan_of(name: str, *overrides: str) -> KernelPlan:
 
 
 def pictures_of(plan: KernelPlan) -> list[Picture]:
-    return family_of(plan.spec).pictures(plan)
+    return illustration_of(plan.spec.kind).pictures(plan)
 
 
 def drawn(plan: KernelPlan) -> ElementTree.Element:
@@ -161,7 +162,7 @@ def test_the_emulator_counts_the_wavefronts_of_a_tree(name: str) -> None:
     plan = plan_of(f"reduction/{name}")
     (tree,) = (picture for picture in pictures_of(plan) if isinstance(picture, Tree))
     (maps,) = (picture for picture in pictures_of(plan) if isinstance(picture, BankMaps))
-    case = replace(family_of(plan.spec).cases(plan)[0], name="one block", dimensions={"reduced": tree.threads})
+    case = replace(oracle_of(plan.spec.kind).cases(plan)[0], name="one block", dimensions={"reduced": tree.threads})
     report = gemmgen.verify(plan, "emulator", cases=[case], counters=True)
     assert report.passed and report.counters is not None
     predicted = 0

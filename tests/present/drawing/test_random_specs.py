@@ -15,9 +15,9 @@ from kernels.reduction import random_specs as reduction
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.kernels import family_of
 from gemmgen.kernels.pictures import Division, Fragments, TileHierarchy, Tree
 from gemmgen.present.drawing import draw
+from gemmgen.present.explanation import illustration_of
 from present.drawing.reading import overlapping, parse
 
 FAMILIES = {"conv2d": conv2d.SPECS, "gemm": gemm.SPECS, "reduction": reduction.reductions()}
@@ -64,7 +64,7 @@ def test_a_random_spec_is_drawn(kind: str) -> None:
         except PlanError:
             outcomes["rejected"] += 1
             return
-        pictures = family_of(plan.spec).pictures(plan)
+        pictures = illustration_of(plan.spec.kind).pictures(plan)
         for picture in pictures:
             if isinstance(picture, TileHierarchy):
                 for level in picture.levels:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from gemmgen.core.formulas import ceil_div
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.epilogue.steps import Access
+from gemmgen.kernels.family import Cost, Work
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import StreamK
-from gemmgen.kernels.work import Work
 
 NAIVE_STEP = 8
 """Values of k that a thread of the naive kernel is taken to have on their way."""
@@ -17,7 +19,7 @@ REDUCTION_REGISTERS = 40
 FLOAT_BYTES = 4
 
 
-def gemm_work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem."""
     m, n, k, batch = problem["m"], problem["n"], problem["k"], problem.get("batch", 1)
     tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n) * batch
@@ -86,3 +88,49 @@ def gemm_work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         float(elements * c.element_bytes * (1 + reads)), result, follows=True, early=reduction.programmatic,
     )  # fmt: skip
     return main, second
+
+
+def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
+    """Two operations for each product, one crossing of the memory bus for each array."""
+    m, n, k = (problem[name] for name in ("m", "n", "k"))
+    reads_c = plan.spec.beta == "argument"
+    factors = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes
+    results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
+    batch = problem.get("batch", 1)
+    return Cost(2.0 * batch * m * n * k, float(batch * (factors + results)), "fp32")
+
+
+def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
+    """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
+    tile_k = plan.loop.tile_k if isinstance(plan.loop, TiledLoop) else 1
+    tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": tile_k}
+    return cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
+
+
+def peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
+    """cuBLAS through torch, TF32 off: ``addmm`` into C, then the epilogue as separate torch operations; None for mixed types."""
+    if len({matrix.type for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c)}) > 1:
+        return None
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b, c = arrays["A"], arrays["B"], arrays["C"]
+    alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 0.0)
+
+    combine = torch.baddbmm if plan.batched else torch.addmm
+
+    def read(access: Access) -> Any:
+        array = arrays.get(access.name, scalars.get(access.name))
+        return array[:, None] if access.operand.per == "row" else array
+
+    def run() -> None:
+        if alpha == 1 and beta == 0:
+            torch.matmul(a, b, out=c)
+        else:
+            combine(c, a, b, beta=beta, alpha=alpha, out=c)
+        for step in plan.epilogue:
+            result = step.operation.apply_torch(c, [read(access) for access in step.accesses])
+            if result is not c:
+                c.copy_(result)
+
+    return ("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue"), run

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.kernels.family import Cost, Work
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
-from gemmgen.kernels.work import Work
 
 BASE_REGISTERS = 24
 
 
-def reduction_work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem. A step of a block is as many elements as its loads bring at a time."""
     resolved = plan.sequence.resolve(problem)
     if not resolved:
@@ -77,3 +78,43 @@ def _contiguous(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
     if isinstance(plan.layout, LaneLayout):
         return min(plan.layout.lanes * plan.vector, problem["reduced"])
     return problem["reduced"]
+
+
+def cost(plan: ReductionPlan, problem: Mapping[str, int]) -> Cost:
+    """One operation and one read for each element, one write for each result."""
+    results = problem.get("outer", 1) * problem.get("inner", 1)
+    elements = problem["reduced"] * results
+    stored = sum(ELEMENTS[array.type].bytes for array in plan.sequence.arrays if array.role == "output")
+    read = ELEMENTS[plan.arithmetic.stored].bytes * elements
+    return Cost(float(elements), float(read + stored * results), "fp32")
+
+
+def executed_operations(plan: ReductionPlan, problem: Mapping[str, int]) -> float:
+    """The operations of ``cost``: padding takes part in none."""
+    return cost(plan, problem).operations
+
+
+def peer(plan: ReductionPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
+    """A callable that writes the result as the kernel does; None where torch has no single operation for it."""
+    import torch
+
+    a, x = plan.arithmetic, arrays["X"]
+    axis = 0 if plan.spec.shape in ("all", "columns") else 1
+    if a.epilogue or plan.spec.prologue or a.state == "moments" or "Y" not in arrays:
+        return None
+    target = arrays["Y"].reshape(()) if plan.spec.shape == "all" else arrays["Y"]
+    with_out = {
+        "sum": lambda: torch.sum(x, axis, dtype=target.dtype, out=target),
+        "mean": lambda: torch.mean(x, axis, dtype=target.dtype, out=target),
+        "min": lambda: torch.amin(x, axis, out=target),
+        "max": lambda: torch.amax(x, axis, out=target),
+        "argmin": lambda: torch.argmin(x, axis, out=target),
+        "argmax": lambda: torch.argmax(x, axis, out=target),
+        "logsumexp": lambda: torch.logsumexp(x, axis, out=target),
+        "l2_norm": lambda: torch.linalg.vector_norm(x, 2, axis, out=target),
+        "l1_norm": lambda: torch.linalg.vector_norm(x, 1, axis, out=target),
+        "product": lambda: torch.prod(x, axis, dtype=target.dtype, out=target),
+    }
+    call = with_out.get(a.operation)
+    same_types = a.stored == a.output or a.operation in ("sum", "mean", "product", "argmin", "argmax")
+    return None if call is None or not same_types else (f"torch.{a.operation}", call)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.core.elements import to_numbers
 from gemmgen.core.formulas import round_up
-from gemmgen.kernels.family import Case
+from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
+from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.family import Case, Expected
+from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.plan import GemmPlan, packed
+
+LARGEST_INTEGER = 4
+"""Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
 
-def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, int]:
-    """All dimensions of a problem of m, n, k without gaps between rows, columns or matrices."""
-    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
-    for dimension in plan.sequence.dimensions:
-        if dimension.name == "batch":
-            problem["batch"] = batch
-        elif dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
-
-
-def gemm_cases(plan: GemmPlan) -> list[Case]:
+def cases(plan: GemmPlan) -> list[Case]:
     """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
     tile_m, tile_n = plan.tile_m, plan.tile_n
     loop = plan.loop
@@ -126,3 +126,54 @@ def _scalars(plan: GemmPlan) -> dict[str, dict[str, float]]:
 
 def _prime(near: int) -> int:
     return min(PRIMES, key=lambda prime: abs(prime - 1.3 * near))
+
+
+def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Values of an array before the launch; NaN in what BLAS does not read."""
+    unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
+    if unread:
+        return np.full(shape, np.nan)
+    if case.data == "reals":
+        # Sums around 1 where an operation bends there and is flat further out, or where C would overflow.
+        low, high = (-2.0, 0.3) if plan.approximate or plan.matrix_c.type == "f16" else (-3.0, 3.0)
+        return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
+    values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    if case.data == "nonfinite":
+        special = rng.choice([np.nan, np.inf, -np.inf], shape)
+        values = np.where(rng.random(shape) < 0.02, special, values)
+    return values
+
+
+def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+    """What C must hold, with the forward error bound of its sums."""
+    k = case.dimensions["k"]
+    alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
+    shape = arrays["C"].shape
+    value, bound = np.zeros(shape), np.zeros(shape)
+    arrays = {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
+    with np.errstate(invalid="ignore", over="ignore"):
+        if alpha != 0:
+            a, b = arrays["A"].astype(np.float64), arrays["B"].astype(np.float64)
+            product = a @ b
+            if case.data == "reals":
+                # Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms
+                # takes part in at most k roundings, whatever the order of the sum; fma rounds once a term.
+                gamma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
+                bound = gamma * (np.abs(a) @ np.abs(b))
+            value, bound = rounded(alpha * product, abs(alpha) * bound)
+        if beta != 0:
+            scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros(shape))
+            value, bound = rounded(value + scaled, bound + scaled_bound)
+        given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
+
+        def read(access: Access) -> npt.NDArray[Any]:
+            array = np.asarray(given[access.name], np.float64)
+            return array[:, None] if access.operand.per == "row" else array
+
+        finished = apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read)
+    return {"C": Expected(*stored(plan.matrix_c.type, finished.value, finished.bound))}
+
+
+def counted_case(plan: GemmPlan) -> Case:
+    """The case with most operations: its traffic and instructions stand for the instance."""
+    return max(cases(plan), key=lambda case: cost(plan, case.dimensions).weight)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan
-from gemmgen.kernels.family import Case
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, rounded
+from gemmgen.kernels.cpu_gemm.cost_model import cost
+from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan, packed
+from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.family import Case, Expected
+
+LARGEST_INTEGER = 4
+"""Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
 LARGEST_REFERENCE = 60_000_000
 """Multiplications of a case: its reference is computed in float64 by NumPy, several times over."""
 
 
-def packed(plan: CpuGemmPlan, sizes: Sequence[int]) -> dict[str, int]:
-    """All dimensions of a problem of m, n, k without gaps between rows or columns."""
-    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
-    for dimension in plan.sequence.dimensions:
-        if dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
-
-
-def cpu_gemm_cases(plan: CpuGemmPlan) -> list[Case]:
+def cases(plan: CpuGemmPlan) -> list[Case]:
     """Edges of the micro-kernel and of every block, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
     scalars = _scalars(plan)
     cases = []
@@ -105,3 +107,62 @@ def _scalars(plan: CpuGemmPlan) -> dict[str, dict[str, float]]:
         whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
         found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
     return found
+
+
+def fill(plan: CpuGemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Values for the array argument ``name``; NaN where the case must not read it."""
+    unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
+    if unread:
+        return np.full(shape, np.nan)
+    if case.data == "reals":
+        low, high = (-2.0, 0.3) if plan.approximate else (-3.0, 3.0)
+        return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
+    values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    if case.data == "nonfinite":
+        special = rng.choice([np.nan, np.inf, -np.inf], shape)
+        values = np.where(rng.random(shape) < 0.02, special, values)
+    return values
+
+
+def reference(plan: CpuGemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+    """What C must hold afterwards.
+
+    The terms of an element are k products and beta C. Each takes part in a rounding for every product (Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., section 3.1), in one for its factor, and in one for every slice of k, whose sums
+    are added to C one after the other.
+    """
+    k = case.dimensions["k"]
+    alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
+    shape = arrays["C"].shape
+    value, terms = np.zeros(shape), np.zeros(shape)
+    slices = ceil_div(k, plan.blocked.block_depth) if plan.blocked is not None else 1
+    roundings = k + slices + 3
+    with np.errstate(invalid="ignore", over="ignore"):
+        if alpha != 0 and k:
+            a, b = arrays["A"].astype(np.float64), arrays["B"].astype(np.float64)
+            value = alpha * (a @ b)
+            if case.data == "reals":
+                terms = abs(alpha) * (np.abs(a) @ np.abs(b))
+        if beta != 0:
+            scaled = beta * arrays["C"].astype(np.float64)
+            value = value + scaled
+            if case.data == "reals":
+                terms = terms + np.abs(scaled)
+        bound = np.zeros(shape)
+        if case.data == "reals":
+            bound = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * terms + roundings * SMALLEST
+        else:
+            value, bound = rounded(value, bound)
+        given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
+
+        def read(access: Access) -> npt.NDArray[Any]:
+            array = np.asarray(given[access.name], np.float64)
+            return array[:, None] if access.operand.per == "row" else array
+
+        finished = apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read)
+    return {"C": Expected(finished.value, finished.bound)}
+
+
+def counted_case(plan: CpuGemmPlan) -> Case:
+    """The case with most operations: its traffic and instructions stand for the instance."""
+    return max(cases(plan), key=lambda case: cost(plan, case.dimensions).weight)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.core.formulas import ceil_div
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
-from gemmgen.kernels.work import Work
+from gemmgen.kernels.family import Cost, Work
 
 
-def conv2d_work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+def work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem. A step is one slice of the implicit GEMM's k."""
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
     tile = plan.spec.tile.threadblock
@@ -55,3 +56,27 @@ def conv2d_work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...
         outputs * size * reads / count, float(outputs * size * reads), follows=True,
     )  # fmt: skip
     return main, second
+
+
+def cost(plan: Conv2dPlan, problem: Mapping[str, int]) -> Cost:
+    """Two operations for each product, one crossing of the memory bus for each array."""
+    n, c, h, w, k, r, s, p, q = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q"))
+    depth = c // problem["groups"] * r * s
+    outputs = n * p * q * k
+    size = ELEMENTS[plan.output.type].bytes * outputs
+    total = n * c * h * w + depth * k + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
+    return Cost(2.0 * outputs * depth, float(total), "int8")
+
+
+def executed_operations(plan: Conv2dPlan, problem: Mapping[str, int]) -> float:
+    """Tiles of pixels by output channels of a group, over whole steps of the implicit GEMM's k."""
+    tile, groups = plan.spec.tile.threadblock, problem["groups"]
+    pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
+    depth = problem["c"] // groups * problem["r"] * problem["s"]
+    rows = round_up(problem["n"] * problem["p"] * problem["q"], pixels)
+    return 2.0 * rows * round_up(problem["k"] // groups, channels) * groups * round_up(depth, tile.k)
+
+
+def peer(plan: Conv2dPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
+    """None: torch has no int8 convolution on GPUs."""
+    return None

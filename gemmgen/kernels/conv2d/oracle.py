@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import complete, constraints, fixed_parameters
+from gemmgen.kernels.conv2d.reference import reference as convolved
 from gemmgen.kernels.conv2d.spec import LARGEST_EXTENT
 from gemmgen.kernels.conv2d.tiles import CHANNELS
-from gemmgen.kernels.family import Case
+from gemmgen.kernels.family import Case, Expected
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +22,7 @@ TIES = "ties of rounding"
 SMALL = (-3, 4)
 
 
-def conv2d_cases(plan: Conv2dPlan) -> list[Case]:
+def cases(plan: Conv2dPlan) -> list[Case]:
     """Filters, strides, paddings and dilations of all kinds, edges of the tile, saturation, ties, and nothing at all.
 
     A problem that the spec's fixed parameters contradict takes their values instead; equal ones are left out.
@@ -180,3 +182,13 @@ def fill(plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: n
         reach = 400 if plan.output.type != "s32" else 2**31 - 1
         return rng.integers(-reach, reach + 1, shape)
     return rng.normal(0, 50, shape).astype(np.float32)
+
+
+def reference(plan: Conv2dPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+    """What the output must hold."""
+    return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays)}
+
+
+def counted_case(plan: Conv2dPlan) -> Case:
+    """The case with most operations: its traffic and instructions stand for the instance."""
+    return max(cases(plan), key=lambda case: cost(plan, case.dimensions).weight)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.elements import FLOATS, float_format, numpy_type
 from gemmgen.kernels.family import Case
 from gemmgen.kernels.reduction.arithmetic import EXTREMA
+from gemmgen.kernels.reduction.cost_model import cost
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan, packed_problem
+from gemmgen.kernels.reduction.reference import reference
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 Size = tuple[int, int, int]
+
+__all__ = ["cases", "counted_case", "fill", "reference"]
 
 LARGEST_INTEGER = 4
 """Elements of integer cases lie in [-4, 4]: their sums stay exact in float32, and in a float16 that stores the result."""
@@ -26,7 +30,7 @@ EXTREMUM_LAST = "the extremum comes last"
 """Begins the names of cases in which no element but the last of a line decides the result."""
 
 
-def reduction_cases(plan: ReductionPlan) -> list[Case]:
+def cases(plan: ReductionPlan) -> list[Case]:
     """Edges of vectors, tiles and groups, one block and many, strides, odd pointers, nothing, and the corners of the types."""
 
     def problem(size: Size) -> dict[str, int]:
@@ -124,7 +128,7 @@ def _multiple(value: int, width: int) -> int:
     return -(-value // width) * width
 
 
-def fill_array(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values for one input."""
     import numpy as np
 
@@ -226,3 +230,8 @@ def _float_extremes(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.
     if a.is_extremum or a.is_truth or a.operation == "product":
         return np.where(rng.random(shape) < 0.01, rng.choice([-least, least], shape), zeros)
     return np.where(rng.random(shape) < 0.5, rng.choice([-least, least, 3 * least], shape), zeros)
+
+
+def counted_case(plan: ReductionPlan) -> Case:
+    """The case with most operations: its traffic and instructions stand for the instance."""
+    return max(cases(plan), key=lambda case: cost(plan, case.dimensions).weight)

@@ -1,0 +1,20 @@
+"""What rendering asks of a kernel family: what a kernel computes, in words."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from gemmgen.kernels import part
+from gemmgen.kernels.family import InstancePlan
+
+
+class Summary(Protocol):
+    """The module ``explain`` of a family, as far as generated files need it."""
+
+    def summary(self, plan: Any) -> list[str]:
+        """What the kernel computes, in a few lines for the top of its source."""
+
+
+def summary(plan: InstancePlan) -> list[str]:
+    """What a kernel computes, in a few lines."""
+    return cast("Summary", part(plan.spec.kind, "explain")).summary(plan)

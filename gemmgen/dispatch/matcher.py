@@ -1,0 +1,30 @@
+"""What dispatch asks of a kernel family: problems as text, whether an instance serves a request, and problems to tune on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from gemmgen.kernels import part
+from gemmgen.kernels.requests import Fit, Request
+
+
+class Matcher(Protocol):
+    """The module ``matcher`` of a family."""
+
+    def parse_request(self, sizes: Sequence[int], options: Sequence[str]) -> Request:
+        """A request for packed arrays, from values for the family's ``size_names`` and words such as ``nt``; raises ``SpecError``."""
+
+    def fit(self, spec: Any, request: Any) -> Fit | str:
+        """How an instance, its spec changed where the request needs it, does what is requested; or why it cannot."""
+
+    def problem_grid(self, fine: bool) -> list[str]:
+        """Problems that instances are timed on to know which is best where, as ``parse_request`` reads them, most useful first."""
+
+    def operand_orders(self, plan: Any) -> Mapping[str, str]:
+        """For operands that an instance reads in an order of its own, that order, as functions of ``gemmgen.layouts`` know it."""
+
+
+def matcher_of(kind: str) -> Matcher:
+    """The matcher of a family."""
+    return cast("Matcher", part(kind, "matcher"))

@@ -1,0 +1,112 @@
+"""``gemmgen.ops.reduce``: from the arrays and options of a call to the request that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any, get_args
+
+import pydantic
+
+from gemmgen.core.errors import LaunchError, Reason
+from gemmgen.kernels.epilogue.operations import DATA_TYPES
+from gemmgen.kernels.reduction.arithmetic import plan_arithmetic
+from gemmgen.kernels.reduction.matcher import INDICES, SPEC_TYPES, ReductionRequest, arithmetic
+from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
+from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
+
+NAME = "reduce"
+
+
+def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    """The request of a call. ``options``: ``op``, ``axis``, ``keepdims``, ``correction``. Raises ``LaunchError``."""
+    x, operation = operands["x"], options["op"]
+    if operation not in get_args(OperationName):
+        raise LaunchError(f"reduce: op is {operation!r}, need one of {', '.join(get_args(OperationName))}")
+    if x.type not in [DATA_TYPES[name] for name in get_args(InputType)]:
+        raise LaunchError(f"reduce: x has elements {x.type}, need one of {', '.join(get_args(InputType))}")
+    if x.alignment < x.element_bytes:
+        raise LaunchError(f"reduce: x does not start at a multiple of its {x.element_bytes} bytes an element")
+    if options.get("correction", 0) not in (0, 1):
+        raise LaunchError(f"reduce: correction is {options['correction']!r}, need 0 or 1")
+    reduced = _axes(options.get("axis"), len(x.shape))
+    if operation in INDICES and len(reduced) > 1 and reduced != tuple(range(len(x.shape))):
+        raise LaunchError(f"reduce: {operation} takes one axis, or None for the index in the flattened array, got {options['axis']}")
+    kept = tuple(axis for axis in range(len(x.shape)) if axis not in reduced)
+    view = _three_axes(x, kept, reduced, operation)
+    shape = tuple(1 if axis in reduced else x.shape[axis] for axis in range(len(x.shape)) if options.get("keepdims") or axis in kept)
+    types = arithmetic(operation, x.type)
+    names = ("mean", "variance") if types.state == "moments" else ("out",)
+    given = [operands[name] for name in names if name in operands]
+    if view.shape[1] == 0 and types.rejects_nothing and all(shape):
+        raise LaunchError(f"reduce: {operation} of nothing has no value; the reduced extent is 0")
+    kind = given[0].type if given else None
+    _check_type(operation, x.type, kind)
+    for name, out in zip(names, given, strict=False):
+        _check_out(name, out, shape, given[0].type)
+    request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)))
+    return Interpretation(request, tuple(Result(name, shape, kind or types.output, (kind or types.output) == "u8") for name in names))
+
+
+def _axes(axis: Any, rank: int) -> tuple[int, ...]:
+    given = tuple(range(rank)) if axis is None else tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    try:
+        numbers = [rank if isinstance(one, bool) else index(one) for one in given]
+    except TypeError:
+        numbers = [rank]
+    if not all(-rank <= number < rank for number in numbers):
+        need = f"integers from {-rank} to {rank - 1}, or None for all" if rank else "None for an array without axes"
+        raise LaunchError(f"reduce: axis is {axis!r}, need {need}")
+    found = tuple(sorted(number % rank for number in numbers))
+    if len(set(found)) < len(found):
+        raise LaunchError(f"reduce: axis {axis!r} names an axis twice")
+    return found
+
+
+def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Layout:
+    """X as (outer, reduced, inner)."""
+
+    def one(axes: Sequence[int]) -> tuple[int, int] | None:
+        return merged(tuple(x.shape[axis] for axis in axes), tuple(x.strides[axis] for axis in axes))
+
+    ordered = reduced if operation in INDICES else sorted(reduced, key=lambda axis: -abs(x.strides[axis]))
+    middle = one(ordered)
+    axes = [axis for axis in kept if x.shape[axis] != 1]
+    choices = []
+    for split in range(len(axes) + 1):
+        outer, inner = one(axes[:split]), one(axes[split:])
+        if outer is not None and inner is not None and middle is not None:
+            # Rows where the reduced axis is contiguous, else columns, else whatever has a contiguous inner axis.
+            by_rows = middle[1] == 1 or middle[0] <= 1
+            rank = (not (inner[0] == 1 and by_rows), inner[1] != 1, split)
+            choices.append((rank, Layout((outer[0], middle[0], inner[0]), (outer[1], middle[1], inner[1]), x.type, x.alignment)))
+    if not choices or min(choices[0][1].strides) < 0:
+        needs = "strides that are not negative" if choices else "one axis between at most two others"
+        raise LaunchError(
+            f"reduce: x of shape {x.shape} and strides {x.strides} (elements), reduced over axes {reduced}, is not what a kernel can "
+            f"walk through, {needs}; reduce a contiguous copy{'' if choices else ', or axis by axis'}"
+        )
+    return min(choices, key=lambda choice: choice[0])[1]
+
+
+def _check_type(operation: str, stored: str, kind: str | None) -> None:
+    """Raises ``LaunchError`` unless a reduction stores results of the type ``kind`` (None: its own)."""
+    reasons: list[Reason] = []
+    kind = kind and SPEC_TYPES.get(kind, kind)
+    try:
+        fields = {"operation": operation, "input": SPEC_TYPES[stored], "output": kind}
+        plan_arithmetic(ReductionSpec.model_validate({"kind": "reduction", **fields}), reasons)
+    except pydantic.ValidationError:
+        raise LaunchError(f"reduce: out has elements {kind}, which no reduction stores") from None
+    if reasons:
+        raise LaunchError(f"reduce: out has elements {kind}, need {reasons[0].need}")
+
+
+def _check_out(name: str, out: Layout, shape: tuple[int, ...], kind: str) -> None:
+    if out.shape != shape:
+        raise LaunchError(f"reduce: {name} has shape {out.shape}, need {shape}")
+    if out.type != kind:
+        raise LaunchError(f"reduce: the results have elements of different types, {kind} and {out.type}")
+    one = merged(out.shape, out.strides)
+    if not out.is_empty and (one is None or (one[0] > 1 and one[1] != 1)):
+        raise LaunchError(f"reduce: {name} has strides {out.strides}; results are stored without gaps: pass a contiguous array")

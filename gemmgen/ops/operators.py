@@ -1,0 +1,27 @@
+"""What the operations ask of a kernel family: the name of its function here, and how a call of it is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Protocol, cast
+
+from gemmgen.kernels import FAMILIES, part
+from gemmgen.kernels.requests import Interpretation, Layout
+
+
+class Operator(Protocol):
+    """The module ``operator`` of a family."""
+
+    NAME: str
+    """The function of ``gemmgen.ops`` that the family's instances serve."""
+
+    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+        """The request that a call makes, and what it returns; raises ``LaunchError``."""
+
+
+@cache
+def operator_called(name: str) -> Operator:
+    """The operator of that name; ``KeyError`` if there is none."""
+    operators = [cast("Operator", part(kind, "operator")) for kind in FAMILIES]
+    return {operator.NAME: operator for operator in operators}[name]

@@ -1,0 +1,33 @@
+"""What presentation asks of a kernel family: its plans in words and as pictures."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from gemmgen.kernels import part
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.pictures import Picture
+
+
+class Explanation(Protocol):
+    """The module ``explain`` of a family, as far as people ask for it."""
+
+    def explain(self, plan: Any) -> list[Section]:
+        """The plan in words."""
+
+
+class Illustration(Protocol):
+    """The module ``pictures`` of a family."""
+
+    def pictures(self, plan: Any) -> list[Picture]:
+        """What there is to draw of the plan, as plain data: at least its tiles."""
+
+
+def explanation_of(kind: str) -> Explanation:
+    """The explanation of a family's plans."""
+    return cast("Explanation", part(kind, "explain"))
+
+
+def illustration_of(kind: str) -> Illustration:
+    """The pictures of a family's plans."""
+    return cast("Illustration", part(kind, "pictures"))

@@ -1,0 +1,34 @@
+"""What verification asks of a kernel family: problems to try, data for them, and what has to come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from gemmgen.kernels import part
+from gemmgen.kernels.family import Case, Expected
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class Oracle(Protocol):
+    """The module ``oracle`` of a family."""
+
+    def cases(self, plan: Any) -> list[Case]:
+        """The problems that a verification runs, small enough for the emulator."""
+
+    def counted_case(self, plan: Any) -> Case:
+        """The problem whose memory traffic and instructions stand for the instance."""
+
+    def fill(self, plan: Any, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+        """Values for the array argument ``name`` before the launch, as float64 or integers of ``shape``."""
+
+    def reference(self, plan: Any, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+        """What each written array must hold afterwards, from the arrays as they are before the launch."""
+
+
+def oracle_of(kind: str) -> Oracle:
+    """The oracle of a family."""
+    return cast("Oracle", part(kind, "oracle"))
