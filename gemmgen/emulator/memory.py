@@ -398,7 +398,7 @@ class BankedSpace(Space):
         """`resolve` where some addresses name another block of the cluster, or nothing."""
         inst = access.instruction
         ranks, inside = addresses >> addresses.dtype.type(REMOTE_SHIFT), addresses & addresses.dtype.type((1 << REMOTE_SHIFT) - 1)
-        own = inst.has("shared") or inst.has("shared::cta")
+        own = (inst.has("shared") or inst.has("shared::cta")) and not inst.has("shared::cluster")
         if self.clusters is None or own or int(inside.max()) > self.size - access.width or int(ranks.max()) > self.geometry.cluster_size:
             self._out_of_bounds(access, lanes, addresses)
         if access.width > 1 and int(np.bitwise_or.reduce(inside)) & (access.width - 1):

@@ -20,7 +20,7 @@ from gemmgen.emulator.ptx.syntax import Instruction
 CHUNK = UNIT_BYTES
 """Bytes of shared memory that are told apart."""
 
-_WRITING, _READING, _BARRIER = 1, 2, 4
+_WRITING, _READING, _BARRIER, _WORDS = 1, 2, 4, 8
 
 Kind = Literal["read", "write"]
 
@@ -41,6 +41,16 @@ class AsyncAccess:
     """When it ended, in the order of events."""
 
 
+@dataclass(eq=False, slots=True)
+class SentWords:
+    """Words on their way from lanes to shared memory of the cluster: `width` bytes each at absolute offsets."""
+
+    instruction: Instruction
+    lanes: Lanes
+    offsets: np.ndarray
+    width: int
+
+
 class AsyncProxy:
     """The accesses under way, and the marks that ordinary accesses are held against."""
 
@@ -51,6 +61,7 @@ class AsyncProxy:
         self._marks = np.zeros(chunks, np.uint8)
         self._readers = np.zeros(chunks, np.int16)
         self.open: list[AsyncAccess] = []
+        self._words: list[SentWords] = []
         self._barriers: dict[int, Instruction] = {}
         """Live barriers by absolute byte offset, and where they were initialised."""
 
@@ -59,6 +70,7 @@ class AsyncProxy:
         self._marks.fill(0)
         self._readers.fill(0)
         self.open.clear()
+        self._words.clear()
         self._barriers.clear()
 
     def clear_block(self, place: int) -> None:
@@ -112,6 +124,18 @@ class AsyncProxy:
         for observer in self.shared.observers:
             observer.async_ended(access, lanes)
 
+    def send(self, words: SentWords) -> None:
+        """Words are on their way until `receive`: several may share a chunk."""
+        self._words.append(words)
+        self._marks[words.offsets // CHUNK] |= _WORDS
+
+    def receive(self, words: SentWords) -> None:
+        """Words have arrived."""
+        self._words.remove(words)
+        self._marks[words.offsets // CHUNK] &= 0xFF ^ _WORDS
+        for other in self._words:
+            self._marks[other.offsets // CHUNK] |= _WORDS
+
     # -- barriers in memory ------------------------------------------------------------------------------------
 
     def place_barrier(self, instruction: Instruction, offset: int) -> None:
@@ -131,7 +155,7 @@ class AsyncProxy:
         """Raises if an ordinary access meets what belongs to the proxy. `index`: units of min(width, 16) bytes."""
         unit = min(access.width, UNIT_BYTES)
         shift = (UNIT_BYTES // unit).bit_length() - 1
-        wrong = _BARRIER | _WRITING | (_READING if access.kind != "load" else 0)
+        wrong = _BARRIER | _WRITING | _WORDS | (_READING if access.kind != "load" else 0)
         for piece in range(access.width // unit):
             marks = self._marks[(index + piece) >> shift]
             if int(np.bitwise_or.reduce(marks)) & wrong:
@@ -148,6 +172,15 @@ class AsyncProxy:
                 raise BarrierMisuse(
                     f"{name} of shared address {address}, where a barrier lives: only mbarrier instructions may touch it",
                     instruction=instruction, threads=threads, other=other, other_threads="the initialisation of the barrier",
+                )  # fmt: skip
+        for words in self._words:
+            met = (words.offsets < offset + width) & (words.offsets + words.width > offset)
+            if met.any():
+                kind: type[EmulatorError] = InFlightRead if reads else InFlightWrite
+                raise kind(
+                    f"{name} of shared address {address}, where data is on its way: nobody has seen the phase of its barrier complete",
+                    instruction=instruction, threads=threads, other=words.instruction,
+                    other_threads=f"sent by {self.geometry.describe(words.lanes[met])}",
                 )  # fmt: skip
         chunk = offset // CHUNK
         for open_access in self.open:

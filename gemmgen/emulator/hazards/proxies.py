@@ -309,6 +309,11 @@ class ProxyRules(Observer):
         self._completed.pop(barrier.offset, None)
 
     def barrier_used(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        place = barrier.offset // self.shared.stride
+        # Copies that complete on it are waited for there.
+        remote = lanes[lanes // self.geometry.stride != place] if instruction.opcode == "mbarrier" else lanes[:0]
+        for lane in remote.tolist():
+            self._remote[place, int(self.order.threads[lane])] = (instruction, self.order.time)
         init = self._inits.get(barrier.offset)
         if init is None or init.informed[lanes].all():
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.engines.async_proxy import SentWords
 from gemmgen.emulator.errors import ClusterMisuse, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.atomics import in_turns, update_of
@@ -115,7 +116,11 @@ def store_and_signal(inst: Instruction, binder: Binder) -> Operation:
             binder.fail(ClusterMisuse, "the barrier is in another block than the data", inst, lanes[apart])
         values = np.stack([value_at(source, lanes) for source in sources], axis=1)
 
+        words = SentWords(inst, lanes.copy(), where, width)
+        engines.proxy.send(words)
+
         def land() -> None:
+            engines.proxy.receive(words)
             for column in range(values.shape[1]):
                 change(where // size + column, values[:, column], lanes)
             for offset in np.unique(signal).tolist():
