@@ -103,7 +103,7 @@ def rate(value: float, unit: str) -> str:
 
 def operation_unit(peak: str) -> str:
     """What operations at that peak of a device are called."""
-    return "FLOP" if peak.startswith("fp") else "OP"
+    return "OP" if peak.startswith("int") else "FLOP"
 
 
 def _three_digits(value: float) -> str:

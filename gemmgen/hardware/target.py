@@ -7,7 +7,7 @@ from the target notes of each instruction in the PTX ISA manual. Sizes are bytes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.core.errors import SpecError
@@ -110,6 +110,9 @@ class Peaks:
     fp32_flops: float | None = None
     int8_mma_ops: float | None = None
     int8_wgmma_ops: float | None = None
+    f16_wgmma_flops: float | None = None
+    tf32_wgmma_flops: float | None = None
+    fp8_wgmma_flops: float | None = None
     read_bytes_per_second: float | None = None
     copy_bytes_per_second: float | None = None
 
@@ -153,6 +156,26 @@ class Device:
         return _first_known(self.measured.int8_mma_ops, self.datasheet.int8_mma_ops)
 
     @property
+    def int8_wgmma_roof(self) -> Figure | None:
+        """The int8 rate of `wgmma`."""
+        return _first_known(self.measured.int8_wgmma_ops, self.datasheet.int8_wgmma_ops)
+
+    @property
+    def f16_wgmma_roof(self) -> Figure | None:
+        """The rate of `wgmma` for float16 and bfloat16."""
+        return _first_known(self.measured.f16_wgmma_flops, self.datasheet.f16_wgmma_flops)
+
+    @property
+    def tf32_wgmma_roof(self) -> Figure | None:
+        """The rate of `wgmma` for tf32."""
+        return _first_known(self.measured.tf32_wgmma_flops, self.datasheet.tf32_wgmma_flops)
+
+    @property
+    def fp8_wgmma_roof(self) -> Figure | None:
+        """The rate of `wgmma` for 8-bit floats."""
+        return _first_known(self.measured.fp8_wgmma_flops, self.datasheet.fp8_wgmma_flops)
+
+    @property
     def memory_roof(self) -> Figure | None:
         """The read bandwidth of device memory: measured where it was, else the datasheet's."""
         return _first_known(self.measured.read_bytes_per_second, self.datasheet.read_bytes_per_second)
@@ -169,6 +192,12 @@ def _device(
     measured: Peaks = Peaks(),
 ) -> Device:  # fmt: skip
     datasheet = Peaks(fp32_flops=tflops * 1e12, int8_mma_ops=int8_tops * 1e12, read_bytes_per_second=gb_per_s * 1e9)
+    if ARCHITECTURES[architecture].supports("wgmma"):
+        # The rate falls in proportion to the bytes of an element (NVIDIA H100 datasheet: 1979, 1979, 989.5 and 495).
+        byte_ops = int8_tops * 1e12
+        datasheet = replace(
+            datasheet, int8_wgmma_ops=byte_ops, fp8_wgmma_flops=byte_ops, f16_wgmma_flops=byte_ops / 2, tf32_wgmma_flops=byte_ops / 4
+        )
     return Device(name, ARCHITECTURES[architecture], sms, mhz * 1e6, l2_mib * KIB * KIB, datasheet, measured)
 
 
@@ -176,6 +205,9 @@ _H200_MEASURED = Peaks(
     fp32_flops=65.5e12,
     int8_mma_ops=1287e12,
     int8_wgmma_ops=1933e12,
+    f16_wgmma_flops=946e12,
+    tf32_wgmma_flops=460e12,
+    fp8_wgmma_flops=1760e12,
     read_bytes_per_second=4.55e12,
     copy_bytes_per_second=4.30e12,
 )

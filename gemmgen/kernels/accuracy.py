@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmgen.core.elements import float_format, to_elements, to_numbers
+from gemmgen.core.elements import ELEMENTS, float_format, to_elements, to_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +57,12 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
     """
     import numpy as np
 
-    if element == "f32":
+    if element in ("f32", "s32"):
         return value, bound
+    if element == "s8":
+        low, high = ELEMENTS[element].limits
+        # Results that the bound does not keep apart may round to neighbours.
+        return np.clip(np.rint(value), low, high), np.where(bound > 0, bound + 1, 0.0)
     kept = float_format(element)
     with np.errstate(over="ignore", invalid="ignore"):
         known = to_numbers(element, to_elements(element, value.astype(np.float32))).astype(np.float64)

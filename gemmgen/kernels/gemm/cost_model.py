@@ -12,6 +12,7 @@ from gemmgen.kernels.family import Cost, Work
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
 """Values of k that a thread of the naive kernel is taken to have on their way."""
@@ -30,6 +31,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     result = float(m * n * batch * c.element_bytes * (1 + reads))
     tile_result = float(plan.tile_m * plan.tile_n * c.element_bytes * (1 + reads))
     loop = plan.loop
+    if isinstance(loop, WarpgroupLoop):
+        return _tensor_core_work(plan, loop, problem, tiles, (factors, result, tile_result))
     if not isinstance(loop, TiledLoop):
         step = NAIVE_STEP
         loads = float((plan.tile_m + plan.tile_n) * step * FLOAT_BYTES) * 2
@@ -79,30 +82,71 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     )
     if scheme != "split_k_parallel":
         return (main,)
+    return main, _reduction_work(plan, problem, result, c.element_bytes * (1 + reads))
+
+
+def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, element_bytes: int) -> Work:
+    """The kernel that adds up the slices of k."""
     reduction = plan.sequence.launches[1]
     grid = reduction.grid_of(problem)
-    elements = plan.sequence.launches[1].threads // plan.reduction_groups * 4
-    second = Work(
-        grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0, ceil_div(slices, plan.reduction_groups),
+    elements = reduction.threads // plan.reduction_groups * 4
+    return Work(
+        grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0, ceil_div(plan.slices, plan.reduction_groups),
         0.0, "fp32", 1.0, 0.0, float(elements * FLOAT_BYTES * plan.reduction_groups), 4.0,
-        float(elements * c.element_bytes * (1 + reads)), result, follows=True, early=reduction.programmatic,
+        float(elements * element_bytes), result, follows=True, early=reduction.programmatic,
     )  # fmt: skip
-    return main, second
+
+
+def _tensor_core_work(
+    plan: GemmPlan, loop: WarpgroupLoop, problem: Mapping[str, int], tiles: int, moved: tuple[float, float, float]
+) -> tuple[Work, ...]:
+    """The launches of a GEMM on tensor cores; ``moved``: bytes of A and B, of C, and of a tile of C."""
+    factors, result, tile_result = moved
+    partial = plan.store == "partial"
+    clustered = loop.sharers > 1
+    tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
+    if clustered:
+        tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
+    parts = max(plan.slices, 1)
+    works = tiles * parts
+    steps = ceil_div(ceil_div(problem["k"], loop.tile_k), parts)
+    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
+    turns = ceil_div(works, blocks) if blocks else 1
+    a_bytes, b_bytes = loop.a.tile_bytes / loop.a.blocks, loop.b.tile_bytes / loop.b.blocks
+    stored = float(loop.tile_m * loop.tile_n * FLOAT_BYTES) if partial else tile_result
+    main = Work(
+        blocks=blocks,
+        threads=loop.threads,
+        registers=min(255, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
+        shared_bytes=plan.shared_bytes,
+        steps=float(steps * turns),
+        operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
+        unit=loop.unit,
+        issue=1.0 + (0.1 if loop.promote_steps else 0.0),
+        shared_clocks=0.0,
+        loaded_bytes=a_bytes + b_bytes,
+        in_flight=float(loop.stages),
+        stored_bytes=stored * (1 if loop.persistent_blocks else turns),
+        memory_bytes=factors + (0.0 if partial else result),
+        early=plan.spec.early_launch,
+    )
+    reads = (plan.spec.beta == "argument") + len(plan.residuals)
+    return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     """Two operations for each product, one crossing of the memory bus for each array."""
     m, n, k = (problem[name] for name in ("m", "n", "k"))
     reads_c = plan.spec.beta == "argument"
-    factors = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes
+    moved = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
-    return Cost(2.0 * batch * m * n * k, float(batch * (factors + results)), "fp32")
+    return Cost(2.0 * batch * m * n * k, float(batch * (moved + results)), plan.unit)
 
 
 def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
     """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
-    tile_k = plan.loop.tile_k if isinstance(plan.loop, TiledLoop) else 1
+    tile_k = plan.loop.tile_k if isinstance(plan.loop, TiledLoop | WarpgroupLoop) else 1
     tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": tile_k}
     return cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemmgen.core.elements import DataType
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.operations import Cast, Complaint, Operand, Operation
@@ -15,7 +15,8 @@ from gemmgen.kernels.matrix import Matrix
 
 @dataclass(frozen=True)
 class MatrixSpace:
-    """The elements of C: an operation may read a number, a value for each row or column, or a matrix of C's shape, stored like C."""
+    """The elements of C: an operation may read a number, a value for each row or column, or a matrix of C's shape, stored like C; vectors
+    are float32 where C has integers or 8 bits."""
 
     output: Matrix
 
@@ -23,6 +24,7 @@ class MatrixSpace:
         if operand.per == "all":
             return number_argument(operand, name, "f32")
         stored = self.output.type
+        vectors: DataType = stored if stored in ("f32", "f16", "bf16") else "f32"
         if operand.like_output:
             stride = self.output.batch_stride and f"stride_{name.lower()}"
             matrix = replace(self.output, name=name, leading_dimension=f"ld{name.lower()}", batch_stride=stride)
@@ -30,8 +32,8 @@ class MatrixSpace:
         if operand.per not in ("row", "column"):
             return f"per {operand.per}", "per all, row or column; residual adds a matrix of C's shape"
         extent = Formula("m" if operand.per == "row" else "n")
-        vector = ArrayArgument(name, stored, "input", (extent,), (Formula("1"),), self.output.element_bytes, operand.meaning)
-        return Access(operand, vector, convert(f"{name}[{operand.per}]", stored, "f32"), stored)
+        vector = ArrayArgument(name, vectors, "input", (extent,), (Formula("1"),), ELEMENTS[vectors].bytes, operand.meaning)
+        return Access(operand, vector, convert(f"{name}[{operand.per}]", vectors, "f32"), vectors)
 
 
 def plan_epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.explain_shared import shared_memory_section
+from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.matrix import Matrix
 
-STORAGE = {"f32": "", "f16": " in float16", "bf16": " in bfloat16"}
+STORAGE = {
+    "f32": "", "f16": " in float16", "bf16": " in bfloat16", "tf32": " in float32, read as tf32", "s8": " in int8", "u8": " in uint8",
+    "e4m3": " in 8-bit floats (e4m3)", "e5m2": " in 8-bit floats (e5m2)", "s32": " in int32",
+}  # fmt: skip
 """How a matrix of each type is described."""
 
 Lines = tuple[tuple[str, str], ...]
@@ -25,7 +30,10 @@ def summary(plan: GemmPlan) -> list[str]:
     if spec.beta == "argument":
         product += " + beta C"
     operations = ", then ".join(step.operation.describe() for step in plan.epilogue)
-    lines = [f"C = {product} in float32" + (f", then {operations}." if operations else ".")]
+    where = "in float32"
+    if isinstance(plan.loop, WarpgroupLoop):
+        where = "on tensor cores, summed up in " + ("int32" if plan.loop.accumulator == "int" else "float32")
+    lines = [f"C = {product} {where}" + (f", then {operations}." if operations else ".")]
     for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
         lines.append(f"{matrix.name} is {_layout(matrix)}.")
     return lines
@@ -51,6 +59,8 @@ def explain(plan: GemmPlan) -> list[Section]:
             ("thread", "1 x 1 of C; reads 2 k elements from global memory for k multiply-adds"),
         )
         return [computes, Section("Tile hierarchy", hierarchy), Section("Blocks", _blocks(plan))]
+    if isinstance(loop, WarpgroupLoop):
+        return [computes, *tensor_core_sections(plan, loop)]
     return [
         computes,
         Section("Tile hierarchy", _hierarchy(plan, loop)),

@@ -19,6 +19,19 @@ class Helper:
     arguments: tuple[Any, ...] = ()
 
 
+def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
+    """Packing and guarded reads of pairs for a kernel on tensor cores, whose factors stay as they are."""
+    if plan.fragment_store not in ("boxes", "pairs"):
+        return ()
+    matrices = plan.residuals + ((plan.matrix_c,) if plan.spec.beta == "argument" else ())
+    needed = [Helper("half", "pack", (plan.matrix_c.type,))] if plan.matrix_c.is_half else []
+    for half in sorted({matrix.is_half for matrix in matrices}):
+        needed.append(Helper("half" if half else "copy", "load_guarded", (2,)))
+    for element in sorted({matrix.type for matrix in matrices if matrix.is_half}):
+        needed.append(Helper("half", "load_converted", (2, element, True)))
+    return tuple(needed)
+
+
 def copy_helpers(plan: GemmPlan, loop: TiledLoop) -> tuple[Helper, ...]:
     """Copies of vectors between memories and registers; wide ones first, and what others call before those."""
     needed: dict[Helper, None] = {}

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.core.elements import to_numbers
+from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
-from gemmgen.kernels.gemm.loop import TiledLoop
+from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.gemm.tensor_accuracy import factors, product_bound
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
@@ -28,7 +30,7 @@ def cases(plan: GemmPlan) -> list[Case]:
     """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
     tile_m, tile_n = plan.tile_m, plan.tile_n
     loop = plan.loop
-    tile_k, stages = (loop.tile_k, loop.stages) if isinstance(loop, TiledLoop) else (8, 1)
+    tile_k, stages = (8, 1) if isinstance(loop, NaiveLoop) else (loop.tile_k, loop.stages)
     sizes: dict[str, tuple[int, int, int]] = {
         "one element": (1, 1, 1),
         "one tile": (tile_m, tile_n, tile_k),
@@ -46,6 +48,9 @@ def cases(plan: GemmPlan) -> list[Case]:
         "2 x 3 tiles": (2 * tile_m, 3 * tile_n, 3 * tile_k),
     }
     scalars = _scalars(plan)
+    integral = plan.matrix_a.type in ("s8", "u8")
+    second = "extremes" if integral else "reals"
+    scalars["extremes"] = scalars["reals"]
     cases = []
     seen = set()
     for name, wanted in sizes.items():
@@ -53,7 +58,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         if size in seen:
             continue
         seen.add(size)
-        for data in ("integers", "reals"):
+        for data in ("integers", second):
             cases.append(_case(plan, name, packed(plan, size, batch=2), scalars[data], data))
     uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)), batch=3)
     padded = dict(uneven)
@@ -66,10 +71,11 @@ def cases(plan: GemmPlan) -> list[Case]:
             padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
     offsets = {matrix.name: matrix.alignment for matrix in matrices}
     offsets |= {array.name: 1 for array in plan.sequence.arrays if array.name not in offsets}
-    for data in ("integers", "reals"):
+    for data in ("integers", second):
         cases.append(_case(plan, "padded leading dimensions", padded, scalars[data], data))
         cases.append(_case(plan, "least aligned pointers", uneven, scalars[data], data, offsets=offsets))
-    cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
+    if not integral:
+        cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
         cases.append(_case(plan, name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
     if plan.batched:
@@ -131,15 +137,21 @@ def _prime(near: int) -> int:
 def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values of an array before the launch; NaN in what BLAS does not read."""
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
+    kind = plan.sequence_type(name)
     if unread:
-        return np.full(shape, np.nan)
-    if case.data == "reals":
+        return np.full(shape, np.nan if ELEMENTS[kind].is_float else ELEMENTS[kind].limits[1])
+    if case.data == "extremes" and kind in ("s8", "u8"):
+        least, most = ELEMENTS[kind].limits
+        return rng.integers(int(least), int(most) + 1, shape)
+    if case.data in ("reals", "extremes"):
         # Sums around 1 where an operation bends there and is flat further out, or where C would overflow.
-        low, high = (-2.0, 0.3) if plan.approximate or plan.matrix_c.type == "f16" else (-3.0, 3.0)
+        narrow = plan.approximate or plan.matrix_c.type in ("f16", "s8", "e4m3", "e5m2")
+        low, high = (-2.0, 0.3) if narrow else (-3.0, 3.0)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
-    values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    values = rng.integers(0 if kind == "u8" else -LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
     if case.data == "nonfinite":
-        special = rng.choice([np.nan, np.inf, -np.inf], shape)
+        # 8-bit floats stop at their largest number, beside which small ones are lost.
+        special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
         values = np.where(rng.random(shape) < 0.02, special, values)
     return values
 
@@ -153,14 +165,18 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     arrays = {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
     with np.errstate(invalid="ignore", over="ignore"):
         if alpha != 0:
-            a, b = arrays["A"].astype(np.float64), arrays["B"].astype(np.float64)
+            a, b = factors(plan.matrix_a.type, arrays["A"]), factors(plan.matrix_b.type, arrays["B"])
             product = a @ b
-            if case.data == "reals":
+            if isinstance(plan.loop, WarpgroupLoop):
+                if case.data == "reals":
+                    bound = product_bound(plan.loop, max(plan.slices, plan.loop.cluster_k), a, b)
+            elif case.data == "reals":
                 # Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms
                 # takes part in at most k roundings, whatever the order of the sum; fma rounds once a term.
                 gamma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
                 bound = gamma * (np.abs(a) @ np.abs(b))
-            value, bound = rounded(alpha * product, abs(alpha) * bound)
+            exact = plan.matrix_c.type == "s32"
+            value, bound = (product, bound) if exact else rounded(alpha * product, abs(alpha) * bound)
         if beta != 0:
             scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros(shape))
             value, bound = rounded(value + scaled, bound + scaled_bound)

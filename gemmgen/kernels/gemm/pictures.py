@@ -12,7 +12,8 @@ from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.shared_pictures import bank_maps
-from gemmgen.kernels.gemm.spec import SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, WarpgroupLoop
 from gemmgen.kernels.pictures import (
     Division,
     Fragments,
@@ -33,6 +34,8 @@ def pictures(plan: GemmPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan.loop, NaiveLoop):
         return [_naive_tiles(plan, plan.loop)]
+    if isinstance(plan.loop, WarpgroupLoop):
+        return [_warpgroup_tiles(plan, plan.loop)]
     pictures: list[Picture] = [_tiles(plan, plan.loop), _fragments(plan, plan.loop)]
     orders = _orders(plan, plan.loop)
     if len(orders.orders) > 1:
@@ -49,7 +52,7 @@ def _overview(plan: GemmPlan, tile_k: int, stages: int, notes: tuple[str, ...]) 
 
 def _division_of_k(plan: GemmPlan) -> tuple[str, ...]:
     division = plan.spec.decomposition
-    if isinstance(division, SplitKSerial | SplitKParallel):
+    if isinstance(division, SplitKSerial | SplitKParallel | SplitKCluster):
         return (f"k is divided among {division.slices} blocks for each tile of C",)
     if isinstance(division, StreamK):
         return (f"{division.blocks} blocks share the steps along k of all tiles",)
@@ -134,6 +137,26 @@ def _tiles(plan: GemmPlan, loop: TiledLoop) -> TileHierarchy:
     slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
     overview = _overview(plan, loop.tile_k, loop.stages, (slices, stages))
     return TileHierarchy("Tile hierarchy", overview, (_block_division(plan, loop), warp, thread))
+
+
+def _warpgroup_tiles(plan: GemmPlan, loop: WarpgroupLoop) -> TileHierarchy:
+    """From the product to what a lane has of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
+    rows = loop.blocks_m * BLOCK_ROWS
+    groups = tuple(Share(group, ((group * rows, 0, rows, loop.tile_n),)) for group in range(loop.tile_m // rows))
+    notes = (f"{loop.consumers} groups that multiply, a producer", *(("a tile each, by turns",) if loop.ping_pong else ()))
+    block = Division("threadblock tile", loop.tile_m, loop.tile_n, "m", "n", "warpgroup", groups, notes)
+    warps = tuple(
+        Share(warp, tuple((block_m * BLOCK_ROWS + 16 * warp, 0, 16, loop.tile_n) for block_m in range(loop.blocks_m))) for warp in range(4)
+    )
+    group = Division("tile of a warpgroup", rows, loop.tile_n, "m", "n", "warp", warps, (f"instructions of 64 × {loop.instruction_n}",))
+    lanes = tuple(
+        Share(lane, tuple((lane // 4 + 8 * half, 8 * j + lane % 4 * 2, 1, 2) for half in range(2) for j in range(loop.tile_n // 8)))
+        for lane in range(WARP)
+    )
+    warp_tile = Division("rows of a warp", 16, loop.tile_n, "m", "n", "lane", lanes, ("pairs of neighbours, in every 8 columns",))
+    slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
+    overview = _overview(plan, loop.tile_k, loop.stages, (slices, f"{loop.stages} stages in shared memory, filled by the copy engine"))
+    return TileHierarchy("Tile hierarchy", overview, (block, group, warp_tile))
 
 
 def _fragments(plan: GemmPlan, loop: TiledLoop) -> Fragments:

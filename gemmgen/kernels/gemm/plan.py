@@ -13,7 +13,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
 from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
-from gemmgen.kernels.gemm.helpers import Helper, copy_helpers
+from gemmgen.kernels.gemm.helpers import Helper, copy_helpers, fragment_helpers
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.reasons import (
@@ -25,8 +25,11 @@ from gemmgen.kernels.gemm.reasons import (
     tile_reasons,
 )
 from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK
-from gemmgen.kernels.launch import Argument, ScalarArgument
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.tensor_core import fragment_store, warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.launch import Argument, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 
@@ -36,7 +39,13 @@ REDUCTION_VECTOR = 4
 MAXIMUM_REDUCTION_GROUPS = 16
 
 
-STORES = {"data_parallel": "finished", "split_k_parallel": "partial", "split_k_serial": "in_turn", "stream_k": "streamed"}
+STORES = {
+    "data_parallel": "finished",
+    "split_k_parallel": "partial",
+    "split_k_serial": "in_turn",
+    "stream_k": "streamed",
+    "split_k_cluster": "finished",
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class GemmPlan(KernelPlan):
     whole_minor: bool
     """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[Step, ...]
-    loop: TiledLoop | NaiveLoop
+    loop: TiledLoop | NaiveLoop | WarpgroupLoop
     exchange: Exchange | None
     """How results pass through shared memory on their way to C, if they do."""
     reduction_groups: int
@@ -148,7 +157,33 @@ class GemmPlan(KernelPlan):
     @property
     def helpers(self) -> tuple[Helper, ...]:
         """The small device functions that the kernel needs."""
+        if isinstance(self.loop, WarpgroupLoop):
+            return fragment_helpers(self)
         return () if isinstance(self.loop, NaiveLoop) else copy_helpers(self, self.loop)
+
+    @property
+    def unit(self) -> str:
+        """Which peak of a device the arithmetic runs at."""
+        return self.loop.unit if isinstance(self.loop, WarpgroupLoop) else "fp32"
+
+    def sequence_type(self, name: str) -> str:
+        """The element type of the array argument ``name``."""
+        return next(array.type for array in self.sequence.arrays if array.name == name)
+
+    @property
+    def fragment_store(self) -> str:
+        """How fragments of results reach memory, in a kernel on tensor cores."""
+        return fragment_store(self)
+
+    @property
+    def result_type(self) -> str:
+        """The type of a result before it is stored, in a kernel on tensor cores."""
+        return "int" if self.matrix_c.type == "s32" else "float"
+
+    @property
+    def tensor_maps(self) -> tuple[str, ...]:
+        """Names of the tensor maps."""
+        return tuple(argument.name for argument in self.sequence.arguments if isinstance(argument, TensorMapArgument))
 
     @property
     def major(self) -> Literal["m", "n"]:
@@ -167,7 +202,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     matrices = matrix_layouts(spec)
     reasons += alignment_reasons(matrices) + combination_reasons(spec) + launch_reasons(spec)
     mainloop = spec.mainloop
-    loop: TiledLoop | NaiveLoop | None
+    loop: TiledLoop | NaiveLoop | WarpgroupLoop | None
     regions: tuple[SharedRegion, ...] = ()
     exchange: Exchange | None = None
     if isinstance(mainloop, NaiveMainloop):
@@ -179,6 +214,13 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         vector_c = 1
         prefix, parts = "sgemm_naive", [f"{tile_m}x{tile_n}"]
         template = "gemm/naive.cu.j2"
+    elif isinstance(mainloop, TensorCoreMainloop):
+        tile_m, tile_n, threads, vector_c = mainloop.tile.m, mainloop.tile.n, 0, min(2, spec.alignment.c)
+        loop = warpgroup_loop(spec, mainloop, matrices, architecture, reasons)
+        if loop is not None:
+            regions, threads = warpgroup_regions(loop), loop.threads
+        prefix, parts = "gemm", tensor_core_parts(spec, mainloop)
+        template = "gemm/tensor_core.cu.j2"
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
@@ -208,10 +250,10 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             f"s{mainloop.stages}",
         ]
         parts += [f"g{mainloop.k_groups}"] if mainloop.k_groups > 1 else []
-        if not isinstance(spec.decomposition, DataParallel):
-            count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
-            parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
         template = "gemm/tiled.cu.j2"
+    if not isinstance(spec.decomposition, DataParallel):
+        count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
+        parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
     epilogue = plan_epilogue(spec.epilogue, matrices[2], reasons)
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
@@ -224,7 +266,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
     shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
-    static = shared_bytes <= architecture.static_shared_bytes_per_block
+    static = shared_bytes <= architecture.static_shared_bytes_per_block and not isinstance(loop, WarpgroupLoop)
+    reduction_elements = REDUCTION_THREADS // _reduction_groups(spec) * REDUCTION_VECTOR
     geometry = Geometry(
         tile_m=tile_m,
         tile_n=tile_n,
@@ -233,13 +276,17 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         regions=regions,
         static_shared=static,
         reduction_threads=REDUCTION_THREADS,
-        reduction_elements=REDUCTION_THREADS // _reduction_groups(spec) * REDUCTION_VECTOR,
+        reduction_elements=reduction_elements,
     )
+    if isinstance(loop, WarpgroupLoop):
+        sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements))
+    else:
+        sequence = gemm_sequence(name, spec, matrices, geometry, epilogue)
     return GemmPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
-        sequence=gemm_sequence(name, spec, matrices, geometry, epilogue),
+        sequence=sequence,
         template=template,
         shared_memory=regions,
         dynamic_shared_bytes=0 if static else shared_bytes,
@@ -258,6 +305,19 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         exchange=exchange,
         reduction_groups=_reduction_groups(spec),
     )
+
+
+def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]:
+    """What the name of an instance on tensor cores says of its mainloop."""
+    tile, cluster = mainloop.tile, mainloop.cluster
+    parts = [
+        f"{tile.m}x{tile.n}x{tile.k}",
+        f"s{mainloop.stages}",
+        f"{'p' if mainloop.schedule == 'ping_pong' else 'c'}{mainloop.consumers}",
+    ]
+    parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []
+    parts += ["tma"] if spec.store == "tma" else []
+    return parts
 
 
 def _reduction_groups(spec: GemmSpec) -> int:

@@ -8,7 +8,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, TiledMainloop
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKCluster, TensorCoreMainloop, TiledMainloop
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gemmgen.kernels.gemm.operand import Operand
 
 WIDEST_ACCESS_BYTES = 16
+FMA_TYPES = ("f32", "f16", "bf16")
+"""Types that are read as float32, or converted to it."""
 
 
 def combination_reasons(spec: GemmSpec) -> list[Reason]:
@@ -25,6 +27,17 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if isinstance(mainloop, NaiveMainloop) and not isinstance(decomposition, DataParallel):
         need, hint = "data_parallel for the naive strategy", "it has no tiles along k to share out; the tiled strategy has"
         reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
+    if not isinstance(mainloop, TensorCoreMainloop):
+        hint = "or strategy: tensor_core"
+        if isinstance(decomposition, SplitKCluster):
+            need = "another scheme for the strategies without clusters"
+            reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
+        if spec.store == "tma":
+            reasons.append(Reason("store", "store", "tma", "direct or through_shared for the strategies without tensor maps", hint))
+        for name in ("a", "b", "c"):
+            element = getattr(spec.storage, name)
+            if element not in FMA_TYPES:
+                reasons.append(Reason("storage", f"storage.{name}", element, f"{', '.join(FMA_TYPES)} for float32 arithmetic", hint))
     if spec.store == "through_shared" and isinstance(mainloop, NaiveMainloop):
         need, hint = "direct for the naive strategy", "its threads store one element each, side by side already"
         reasons.append(Reason("store", "store", spec.store, need, hint))

@@ -43,6 +43,96 @@ class Geometry:
     """Elements of C that such a block finishes."""
 
 
+@dataclass(frozen=True)
+class Problem:
+    """The integers of a GEMM, what holds for them, and its arguments, in the order in which kernels take them."""
+
+    dimensions: tuple[Dimension, ...]
+    constraints: tuple[Constraint, ...]
+    extents: tuple[ScalarArgument, ...]
+    """m, n and k."""
+    alphas: tuple[ScalarArgument, ...]
+    betas: tuple[ScalarArgument, ...]
+    a: ArrayArgument
+    b: ArrayArgument
+    c: ArrayArgument
+    epilogue: tuple[Argument, ...]
+
+
+def gemm_problem(
+    spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], epilogue: tuple[Step, ...], largest_k: int, largest_batch: int
+) -> Problem:
+    """What a host passes, whichever kernel computes it."""
+    extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
+    dimensions = [Dimension(dim, meaning, maximum=largest_k if dim == "k" else MAXIMUM_EXTENT) for dim, meaning in extents.items()]
+    constraints: list[Constraint] = []
+    for dim in extents:
+        multiple = getattr(spec.multiple_of, dim)
+        if multiple > 1:
+            text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
+            constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
+    if spec.batch == "strided":
+        meaning = "problems in the batch; they run along y of the grid, which has no more room"
+        if largest_batch > GRID_LIMITS[1]:
+            meaning = "problems in the batch"
+        dimensions.append(Dimension("batch", meaning, maximum=largest_batch, default=Formula("1")))
+    for matrix in matrices:
+        dimensions += matrix.dimensions
+        constraints += matrix.constraints
+    for step in epilogue:
+        dimensions += step.dimensions
+        constraints += step.constraints
+    layout_a, layout_b, layout_c = matrices
+    reads_c = spec.beta == "argument"
+    alpha = ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0)
+    beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
+    return Problem(
+        dimensions=tuple(dimensions),
+        constraints=tuple(constraints),
+        extents=tuple(ScalarArgument(name, "s32", meaning) for name, meaning in extents.items()),
+        alphas=(alpha,) if spec.alpha == "argument" else (),
+        betas=(beta,) if reads_c else (),
+        a=layout_a.argument("input"),
+        b=layout_b.argument("input"),
+        c=layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output"),
+        epilogue=tuple(parameter for step in epilogue for parameter in step.parameters),
+    )
+
+
+def reduction_launch(
+    name: str,
+    spec: GemmSpec,
+    problem: Problem,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    workspace: ArrayArgument,
+    elements: int,
+    threads: int,
+) -> KernelLaunch:
+    """The kernel that adds up the slices of a parallel split of k; a block finishes ``elements`` of C."""
+    m, n, _ = problem.extents
+    major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
+    result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
+    return KernelLaunch(
+        entry=f"{name}_reduce",
+        grid=(Formula(f"ceil_div({major} * round_up({minor}, 4), {elements})"), products(spec), Formula("1")),
+        block=(threads, 1, 1),
+        arguments=tuple(argument.name for argument in [m, n, *problem.alphas, *result, workspace]),
+        programmatic=spec.early_launch,
+    )
+
+
+def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slices: int) -> Formula:
+    """Workspace for the partial products of all slices."""
+    major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
+    times_batch = " * batch" if spec.batch == "strided" else ""
+    return Formula(f"{slices * FLOAT_BYTES} * {major} * round_up({minor}, 4){times_batch}")
+
+
+def products(spec: GemmSpec) -> Formula:
+    """Products in a batch."""
+    return Formula("batch" if spec.batch == "strided" else "1")
+
+
 def gemm_sequence(
     name: str,
     spec: GemmSpec,
@@ -52,45 +142,19 @@ def gemm_sequence(
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     slices = getattr(spec.decomposition, "slices", 1)
-    extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
     parts_of_k = slices * getattr(spec.mainloop, "k_groups", 1)
-    largest = {"k": MAXIMUM_EXTENT - parts_of_k * geometry.tile_k}
-    dimensions = [Dimension(dim, meaning, maximum=largest.get(dim, MAXIMUM_EXTENT)) for dim, meaning in extents.items()]
-    constraints: list[Constraint] = []
-    for dim in extents:
-        multiple = getattr(spec.multiple_of, dim)
-        if multiple > 1:
-            text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
-            constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
-    if spec.batch == "strided":
-        meaning = "problems in the batch; they run along y of the grid, which has no more room"
-        dimensions.append(Dimension("batch", meaning, maximum=GRID_LIMITS[1], default=Formula("1")))
-    for matrix in matrices:
-        dimensions += matrix.dimensions
-        constraints += matrix.constraints
-    m, n, k = (ScalarArgument(name, "s32", meaning) for name, meaning in extents.items())
-    for step in epilogue:
-        dimensions += step.dimensions
-        constraints += step.constraints
+    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - parts_of_k * geometry.tile_k, GRID_LIMITS[1])
+    constraints = list(problem.constraints)
     layout_a, layout_b, layout_c = matrices
-    reads_c = spec.beta == "argument"
-    a, b = layout_a.argument("input"), layout_b.argument("input")
-    c = layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output")
-    alpha = ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0)
-    beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
-    alphas = [alpha] if spec.alpha == "argument" else []
-    betas = [beta] if reads_c else []
-    factors: list[Argument] = [m, n, k, *alphas, a, *layout_a.scalars, b, *layout_b.scalars]
-    result: list[Argument] = [*betas, c, *layout_c.scalars, *(parameter for step in epilogue for parameter in step.parameters)]
+    factors: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
+    result: list[Argument] = [*problem.betas, problem.c, *layout_c.scalars, *problem.epilogue]
     shared = max((region.offset + region.bytes for region in geometry.regions), default=0)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
-
-    products = Formula("batch" if spec.batch == "strided" else "1")
 
     def main_launch(arguments: list[Argument], depth: int = 1, blocks: str = tiles) -> KernelLaunch:
         return KernelLaunch(
             entry=name,
-            grid=(Formula(blocks), products, Formula(str(depth))),
+            grid=(Formula(blocks), products(spec), Formula(str(depth))),
             block=(geometry.threads, 1, 1),
             arguments=tuple(argument.name for argument in arguments),
             dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),
@@ -102,17 +166,9 @@ def gemm_sequence(
     workspace_bytes, zero_bytes = Formula("0"), Formula("0")
     launches: tuple[KernelLaunch, ...]
     if isinstance(spec.decomposition, SplitKParallel):
-        major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
-        pitch = f"round_up({minor}, 4)"
-        workspace_bytes = Formula(f"{slices * FLOAT_BYTES} * {major} * {pitch}{times_batch}")
-        workspace = _workspace("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
-        reduction = KernelLaunch(
-            entry=f"{name}_reduce",
-            grid=(Formula(f"ceil_div({major} * {pitch}, {geometry.reduction_elements})"), products, Formula("1")),
-            block=(geometry.reduction_threads, 1, 1),
-            arguments=tuple(argument.name for argument in [m, n, *alphas, *result, workspace]),
-            programmatic=spec.early_launch,
-        )
+        workspace_bytes = partials_bytes(spec, matrices, slices)
+        workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
+        reduction = reduction_launch(name, spec, problem, matrices, workspace, geometry.reduction_elements, geometry.reduction_threads)
         launches = (main_launch([*factors, workspace], slices), reduction)
         arguments = [*factors, *result, workspace]
     elif isinstance(spec.decomposition, SplitKSerial):
@@ -120,7 +176,7 @@ def gemm_sequence(
         sums = f"{geometry.tile_m * geometry.tile_n * FLOAT_BYTES} * {tiles}{times_batch}"
         workspace_bytes = Formula(f"round_up({turns}, {WORKSPACE_ALIGNMENT}) + {sums}")
         zero_bytes = Formula(turns)
-        workspace = _workspace("u8", workspace_bytes, 1, "for each tile of C whose turn it is, then the tile's sum so far")
+        workspace = workspace_argument("u8", workspace_bytes, 1, "for each tile of C whose turn it is, then the tile's sum so far")
         arguments = [*factors, *result, workspace]
         launches = (main_launch(arguments, slices),)
     elif isinstance(spec.decomposition, StreamK):
@@ -131,7 +187,7 @@ def gemm_sequence(
         else:
             workspace_bytes = Formula(f"{-(-4 * blocks // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT} + {left}")
         zero_bytes = Formula(f"{4 * blocks}{times_batch}")
-        workspace = _workspace("u8", workspace_bytes, 1, "for each block whether it left a sum, then the sums")
+        workspace = workspace_argument("u8", workspace_bytes, 1, "for each block whether it left a sum, then the sums")
         arguments = [*factors, *result, workspace]
         launches = (main_launch(arguments, blocks=f"select({tiles} > 0, {blocks}, 0)"),)
         steps = f"{tiles} * max(1, ceil_div(k, {geometry.tile_k}))"
@@ -141,7 +197,7 @@ def gemm_sequence(
         launches = (main_launch(arguments),)
     return LaunchSequence(
         name=name,
-        dimensions=tuple(dimensions),
+        dimensions=problem.dimensions,
         arguments=tuple(arguments),
         launches=launches,
         constraints=tuple(constraints),
@@ -150,7 +206,8 @@ def gemm_sequence(
     )
 
 
-def _workspace(element: str, size: Formula, width: int, meaning: str) -> ArrayArgument:
+def workspace_argument(element: str, size: Formula, width: int, meaning: str) -> ArrayArgument:
+    """The workspace, in elements of so many bytes."""
     return ArrayArgument(
         name="workspace",
         type="u8" if element == "u8" else "f32",

@@ -12,8 +12,11 @@ from gemmgen.kernels.math.fma_order import OrderName
 
 Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 """A tile's extent in elements."""
-AccessWidth = Literal[1, 2, 4, 8]
-Element = Literal["f32", "f16", "bf16"]
+AccessWidth = Literal[1, 2, 4, 8, 16]
+Factor = Literal["f32", "f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2"]
+"""Types of A and B; tf32 is float32 in memory, of which tensor cores read the upper 19 bits."""
+Element = Literal["f32", "f16", "bf16", "s32", "s8", "e4m3", "e5m2"]
+"""Types of C."""
 
 
 class Extents2(SpecModel):
@@ -103,6 +106,58 @@ class TiledMainloop(SpecModel):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
 
+TileRows = Annotated[int, Field(ge=64, le=512, multiple_of=64, strict=True)]
+TileColumns = Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)]
+TileDepth = Annotated[int, Field(ge=32, le=512, multiple_of=32, strict=True)]
+
+
+class TensorCoreTile(SpecModel):
+    """A tile of C, and the part of k that one stage holds."""
+
+    m: TileRows
+    """In ping-pong, of each group of consumers; else they share these rows."""
+    n: TileColumns
+    k: TileDepth
+    """So many bytes: 128, or a multiple of it."""
+
+
+ClusterExtent = Literal[1, 2, 4, 8]
+
+
+class Cluster(SpecModel):
+    """Blocks that run together, side by side: each copies a part of what they share, to all of them."""
+
+    m: ClusterExtent = 1
+    """Blocks along m, which share tiles of B."""
+    n: ClusterExtent = 1
+    """Blocks along n, which share tiles of A."""
+
+
+class TensorCoreMainloop(SpecModel):
+    """Tensor cores of sm_90a: one thread of a block keeps the stages full by the copy engine (TMA), groups of four warps
+    multiply what is in them (``wgmma``)."""
+
+    strategy: Literal["tensor_core"]
+    tile: TensorCoreTile
+    stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
+    """Tiles of A and B in shared memory at a time."""
+    consumers: Literal[1, 2, 3] = 2
+    """Groups that multiply."""
+    schedule: Literal["cooperative", "ping_pong"] = "cooperative"
+    """``cooperative``: the groups share out the rows of a tile; ``ping_pong``: two groups work on tiles of their own by turns, so
+    that one multiplies while the other stores its results."""
+    cluster: Cluster = Cluster()
+    persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
+    """Blocks of the grid, which take tiles in turn: best as many as the device runs at a time. 0: one block for each tile."""
+    promote_every: Literal["auto", "never"] | Annotated[int, Field(ge=32, le=4096, strict=True)] = "auto"
+    """Values of k after which sums leave the tensor core, which keeps 14 bits of those of 8-bit floats, for float32 registers.
+    ``auto``: 128 for 8-bit floats, never for others."""
+    instruction_n: Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)] | None = None
+    """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once."""
+
+
 class Multiples(SpecModel):
     """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
 
@@ -155,6 +210,14 @@ class SplitKParallel(SpecModel):
     slices: Slices
 
 
+class SplitKCluster(SpecModel):
+    """k is cut into slices, one block of a cluster for each; the first block collects the sums of the others from their shared
+    memory, in the order of k. One kernel, no workspace. Needs tensor cores of sm_90a."""
+
+    scheme: Literal["split_k_cluster"]
+    slices: Literal[2, 4, 8]
+
+
 class StreamK(SpecModel):
     """The steps along k of all tiles are shared out evenly among a fixed number of blocks, wherever that cuts a tile; the block
     that finishes a tile adds what the others left in a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
@@ -185,16 +248,17 @@ class Alignment(SpecModel):
 
 
 class Storage(SpecModel):
-    """Types of the elements in memory. Halves are converted to float32 on the way in, and rounded to nearest on the way out."""
+    """Types of the elements in memory. Halves are converted to float32 on the way in, or go to tensor cores as they are; results are
+    rounded to nearest on the way out, those of 8 bits with saturation."""
 
-    a: Element = "f32"
-    b: Element = "f32"
+    a: Factor = "f32"
+    b: Factor = "f32"
     c: Element = "f32"
-    """Of C, and of vectors and matrices that the epilogue reads."""
+    """Of C, and of vectors and matrices that the epilogue reads; vectors are float32 where C has integers or 8 bits."""
 
 
 class GemmSpec(KernelSpec):
-    """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32."""
+    """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32; products of 8-bit integers are summed up in int32."""
 
     kind: Literal["gemm"]
     order: Literal["row_major", "column_major"] = "row_major"
@@ -213,12 +277,15 @@ class GemmSpec(KernelSpec):
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
     cache: CacheHints = CacheHints()
-    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel | StreamK, Field(discriminator="scheme")] = DataParallel()
+    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel | SplitKCluster | StreamK, Field(discriminator="scheme")] = (
+        DataParallel()
+    )
     """How the work is divided among blocks where m and n alone give too few of them."""
-    mainloop: Annotated[NaiveMainloop | TiledMainloop, Field(discriminator="strategy")]
-    store: Literal["direct", "through_shared"] = "direct"
+    mainloop: Annotated[NaiveMainloop | TiledMainloop | TensorCoreMainloop, Field(discriminator="strategy")]
+    store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
-    epilogue reads) in whole vectors, side by side, whatever the fragments are."""
+    epilogue reads) in whole vectors, side by side, whatever the fragments are. ``tma``: groups of warps collect their results in
+    shared memory, from where the copy engine takes them."""
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""
     early_launch: bool = False

@@ -1,0 +1,119 @@
+"""A plan of a GEMM on tensor cores in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
+
+Lines = tuple[tuple[str, str], ...]
+
+
+def tensor_core_sections(plan: GemmPlan, loop: WarpgroupLoop) -> list[Section]:
+    """Roles of the warps, tiles, copies, the mainloop, shared memory and stores."""
+    return [
+        Section("Roles", _roles(loop)),
+        Section("Work", _work(plan, loop)),
+        Section("Copies of one stage", _copies(loop)),
+        Section("Mainloop", _mainloop(loop)),
+        Section("Shared memory", _shared(plan, loop)),
+        Section("Results", _results(plan, loop)),
+    ]
+
+
+def _roles(loop: WarpgroupLoop) -> Lines:
+    rows = loop.blocks_m * BLOCK_ROWS
+    consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {rows} x {loop.tile_n} of C each"
+    if loop.ping_pong:
+        consumers += ", on different tiles: one multiplies while the other stores"
+    lines = [
+        ("producer", "a group of four warps, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("consumers", consumers),
+    ]
+    if loop.registers:
+        lines.append(("registers", f"shared out anew: {loop.registers[0]} a thread for the producer, {loop.registers[1]} for consumers"))
+    lines.append(("sums", f"{loop.sums} of a thread's registers hold sums"))
+    return tuple(lines)
+
+
+def _work(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+    lines = [("tile", f"{loop.tile_m} x {loop.tile_n} of C, {loop.tile_k} of k at a time")]
+    if loop.persistent_blocks:
+        lines.append(("grid", f"at most {loop.persistent_blocks} blocks, which take tiles in turn"))
+    else:
+        lines.append(("grid", "one block for each tile"))
+    raster = plan.spec.rasterization
+    along, across = (plan.minor, plan.major) if raster.along == "minor" else (plan.major, plan.minor)
+    order = f"along {along}"
+    if raster.group > 1:
+        order = f"bands of {raster.group} tiles along {across}, walked along {along}: what runs together shares rows and columns in the L2"
+    lines.append(("order of tiles", order))
+    if loop.cluster_k > 1:
+        lines.append(("division of k", f"{loop.cluster_k} blocks of a cluster have a part each; the first collects the sums, in order"))
+    elif plan.slices > 1:
+        lines.append(("division of k", f"{plan.slices} slices, whose sums a second kernel adds up in a fixed order"))
+    if loop.sharers > 1:
+        axis, shared = ("m", "B") if loop.cluster_m > 1 else ("n", "A")
+        lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
+    lines.append(("edges", "what lies outside of a matrix is filled with 0 by the copy engine, and not stored"))
+    if plan.spec.early_launch:
+        lines.append(("launch", "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"))
+    return tuple(lines)
+
+
+def _copies(loop: WarpgroupLoop) -> Lines:
+    def said(operand: WarpgroupOperand) -> str:
+        along = "k" if operand.k_major else operand.axis
+        boxes = operand.spans if operand.k_major else operand.parts
+        count = f"{boxes} boxes" if boxes > 1 else "a box"
+        return f"{count} of {operand.box[1]} rows of {operand.box[0]} elements along {along}: {operand.tile_bytes} bytes a stage"
+
+    return tuple((operand.name, said(operand)) for operand in (loop.a, loop.b))
+
+
+def _mainloop(loop: WarpgroupLoop) -> Lines:
+    steps = loop.tile_k // loop.instruction_k
+    count = steps * loop.blocks_m * loop.blocks_n
+    lines = [
+        ("instruction", f"{loop.instruction}: {BLOCK_ROWS} x {loop.instruction_n} of C, {loop.instruction_k} of k"),
+        ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
+        ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+    ]
+    if loop.promote_steps:
+        parts = f", {loop.instruction_n} columns at a time" if loop.blocks_n > 1 else ""
+        text = f"every {loop.promote_steps * loop.tile_k} of k, sums go from the tensor core, which keeps 14 bits, to float32{parts}"
+        lines[1] = ("one stage", f"{count} instructions of each group")
+        lines.append(("promotion", text))
+    return tuple(lines)
+
+
+def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+    lines = []
+    for region in plan.shared_memory:
+        extents = "".join(f"[{extent}]" for extent in region.shape)
+        last = region.offset + region.bytes - 1
+        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    lines.append(
+        ("layout", f"rows of {SPAN_BYTES} bytes, whose 16-byte pieces trade places by an exclusive or with the row's last 3 bits,")
+    )
+    lines.append(("", "as the copy engine writes them and matrix instructions read them: no bank conflicts"))
+    blocks = loop.min_blocks_per_sm
+    lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"))
+    return tuple(lines)
+
+
+def _results(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+    how = {
+        "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
+        "pairs": "two neighbours at a time, straight from registers",
+        "elements": "one by one, straight from registers",
+        "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
+    }[plan.fragment_store]
+    if loop.staging is not None and loop.staging.columns * plan.matrix_c.element_bytes != SPAN_BYTES:
+        how = how.replace("128 bytes", f"{loop.staging.columns * plan.matrix_c.element_bytes} bytes")
+    lines = [("stored", how)]
+    read = ["C"] if plan.spec.beta == "argument" else []
+    read += [matrix.name for matrix in plan.residuals]
+    if read:
+        lines.append(("read before", f"{' and '.join(read)}, two neighbours at a time{'; C only if beta is not 0' if 'C' in read else ''}"))
+    return tuple(lines)

@@ -1,0 +1,81 @@
+"""How far tensor cores may be from the exact product: a bound derived from how they align, add and cut off.
+
+One instruction adds k' products to a sum: all terms are aligned to the largest exponent among them and cut off ``fraction_bits`` below
+it, their sum is exact, and is cut off to the significand of the result. (Found on an H200, for every finite result of many matrices; the
+emulator's tensor core does the same, bit for bit.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemmgen.core.elements import float_format
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+
+    Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """What a tensor core keeps."""
+
+    fraction_bits: int
+    """Of a term, below the largest exponent."""
+    result_bits: int
+    """Of the sum's significand, below its leading bit."""
+
+
+WIDE = Truncation(25, 23)
+"""For float16, bfloat16 and tf32."""
+NARROW = Truncation(13, 13)
+"""For 8-bit floats on ``wgmma``."""
+
+
+def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
+    """What tensor cores read of a matrix: all of it, but of float32 as tf32 the upper 19 bits only."""
+    import numpy as np
+
+    if element != "tf32":
+        return values.astype(np.float64)
+    bits = values.astype(np.float32).view(np.uint32)
+    return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+
+def product_bound(loop: WarpgroupLoop, slices: int, a: Array, b: Array) -> Array:
+    """Largest error of a sum over k, whatever the order in which products come.
+
+    A term that is cut off loses less than 2^-fraction_bits of the largest one, and so does the sum so far; what is left of the sum loses
+    2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, but for what was lost; the exponent of a
+    subnormal factor is that of the smallest normal number, which stands for it. Sums that leave the tensor core are added up in float32.
+    """
+    import numpy as np
+
+    k = a.shape[-1]
+    kept = NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
+    size = _magnitude(loop.type_a, a) @ _magnitude(loop.type_b, b)
+    chain = ceil_div(k, slices)
+    parts = slices
+    if loop.promote_steps:
+        chain = min(chain, loop.promote_steps * loop.tile_k)
+        parts += ceil_div(k, chain) if chain else 0
+    steps = ceil_div(min(chain + loop.tile_k, k), loop.instruction_k)
+    lost = steps * ((loop.instruction_k + 1) * 2.0**-kept.fraction_bits + 2.0**-kept.result_bits)
+    inside = lost / (1 - lost) if lost < 1 else np.inf
+    outside = parts * UNIT_ROUNDOFF / (1 - parts * UNIT_ROUNDOFF) if parts > 1 else 0.0
+    return (inside + outside * (1 + inside)) * size + SMALLEST
+
+
+def _magnitude(element: str, values: Array) -> Array:
+    import numpy as np
+
+    least = 2.0 ** float_format(element).least_exponent
+    size = np.abs(values)
+    return np.where((size > 0) & (size < least), least, size)

@@ -1,0 +1,263 @@
+"""Planning of GEMMs on tensor cores of sm_90a: what a spec's numbers come to, and why some cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
+from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
+from gemmgen.kernels.matrix import Matrix
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.plan import GemmPlan
+
+BYTE_FLOATS = ("e4m3", "e5m2")
+BYTE_INTEGERS = ("s8", "u8")
+DEFAULT_PROMOTION = 128
+"""Values of k after which sums of 8-bit floats leave the tensor core, if the spec leaves it open: the field's habit."""
+COPY_ALIGNMENT = 16
+"""Bytes that the copy engine wants addresses and strides to be multiples of."""
+LARGEST_BOX = 256
+STORE_BUFFERS = 2
+"""Boxes of results of a group on their way out at a time."""
+PRODUCER_REGISTERS = {2: 40, 3: 32}
+CONSUMER_REGISTERS = {2: 232, 3: 160}
+"""Registers of a thread, by the number of groups that multiply, after the producer gave up most of its own: multiples of 8 that
+add up to no more than an SM has."""
+INTEGER_COLUMNS = frozenset({8, 16, 24, *range(32, 257, 16)})
+"""What n of an instruction may be for integers (PTX ISA, wgmma.mma_async); for others it is any multiple of 8 up to 256."""
+
+
+def warpgroup_loop(
+    spec: GemmSpec,
+    mainloop: TensorCoreMainloop,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    architecture: Architecture,
+    reasons: list[Reason],
+) -> WarpgroupLoop | None:
+    """The loop, or None with what is wrong added to ``reasons``."""
+    unfit = [
+        *_architecture_reasons(architecture),
+        *_type_reasons(spec),
+        *_layout_reasons(matrices),
+        *_shape_reasons(spec, mainloop, matrices),
+        *_combination_reasons(spec, mainloop),
+    ]
+    reasons += unfit
+    if unfit:
+        return None
+    tile, cluster = mainloop.tile, mainloop.cluster
+    a, b = (
+        WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, matrix.element_bytes, blocks)  # type: ignore[arg-type]
+        for name, axis, matrix, extent, blocks in (
+            ("A", "m", matrices[0], tile.m, cluster.n),
+            ("B", "n", matrices[1], tile.n, cluster.m),
+        )
+    )
+    promotion = _promotion(spec, mainloop)
+    loop = WarpgroupLoop(
+        a=a,
+        b=b,
+        tile_m=tile.m,
+        tile_n=tile.n,
+        tile_k=tile.k,
+        instruction_n=mainloop.instruction_n or tile.n,
+        stages=mainloop.stages,
+        consumers=mainloop.consumers,
+        ping_pong=mainloop.schedule == "ping_pong",
+        cluster_m=cluster.m,
+        cluster_n=cluster.n,
+        cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
+        type_a=matrices[0].type,
+        type_b=matrices[1].type,
+        staging=None,
+        promote_steps=promotion // tile.k,
+        registers=None,
+        persistent_blocks=mainloop.persistent_blocks,
+        min_blocks_per_sm=mainloop.min_blocks_per_sm,
+    )
+    if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
+        loop = replace(loop, registers=(PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]))
+    if spec.store == "tma":
+        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
+        loop = replace(loop, staging=staging)
+    reasons += _resource_reasons(loop, architecture)
+    return loop
+
+
+def _promotion(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
+    """Values of k after which sums are promoted; 0: they never are."""
+    if mainloop.promote_every == "never":
+        return 0
+    if mainloop.promote_every != "auto":
+        return mainloop.promote_every
+    if spec.storage.a not in BYTE_FLOATS:
+        return 0
+    return max(DEFAULT_PROMOTION // mainloop.tile.k, 1) * mainloop.tile.k
+
+
+def _architecture_reasons(architecture: Architecture) -> Iterator[Reason]:
+    if not architecture.supports("wgmma"):
+        yield Reason("wgmma", "mainloop.strategy", f"tensor_core on {architecture.name}", "sm_90a", "architecture: sm_90a")
+
+
+def _type_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    a, b, c = spec.storage.a, spec.storage.b, spec.storage.c
+    mixed = {a, b} <= set(BYTE_FLOATS) or {a, b} <= set(BYTE_INTEGERS)
+    if a == "f32" or b == "f32":
+        hint = "tf32: float32 in memory, of which tensor cores read the upper 19 bits"
+        yield Reason("storage", "storage", f"{a} and {b}", "f16, bf16, tf32, s8, u8, e4m3 or e5m2 for tensor cores", hint)
+    elif a != b and not mixed:
+        yield Reason("storage", "storage", f"{a} and {b}", "the same type for A and B, or both 8-bit integers, or both 8-bit floats")
+    integer = a in BYTE_INTEGERS
+    if c == "s32" and not integer:
+        yield Reason("storage", "storage.c", f"s32 for factors of {a}", "a floating-point type, or s8")
+    plain = spec.alpha == "one" and spec.beta == "zero" and not spec.epilogue
+    if c == "s32" and integer and not plain:
+        need, hint = "alpha: one, beta: zero and no epilogue for a C of s32", "int32 sums are stored as they are; f32, f16, bf16 or s8"
+        yield Reason("storage", "storage.c", "s32", need, hint)
+    reads = spec.beta == "argument" or any(operation.op == "residual" for operation in spec.epilogue)
+    if c in ("s8", *BYTE_FLOATS) and reads:
+        yield Reason("storage", "storage.c", c, "f32, f16 or bf16 where C or a residual is read", "beta: zero, no residual")
+    promotes = isinstance(spec.mainloop, TensorCoreMainloop) and isinstance(spec.mainloop.promote_every, int)
+    if promotes and integer:
+        yield Reason("promotion", "mainloop.promote_every", "a number", "never for integers, whose sums are exact")
+
+
+def _layout_reasons(matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
+    for matrix in matrices[:2]:
+        name = matrix.name.lower()
+        if matrix.contiguous != "k" and matrix.element_bytes != 2:
+            stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
+            need, hint = "along k: matrix instructions take the other order for 16-bit types only", "change transpose, or copy the matrix"
+            yield Reason("major", "transpose", stored, need, hint)
+        if matrix.alignment * matrix.element_bytes != COPY_ALIGNMENT:
+            need = f"{COPY_ALIGNMENT // matrix.element_bytes}: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+            yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need)
+
+
+def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
+    tile = mainloop.tile
+    if mainloop.schedule == "ping_pong" and mainloop.consumers != 2:
+        yield Reason("consumers", "mainloop.consumers", str(mainloop.consumers), "2 groups for ping_pong")
+    rows = BLOCK_ROWS * (mainloop.consumers if mainloop.schedule == "cooperative" else 1)
+    if tile.m % rows:
+        need = f"a multiple of {rows}: {BLOCK_ROWS} rows for each group of consumers"
+        yield Reason("tile_m", "mainloop.tile.m", str(tile.m), need)
+    if matrices[0].element_bytes == 1 and spec.storage.a in BYTE_INTEGERS and tile.n not in INTEGER_COLUMNS:
+        yield Reason("tile_n", "mainloop.tile.n", str(tile.n), "8, 16, 24, 32 or a multiple of 16 for integers")
+    for matrix, extent, blocks, field in ((matrices[0], tile.m, mainloop.cluster.n, "m"), (matrices[1], tile.n, mainloop.cluster.m, "n")):
+        size = tile.k * matrix.element_bytes
+        if size % SPAN_BYTES:
+            need = f"a multiple of {SPAN_BYTES // matrix.element_bytes}: rows of {SPAN_BYTES} bytes in shared memory"
+            yield Reason("tile_k", "mainloop.tile.k", str(tile.k), need)
+        along_k = matrix.contiguous == "k"
+        unit = 8 if along_k else SPAN_BYTES // matrix.element_bytes
+        if extent % (unit * blocks):
+            shared = f" for each of {blocks} blocks that share it" if blocks > 1 else ""
+            need = f"a multiple of {unit * blocks}: {unit} {'rows' if along_k else 'columns'} of a tile of {matrix.name}{shared}"
+            yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)
+        rows_of_box = extent // blocks if along_k else tile.k
+        if rows_of_box > LARGEST_BOX:
+            need = f"at most {LARGEST_BOX} rows in a box of the copy engine"
+            yield Reason("box", f"mainloop.tile.{field if along_k else 'k'}", str(rows_of_box), need)
+    promotion = _promotion(spec, mainloop)
+    if promotion % tile.k:
+        yield Reason("promotion", "mainloop.promote_every", str(promotion), f"a multiple of tile.k, {tile.k}")
+    columns = mainloop.instruction_n
+    if columns is not None and (promotion != tile.k or tile.n % columns):
+        need = f"a divisor of tile.n, {tile.n}, and sums promoted after every stage, {tile.k} of k"
+        yield Reason("instruction_n", "mainloop.instruction_n", str(columns), need)
+
+
+def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
+    cluster, decomposition = mainloop.cluster, spec.decomposition
+    if cluster.m > 1 and cluster.n > 1:
+        need = "1 along m or along n: a cluster shares tiles of one operand"
+        yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", need)
+    if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster"):
+        need = "data_parallel, split_k_parallel or split_k_cluster for tensor cores"
+        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+    if isinstance(decomposition, SplitKCluster | SplitKParallel) and spec.storage.a in BYTE_INTEGERS:
+        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, "data_parallel for integers")
+    if isinstance(decomposition, SplitKCluster):
+        if cluster.m * cluster.n > 1:
+            yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", "1 x 1: the cluster's blocks share out k")
+        if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
+            need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
+            yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
+    blocks = cluster.m * cluster.n
+    if mainloop.persistent_blocks % blocks:
+        need = f"a multiple of {blocks}, the blocks of a cluster"
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
+    if spec.store == "through_shared":
+        yield Reason("store", "store", spec.store, "direct or tma for tensor cores")
+    if spec.store == "tma":
+        if spec.order != "row_major":
+            yield Reason("store", "store", "tma with order: column_major", "order: row_major, or store: direct")
+        if isinstance(decomposition, SplitKParallel):
+            yield Reason("store", "store", "tma with split_k_parallel", "direct: sums go to a workspace, a second kernel writes C")
+        size = ELEMENTS[spec.storage.c].bytes
+        if spec.alignment.c * size != COPY_ALIGNMENT:
+            need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+            yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
+        if plan_staging(mainloop.tile.n, 1, size, 1) is None:
+            need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"
+            yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
+    if spec.cache != CacheHints():
+        yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
+
+
+def _resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterator[Reason]:
+    blocks = loop.min_blocks_per_sm
+    limit = min(architecture.registers_per_thread, architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8)
+    limit = loop.registers[1] if loop.registers else limit
+    if loop.estimated_registers > limit:
+        got = f"{loop.sums} sums and about {OTHER_REGISTERS} other registers a thread"
+        need = f"at most {limit} registers for {blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"
+        yield Reason("registers", "mainloop.tile", got, need, "a smaller tile, instruction_n where sums are promoted, or fewer blocks")
+    room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
+    if loop.shared_bytes > room:
+        got = f"{loop.shared_bytes} bytes of shared memory"
+        need = f"at most {room} for {blocks} block{'s' if blocks > 1 else ''} on an SM of {architecture.name}"
+        yield Reason("shared_memory", "mainloop.stages", got, need, "fewer stages or a smaller tile")
+
+
+def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
+    """Shared memory of a block: tiles, results or sums on their way, barriers."""
+    regions: list[SharedRegion] = []
+
+    def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
+        offset = regions[-1].offset + regions[-1].bytes if regions else 0
+        regions.append(SharedRegion(name, type, shape, offset, size, meaning))
+
+    for operand in (loop.a, loop.b):
+        c_type = ELEMENTS[loop.type_a if operand.name == "A" else loop.type_b].c_type
+        rows = operand.tile_bytes // SPAN_BYTES
+        meaning = f"tiles of {operand.name}, [stage][row][{'k' if operand.k_major else operand.axis}], rows of {SPAN_BYTES} bytes, swizzled"
+        shape = (loop.stages, rows, operand.span_elements)
+        add(f"tiles_{operand.suffix}", c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    if loop.staging is not None:
+        buffers = (loop.consumers, loop.staging.buffers, BLOCK_ROWS, SPAN_BYTES)
+        size = loop.consumers * loop.staging.group_bytes
+        add("staging", "unsigned char", buffers, size, "results on their way out, [group][buffer][row][byte], swizzled")
+    if loop.cluster_k > 1:
+        held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers, 4)
+        add("sums", "float", held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
+    add("barriers", "unsigned long long", (loop.barriers,), 8 * loop.barriers, "for each stage: it is full, it is empty; turns of groups")
+    return tuple(regions)
+
+
+def fragment_store(plan: GemmPlan) -> str:
+    """How fragments of results reach memory: a macro of ``templates/gemm/fragments.cu.j2``."""
+    if plan.store == "partial":
+        return "partial"
+    if plan.spec.store == "tma":
+        return "boxes"
+    return "pairs" if plan.matrix_c.row_major and plan.matrix_c.alignment > 1 else "elements"

@@ -1,0 +1,110 @@
+"""The launch sequence of a GEMM on tensor cores: tensor maps of the matrices, clusters, and grids that may be smaller than the work."""
+
+from __future__ import annotations
+
+from gemmgen.core.formulas import Formula
+from gemmgen.hardware import tensor_map as tma
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.sequence import (
+    MAXIMUM_EXTENT,
+    gemm_problem,
+    partials_bytes,
+    reduction_launch,
+    workspace_argument,
+)
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.matrix import Matrix
+
+MAP_ELEMENTS: dict[str, tma.Element] = {
+    "f16": "f16", "bf16": "bf16", "tf32": "f32", "f32": "f32", "s32": "s32", "s8": "u8", "u8": "u8", "e4m3": "u8", "e5m2": "u8",
+}  # fmt: skip
+"""What the copy engine calls elements of each type: bytes are bytes to it."""
+LARGEST_INT = 2**31 - 1
+FARTHEST_TILE = 8 * 512
+"""How far beyond an edge the tile of a cluster's last block can begin, at most."""
+
+
+def tensor_core_sequence(
+    name: str,
+    spec: GemmSpec,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    loop: WarpgroupLoop,
+    epilogue: tuple[Step, ...],
+    reduction: tuple[int, int],
+) -> LaunchSequence:
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that
+    adds up slices, and elements of C that it finishes."""
+    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    slices = getattr(spec.decomposition, "slices", 1)
+    partial = isinstance(spec.decomposition, SplitKParallel)
+    map_a, map_b = _map(matrices[0], loop.a.box), _map(matrices[1], loop.b.box)
+    batch = [ScalarArgument("batch", "s32", "problems in the batch")] if spec.batch == "strided" else []
+    strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
+    maps: list[TensorMapArgument] = [map_a, map_b]
+    result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
+    workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
+    factors: list[Argument] = [*problem.extents, *batch, *problem.alphas, map_a, map_b, *strides]
+    if partial:
+        workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
+        main: list[Argument] = [*factors, workspace]
+    elif loop.staging is not None:
+        map_c = _map(matrices[2], loop.staging.box)
+        maps.append(map_c)
+        main = [*factors, map_c, *(result if problem.betas else problem.epilogue)]
+    else:
+        main = [*factors, *result]
+    tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n})"
+    works = tiles + (f" * {slices}" if partial else "") + (" * batch" if spec.batch == "strided" else "")
+    cluster = loop.cluster_blocks
+    at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else works
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(f"{cluster} * ({at_once})" if cluster > 1 else at_once), Formula("1"), Formula("1")),
+        block=(loop.threads, 1, 1),
+        arguments=tuple(argument.name for argument in main),
+        dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
+        cluster=(cluster, 1, 1),
+        programmatic=spec.early_launch,
+    )
+    launches: tuple[KernelLaunch, ...] = (launch,)
+    arguments: list[Argument] = [
+        *problem.extents, *batch, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result, *maps,
+    ]  # fmt: skip
+    if partial:
+        launches += (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
+        arguments.append(workspace)
+    fits = Constraint(Formula(f"{works} < {LARGEST_INT - 65536}"), "the pieces of work can be counted in an int")
+    return LaunchSequence(
+        name=name,
+        dimensions=problem.dimensions,
+        arguments=tuple(arguments),
+        launches=launches,
+        constraints=(*problem.constraints, fits),
+        workspace_bytes=workspace_bytes,
+    )
+
+
+def _map(matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:
+    """A matrix, or a batch of them, as the copy engine sees it; where all products share one, the batch has a single matrix."""
+    size = matrix.element_bytes
+    slow = matrix.rows if matrix.row_major else matrix.columns
+    extents, strides, axes = [matrix.contiguous, slow], [f"{size} * {matrix.leading_dimension}"], "rows" if matrix.row_major else "columns"
+    whole_box: tuple[int, ...] = box
+    if matrix.batch_stride is not None:
+        extents.append(f"select({matrix.batch_stride} == 0, 1, batch)")
+        strides.append(f"{size} * {matrix.batch_stride}")
+        whole_box = (*box, 1)
+    return TensorMapArgument(
+        name=f"map_{matrix.name.lower()}",
+        array=matrix.name,
+        element=MAP_ELEMENTS[matrix.type],
+        extents=tuple(Formula(extent) for extent in extents),
+        strides=tuple(Formula(stride) for stride in strides),
+        meaning=f"{matrix.name} in boxes of {box[1]} {axes} of {box[0]} elements",
+        box=whole_box,
+        swizzle="128B",
+        l2_promotion="128B",
+    )

@@ -1,0 +1,265 @@
+"""The mainloop of a GEMM whose warpgroups multiply tiles in shared memory, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SPAN_BYTES = 128
+"""Length of a row of a tile in shared memory: what the 128-byte swizzle spans."""
+BLOCK_ROWS = 64
+"""Rows of the result of one matrix instruction."""
+GROUP_ROWS = 8
+"""Rows that one period of the swizzle covers."""
+WARPGROUP = 128
+WARPS = 4
+INSTRUCTION_BYTES = 32
+"""Bytes along k that one instruction reads of a row."""
+BARRIER_BYTES = 8
+OTHER_REGISTERS = 28
+"""Registers of a consumer beside its sums, for descriptors, counters and coordinates; an estimate."""
+
+
+@dataclass(frozen=True)
+class WarpgroupOperand:
+    """A tile of A or B as boxes bring it to shared memory, and as matrix instructions read it there."""
+
+    name: Literal["A", "B"]
+    axis: Literal["m", "n"]
+    k_major: bool
+    """Whether rows of 128 bytes run along k; else along m or n."""
+    extent: int
+    """Rows of A, or columns of B, in a tile."""
+    tile_k: int
+    element_bytes: int
+    blocks: int
+    """Blocks of the cluster that share the tile; each copies an equal part of it to all."""
+
+    @property
+    def suffix(self) -> str:
+        return self.name.lower()
+
+    @property
+    def tile_bytes(self) -> int:
+        """Of one stage."""
+        return self.extent * self.tile_k * self.element_bytes
+
+    @property
+    def span_elements(self) -> int:
+        """Elements of a row in shared memory."""
+        return SPAN_BYTES // self.element_bytes
+
+    @property
+    def spans(self) -> int:
+        """Rows of 128 bytes, one behind the other in memory, that hold the stage's part of k."""
+        return self.tile_k // self.span_elements
+
+    @property
+    def span_bytes(self) -> int:
+        """From one of them to the next."""
+        return self.extent * SPAN_BYTES
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of a box: of those of the tile, this block's part; or all of k."""
+        return self.extent // self.blocks if self.k_major else self.tile_k
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Extents of a box in elements, the contiguous one first."""
+        return self.span_elements, self.box_rows
+
+    @property
+    def parts(self) -> int:
+        """Boxes side by side along m or n that this block copies, where these run along the rows."""
+        return self.extent // self.span_elements // self.blocks
+
+    @property
+    def part_bytes(self) -> int:
+        """From one of them to the next."""
+        return self.tile_k * SPAN_BYTES
+
+    @property
+    def block_bytes(self) -> int:
+        """From the rows of one instruction to those of the next."""
+        return BLOCK_ROWS * SPAN_BYTES if self.k_major else self.part_bytes
+
+    @property
+    def step_bytes(self) -> int:
+        """From one instruction along k to the next, where rows run along m or n."""
+        return INSTRUCTION_BYTES // self.element_bytes * SPAN_BYTES
+
+    def part_offset(self, columns: int) -> int:
+        """Bytes from some of B's columns to as many next to them."""
+        return columns * SPAN_BYTES if self.k_major else columns // self.span_elements * self.part_bytes
+
+    @property
+    def stride_bytes(self) -> int:
+        """Stride byte offset of a descriptor: eight rows."""
+        return GROUP_ROWS * SPAN_BYTES
+
+    @property
+    def leading_bytes(self) -> int:
+        """Leading byte offset of a descriptor: from one box to the next along m or n; of no account where rows run along k."""
+        return 16 if self.k_major else self.part_bytes
+
+    @property
+    def layout_text(self) -> str:
+        along = "k" if self.k_major else self.axis
+        return f"rows of 128 bytes along {along}, swizzled"
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Shared memory in which a warpgroup collects results for the copy engine."""
+
+    columns: int
+    """Of one box: 128 bytes."""
+    buffers: int
+    matrices: bool
+    """Whether fragments are stored as matrices of 16-bit elements."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        return BLOCK_ROWS * SPAN_BYTES
+
+    @property
+    def group_bytes(self) -> int:
+        return self.buffers * self.buffer_bytes
+
+    @property
+    def box(self) -> tuple[int, int]:
+        return self.columns, BLOCK_ROWS
+
+
+def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int) -> Staging | None:
+    """Boxes as wide as 128 bytes allow, that divide the tile evenly, and no more buffers than wanted, whose number divides that of
+    the boxes, so that every tile begins with the first; None where no width fits."""
+    least = max(8, 16 // element_bytes)
+    widths = [width for width in range(least, SPAN_BYTES // element_bytes + 1, least) if tile_n % width == 0]
+    if not widths:
+        return None
+    boxes = blocks * (tile_n // widths[-1])
+    count = max(divisor for divisor in range(1, buffers + 1) if boxes % divisor == 0)
+    return Staging(widths[-1], count, matrices=element_bytes == 2)
+
+
+@dataclass(frozen=True)
+class WarpgroupLoop:
+    """Numbers of a mainloop with a producer and up to three groups of consumers."""
+
+    a: WarpgroupOperand
+    b: WarpgroupOperand
+    tile_m: int
+    """Rows of what a block works on at a time; in ping-pong, of what a group does."""
+    tile_n: int
+    tile_k: int
+    instruction_n: int
+    """Columns of the result of one instruction."""
+    stages: int
+    consumers: int
+    ping_pong: bool
+    cluster_m: int
+    cluster_n: int
+    cluster_k: int
+    """Blocks of a cluster that have a part of k each; one of them collects their sums."""
+    type_a: str
+    type_b: str
+    staging: Staging | None
+    promote_steps: int
+    """Steps after which sums go to registers of their own; 0: they stay in the accumulators."""
+    registers: tuple[int, int] | None
+    """Of a thread of the producer and of a consumer, where they are shared out anew; None: all have what they were launched with."""
+    persistent_blocks: int = 0
+    """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
+    min_blocks_per_sm: int = 1
+
+    @property
+    def blocks_m(self) -> int:
+        """Rows of a group, in those of an instruction."""
+        return self.tile_m // BLOCK_ROWS // (1 if self.ping_pong else self.consumers)
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def cluster_blocks(self) -> int:
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def sharers(self) -> int:
+        """Blocks that copy tiles for one another."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def accumulator(self) -> str:
+        return "int" if self.type_a in ("s8", "u8") else "float"
+
+    @property
+    def unit(self) -> str:
+        """Which peak of a device the products run at."""
+        kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
+        return f"{kinds[self.type_a]}_wgmma"
+
+    @property
+    def blocks_n(self) -> int:
+        """Instructions side by side that make up a tile's columns."""
+        return self.tile_n // self.instruction_n
+
+    @property
+    def instruction_k(self) -> int:
+        """Values of k that one instruction multiplies."""
+        return INSTRUCTION_BYTES // self.a.element_bytes
+
+    @property
+    def instruction_name(self) -> str:
+        return f"wgmma_m64n{self.instruction_n}k{self.instruction_k}"
+
+    @property
+    def instruction(self) -> str:
+        a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
+        result = "s32" if self.accumulator == "int" else "f32"
+        return f"wgmma.mma_async.sync.aligned.m64n{self.instruction_n}k{self.instruction_k}.{result}.{a}.{b}"
+
+    @property
+    def instruction_modifiers(self) -> str:
+        """What follows the operands: signs, and which operands are transposed."""
+        if self.accumulator == "int":
+            return ""
+        transposed = f", {int(not self.a.k_major)}, {int(not self.b.k_major)}" if self.a.element_bytes == 2 else ""
+        return f", 1, 1{transposed}"
+
+    @property
+    def mainloop(self) -> str:
+        return "promote" if self.promote_steps else "accumulate"
+
+    @property
+    def arrivals(self) -> int:
+        """At the barrier of a stage that has been read: of each warp that reads it, in every block that gets it."""
+        return WARPS * (1 if self.ping_pong else self.consumers) * self.sharers
+
+    @property
+    def barriers(self) -> int:
+        """Two for each stage, and in ping-pong one for each group's turn."""
+        return 2 * self.stages + (self.consumers if self.ping_pong else 0)
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.blocks_m * (self.tile_n + (self.instruction_n if self.promote_steps else 0)) // 2
+
+    @property
+    def estimated_registers(self) -> int:
+        """Registers of a consumer's thread."""
+        return self.sums + OTHER_REGISTERS
+
+    @property
+    def sums_bytes(self) -> int:
+        """Shared memory for the sums of a cluster's other blocks."""
+        return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        staging = self.staging.group_bytes * self.consumers if self.staging else 0
+        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + BARRIER_BYTES * self.barriers

@@ -1,0 +1,83 @@
+// Copies of boxes between tensors in global memory and tiles in shared memory, by the copy engine (TMA).
+
+// A tensor's address, extents, strides, box and swizzle, made by the host.
+struct alignas(64) TensorMap {
+    unsigned char bytes[128];
+};
+
+// Fetches a tensor map into the cache that the copy engine reads it from.
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
+{
+    asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+
+// Starts to copy the box at (x, y) to shared memory; its bytes arrive at the barrier. What lies outside of the tensor is filled.
+__device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
+}
+
+// The same from a tensor with three extents.
+__device__ __forceinline__ void load_box_3d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// Copies the box at (x, y) to the same place of every block in `blocks`, a mask over the cluster, and arrives at the barrier of each.
+__device__ __forceinline__ void multicast_box_2d(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%4, %5}], [%2], %3;"
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y) : "memory");
+}
+
+// The same from a tensor with three extents.
+__device__ __forceinline__ void multicast_box_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%4, %5, %6}], [%2], %3;"
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// Starts to copy a box from shared memory to (x, y); what lies outside of the tensor is left out.
+__device__ __forceinline__ void store_box_2d(const TensorMap& map, unsigned source, int x, int y)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
+        :: "l"(&map), "r"(source), "r"(x), "r"(y) : "memory");
+}
+
+// The same to a tensor with three extents.
+__device__ __forceinline__ void store_box_3d(const TensorMap& map, unsigned source, int x, int y, int z)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
+        :: "l"(&map), "r"(source), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// Closes a group of this thread's copies to global memory.
+__device__ __forceinline__ void store_boxes_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups still read shared memory.
+template <int kPending>
+__device__ __forceinline__ void store_boxes_wait()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(kPending) : "memory");
+}
+
+// Makes what this thread wrote to shared memory known to the copy engine and to the tensor cores.
+__device__ __forceinline__ void fence_async_proxy()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}

@@ -1,0 +1,30 @@
+// Clusters: blocks that run together and reach one another's shared memory.
+
+// This block's index within its cluster.
+__device__ __forceinline__ int block_of_cluster()
+{
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Waits for all threads of the cluster.
+__device__ __forceinline__ void sync_cluster()
+{
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+
+// The address in another block of the cluster of what this address names here.
+__device__ __forceinline__ unsigned address_in_block(unsigned address, int block)
+{
+    unsigned remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
+    return remote;
+}
+
+// Writes four floats to the shared memory of a block of the cluster.
+__device__ __forceinline__ void store_remote(unsigned target, float a, float b, float c, float d)
+{
+    asm volatile(
+        "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(target), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}

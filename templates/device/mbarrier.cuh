@@ -1,0 +1,59 @@
+// Barriers in shared memory that count arrivals of threads and bytes of asynchronous copies (mbarrier). They are named by
+// their addresses in shared memory.
+
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+__device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes new barriers known to the other blocks of the cluster and to the copy engine.
+__device__ __forceinline__ void mbarrier_init_fence()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives, and announces bytes that copies will bring in this phase.
+__device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+// Arrives.
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
+// Arrives at a barrier of another block of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_remote(unsigned barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
+// Whether the phase of this parity is over; waits for it for a while.
+__device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
+{
+    int over;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.s32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+    return over;
+}
+
+// Waits until the phase of this parity is over.
+__device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
+{
+    while (!mbarrier_try_wait(barrier, parity)) {
+    }
+}

@@ -1,0 +1,37 @@
+// Stores of fragments to shared memory.
+
+// Stores four matrices of 8 rows of 16 bytes: each group of eight lanes gives the addresses of one matrix's rows.
+__device__ __forceinline__ void store_matrices(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+        :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// Stores two such matrices; the lanes of the first two groups give addresses.
+__device__ __forceinline__ void store_two_matrices(unsigned row, unsigned a, unsigned b)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a), "r"(b) : "memory");
+}
+
+// Writes two words to shared memory.
+__device__ __forceinline__ void store_words(unsigned target, unsigned first, unsigned second)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(target), "r"(first), "r"(second) : "memory");
+}
+
+// Writes half a word to shared memory.
+__device__ __forceinline__ void store_half(unsigned target, unsigned short value)
+{
+    asm volatile("st.shared.b16 [%0], %1;" :: "r"(target), "h"(value) : "memory");
+}
+
+// Reads four floats from shared memory.
+__device__ __forceinline__ float4 load_floats(unsigned source)
+{
+    float4 value;
+    asm volatile(
+        "ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+        : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(source) : "memory");
+    return value;
+}

@@ -1,0 +1,41 @@
+// Warpgroups: four warps that issue matrix instructions together, and share registers out among themselves.
+
+// Gives registers back, so that this thread keeps kRegisters.
+template <int kRegisters>
+__device__ __forceinline__ void release_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(kRegisters));
+}
+
+// Waits for registers that others gave back, until this thread has kRegisters.
+template <int kRegisters>
+__device__ __forceinline__ void claim_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(kRegisters));
+}
+
+// Orders accesses to accumulators, and the matrix instructions that follow.
+__device__ __forceinline__ void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Closes a group of matrix instructions.
+__device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until no more than kPending groups of matrix instructions are under way.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
+}
+
+// Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier leaves.
+template <int kThreads>
+__device__ __forceinline__ void sync_group(int group)
+{
+    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
+}
