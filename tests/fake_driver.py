@@ -303,10 +303,10 @@ def fake_driver(monkeypatch):
 
 def install(fake, set_attribute=setattr):
     """Makes a fake driver the one that gemmgen calls."""
-    from gemmgen.perf import contest, timing
+    from gemmgen.perf import benchmark, timing
     from gemmgen.runtime.cuda import worker
 
-    for module in (checked, timing, worker, contest, launcher):
+    for module in (checked, timing, worker, benchmark, launcher):
         set_attribute(module, "bindings", lambda: fake)
     raw = types.SimpleNamespace(
         launch=fake.launch_raw, current_context=fake.current_context, is_capturing=fake.is_capturing, stream_id=fake.stream_id,

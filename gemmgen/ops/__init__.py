@@ -167,7 +167,7 @@ def register_torch() -> None:
     global _compiling
     from gemmgen.ops.torch_operators import register
 
-    _compiling = register()
+    _compiling = register(matmul, reduce, conv2d)
 
 
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:

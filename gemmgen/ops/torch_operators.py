@@ -5,6 +5,7 @@ They have no derivatives: tensors that require gradients are refused, under ``to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,22 +19,23 @@ _SCHEMAS = {
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",
 }  # fmt: skip
 _library: Any = None
-_operations: Any = None
-"""gemmgen.ops, which imports this module."""
+_functions: dict[str, Callable[..., Any]] = {}
+"""What the operators call."""
 
 
-def register() -> Any:
-    """Defines ``torch.ops.gemmgen.*``, once; gives ``torch.compiler.is_compiling``. Raises ``EnvironmentMissing`` without torch."""
-    global _library, _operations
+def register(matmul: Callable[..., Any], reduce: Callable[..., Any], conv2d: Callable[..., Any]) -> Any:
+    """Defines ``torch.ops.gemmgen.*`` for functions of ``gemmgen.ops``, once; gives ``torch.compiler.is_compiling``.
+
+    Raises ``EnvironmentMissing`` without torch.
+    """
+    global _library
     try:
         import torch
     except ImportError as error:
         raise EnvironmentMissing(f"torch cannot be imported ({error}); install torch") from None
     if _library is not None:
         return torch.compiler.is_compiling
-    from gemmgen import ops
-
-    _operations = ops
+    _functions.update(matmul=matmul, reduce=reduce, conv2d=conv2d)
     library = torch.library.Library("gemmgen", "DEF")
     for name, schema in _SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -45,20 +47,20 @@ def register() -> Any:
 
 
 def _matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "") -> Any:
-    return _operations.matmul(a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None)
+    return _functions["matmul"](a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None)
 
 
 def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
     if op == "mean_variance":
         raise LaunchError("torch.ops.gemmgen.reduce returns one tensor; call gemmgen.ops.reduce for mean_variance")
-    return _operations.reduce(x, op, None if axis is None else tuple(axis), keepdims=keepdims, correction=correction)
+    return _functions["reduce"](x, op, None if axis is None else tuple(axis), keepdims=keepdims, correction=correction)
 
 
 def _conv2d(
     x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
     alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.0, activation: str = "", output: str = "int8", layout: str = "nchw32",
 ) -> Any:  # fmt: skip
-    return _operations.conv2d(
+    return _functions["conv2d"](
         x, w, bias=bias, residual=residual, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups,
         alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output, layout=layout,
     )  # fmt: skip
@@ -104,9 +106,9 @@ def _reduced_type(torch: Any, op: str, kind: Any) -> Any:
     """The type that a reduction has as its result: what a call on one element says."""
     from gemmgen.core.elements import BY_WORD, ELEMENTS
     from gemmgen.kernels.requests import Layout
-    from gemmgen.ops import _REDUCE
+    from gemmgen.ops.operators import operator_called
 
     word = str(kind).removeprefix("torch.")
     stored = Layout.packed((1,), "s8" if kind == torch.bool else BY_WORD.get(word, word))
-    (result,) = _REDUCE.interpret({"x": stored}, {"op": op}).results
+    (result,) = operator_called("reduce").interpret({"x": stored}, {"op": op}).results
     return torch.bool if result.truth else getattr(torch, ELEMENTS[result.type].word)

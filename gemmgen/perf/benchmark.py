@@ -6,20 +6,47 @@ graphs of all contestants are replayed in turns, on random data; what was not ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.family import Cost, KernelPlan
+from gemmgen.core.elements import to_elements
+from gemmgen.core.errors import LaunchError, VerificationError
+from gemmgen.kernels.family import Case, Cost, Expected, KernelPlan
 from gemmgen.perf.clocks import ClockReader, Clocks
 from gemmgen.perf.cost_model import cost_model_of
+from gemmgen.perf.rotation import Rotation
+from gemmgen.perf.timing import Replay, capture, instantiate, new_stream, replay_seconds
+from gemmgen.runtime.arrays import bind
+from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, release
+from gemmgen.runtime.cuda.launcher import Launcher
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import compare_elements
 
 if TYPE_CHECKING:
-    from gemmgen.perf.contest import Contestant
+    import numpy as np
+    import numpy.typing as npt
+
     from gemmgen.toolchain.nvrtc import Binary
+
+GRAPH_SECONDS = 2e-3
+"""A graph takes at least this long, which makes the time between two events exact enough."""
+
+WARM_UP_SECONDS = 0.2
+ROUNDS_SECONDS = 5.0
+"""Rounds are cut down, but not below ``FEWEST_ROUNDS``, if they would take longer."""
+FEWEST_ROUNDS = 10
+LONGEST_GRAPH = 4096
+"""Launches in a graph at most."""
+REFERENCE = "the family's reference"
+REFERENCE_OPERATIONS = 4e10
+"""Without a peer, a problem of at most so many operations is checked against the family's reference on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +138,6 @@ def benchmark(
     Runs in this process. Raises ``EnvironmentMissing`` without a GPU, ``LaunchError`` if a candidate cannot be launched
     on the problem or faults, ``VerificationError`` if a result is wrong.
     """
-    from gemmgen.perf.contest import Contest
     from gemmgen.runtime.cuda.driver import current_device, gpu
 
     if not candidates:
@@ -196,3 +222,260 @@ def _require_same_arrays(candidates: Sequence[Candidate]) -> None:
     for other in candidates[1:]:
         if layout(other) != layout(first):
             raise LaunchError(f"{first.plan.name} and {other.plan.name} take different arrays, so that they cannot be timed together")
+
+
+@dataclass
+class Contestant:
+    """Something to be timed."""
+
+    name: str
+    kind: Literal["candidate", "peer"]
+    enqueue: Callable[[int], None]
+    """Enqueues one launch on the run's stream, on the set of that index."""
+    capture: Callable[[Callable[[], None]], Replay]
+    checked: str = ""
+
+
+class Contest:
+    """One problem on one device: the memory, the contestants, and what they are replayed on."""
+
+    def __init__(
+        self,
+        cleanup: ExitStack,
+        candidates: Sequence[Candidate],
+        problem: dict[str, int],
+        scalars: dict[str, float],
+        ordinal: int,
+        rotate_bytes: int,
+    ) -> None:
+        self.notes: list[str] = []
+        self.contestants: list[Contestant] = []
+        self._cleanup, self._problem, self._scalars, self._ordinal = cleanup, problem, dict(scalars), ordinal
+        self._plan = candidates[0].plan
+        self._model = cost_model_of(self._plan.spec.kind)
+        self._calls: list[tuple[Candidate, Launcher, dict[str, int]]] = []
+        self._bounds: dict[str, Expected] = {}
+        self.rotation: Rotation = Rotation(cleanup, self._plan.sequence.arrays, problem, ordinal, rotate_bytes)
+        for candidate in candidates:
+            sequence = candidate.plan.sequence
+            own = {scalar.name: scalars[scalar.name] for scalar in sequence.scalars if scalar.name in scalars}
+            self._scalars |= bind(sequence, self.rotation.views(0), {**own, **problem}).scalars
+            loaded = LoadedBinary(candidate.binary.cubin, candidate.binary.architecture, ordinal)
+            cleanup.callback(loaded.unload)
+            launcher = Launcher(loaded, sequence.resolve(problem), problem)
+            if launcher.is_empty:
+                raise LaunchError(f"{sequence.name} has nothing to do for {problem}: there is nothing to time")
+            workspace: dict[str, int] = {}
+            workspace_bytes, zero_bytes = sequence.workspace_bytes.evaluate(problem), sequence.workspace_zero_bytes.evaluate(problem)
+            if workspace_bytes:
+                pointer = int(call("cuMemAlloc", workspace_bytes))
+                cleanup.callback(release, "cuMemFree", pointer)
+                if zero_bytes:
+                    call("cuMemsetD8", pointer, 0, zero_bytes)
+                workspace = dict.fromkeys(sequence.workspace_names, pointer)
+            self._calls.append((candidate, launcher, workspace))
+
+    def prepare(self, with_peer: bool, seed: int) -> None:
+        """Makes the contestants, checks them on small integers, and fills the arrays with random data."""
+        import numpy as np
+
+        torch = _torch() if with_peer else None
+        if with_peer and torch is None:
+            self.notes.append("no peer: torch is not installed or sees no GPU")
+        self._make_stream(torch)
+        rng = np.random.default_rng(seed)
+        self._check(torch, rng)
+        self.rotation.fill_random(rng)
+        call("cuCtxSynchronize")
+        self.contestants = [self._candidate(*entry) for entry in self._calls]
+        for contestant in self.contestants:
+            contestant.checked = self._checked
+        peer = self._peer(torch, self._scalars, self.rotation.count)
+        if peer is not None:
+            self.contestants.append(peer)
+
+    def measure(self, rounds: int, sample: Callable[[], None]) -> tuple[list[list[float]], list[int]]:
+        """Seconds of each graph by contestant and round, and how many launches each contestant's graph holds.
+
+        All graphs take about the same time, so that what it costs to start one weighs the same for slow and fast contestants.
+        """
+        sets = self.rotation.count
+        for contestant in self.contestants:
+            contestant.enqueue(0)
+        self._synchronize()
+        trials = replay_seconds(self._stream, [self._graph(contestant, sets) for contestant in self.contestants], 3, lambda: None)
+        launches = [sets * max(1, min(math.ceil(GRAPH_SECONDS / max(min(seconds), 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials]
+        graphs = [self._graph(contestant, count) for contestant, count in zip(self.contestants, launches, strict=True)]
+
+        warm_until = time.monotonic() + WARM_UP_SECONDS
+        warm = replay_seconds(self._stream, graphs, 3, lambda: None)
+        while time.monotonic() < warm_until:
+            warm = replay_seconds(self._stream, graphs, 3, lambda: None)
+        round_seconds = sum(min(seconds) for seconds in warm)
+        affordable = max(FEWEST_ROUNDS, int(ROUNDS_SECONDS / max(round_seconds, 1e-9)))
+        samples = replay_seconds(self._stream, graphs, max(1, min(rounds, affordable)), sample)
+        return samples, launches
+
+    def _graph(self, contestant: Contestant, launches: int) -> Replay:
+        def enqueue() -> None:
+            for launch in range(launches):
+                contestant.enqueue(launch % self.rotation.count)
+
+        return contestant.capture(enqueue)
+
+    def _make_stream(self, torch: Any) -> None:
+        if torch is None:
+            self._stream = new_stream(self._cleanup)
+        else:
+            # A stream of torch's, since torch's allocator has to know the stream that it captures on.
+            self._torch_stream = torch.cuda.Stream(device=self._ordinal)
+            self._stream = int(self._torch_stream.cuda_stream)
+
+    def _candidate(self, candidate: Candidate, launcher: Launcher, workspace: dict[str, int]) -> Contestant:
+        sets = range(self.rotation.count)
+        values = [launcher.values(self.rotation.pointers(index) | workspace, self._scalars) for index in sets]
+        return Contestant(
+            name=candidate.plan.name,
+            kind="candidate",
+            enqueue=lambda index: launcher.launch(self._stream, *values[index]),
+            capture=lambda enqueue: capture(self._cleanup, self._stream, enqueue),
+        )
+
+    def _peer(self, torch: Any, scalars: Mapping[str, float], sets: int) -> Contestant | None:
+        """The vendor's library on the first ``sets`` sets; None, with a note, if there is none."""
+        if torch is None:
+            return None
+        made = [self._model.peer(self._plan, self.rotation.torch_tensors(index, torch), scalars) for index in range(sets)]
+        calls = [entry[1] for entry in made if entry is not None]
+        if len(calls) != sets or made[0] is None:
+            self.notes.append("no peer: the family names none for this instance")
+            return None
+        stream = self._torch_stream
+
+        def enqueue(index: int) -> None:
+            with torch.cuda.stream(stream):
+                calls[index]()
+
+        return Contestant(
+            name=made[0][0],
+            kind="peer",
+            enqueue=enqueue,
+            capture=lambda work: _capture_torch(self._cleanup, torch, stream, work),
+            checked="the peer itself",
+        )
+
+    def _check(self, torch: Any, rng: np.random.Generator) -> None:
+        """Runs everything once on small integers in the first set; ``VerificationError`` if results differ."""
+        scalars = {name: value if value in (-2, -1, 0, 1, 2) else type(value)(2) for name, value in self._scalars.items()}
+        inputs = {
+            argument.name: rng.integers(-2, 3, self.rotation.shape(argument.name))
+            if not argument.type.startswith("u")
+            else rng.integers(0, 3, self.rotation.shape(argument.name))
+            for argument in self.rotation.arguments
+            if argument.reads
+        }
+        peer = self._peer(torch, scalars, 1)
+        if peer is not None:
+            expected, against = self._outputs(lambda: peer.enqueue(0), inputs), peer.name
+        elif self._model.cost(self._plan, self._problem).operations <= REFERENCE_OPERATIONS:
+            expected = {name: result.value for name, result in self._reference(inputs, scalars).items()}
+            against = REFERENCE
+        else:
+            self._checked = "not checked: no peer, and too large for the reference on the CPU"
+            self.notes.append("results were not checked: no peer, and too large for the reference on the CPU")
+            return
+        bounded = False
+        for candidate, launcher, workspace in self._calls:
+            values = launcher.values(self.rotation.pointers(0) | workspace, scalars)
+            got = self._outputs(lambda call=launcher, given=values: call.launch(self._stream, *given), inputs)  # type: ignore[misc]
+            for name, wanted in expected.items():
+                problem = first_difference(name, got[name], wanted)
+                if problem and not self._within_bounds(name, got[name], inputs, scalars):
+                    raise VerificationError(f"{candidate.plan.name} differs from {against}: {problem}")
+                bounded |= bool(problem)
+        self._checked = f"within the bound of {REFERENCE} on small integers" if bounded else f"equal to {against} on small integers"
+
+    def _within_bounds(
+        self, name: str, got: npt.NDArray[Any], inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]
+    ) -> bool:
+        """Whether results that are rounded even for integers, a mean or a logarithm, are within the bound of the reference."""
+        if self._model.cost(self._plan, self._problem).operations > REFERENCE_OPERATIONS:
+            return False
+        if not self._bounds:
+            self._bounds = self._reference(inputs, scalars)
+        return not compare_elements(name, got, self._bounds[name])[1]
+
+    def _outputs(self, launch: Callable[[], None], inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        for argument in self.rotation.arguments:
+            if argument.reads:
+                self.rotation.upload(0, argument.name, inputs[argument.name])
+            else:
+                self.rotation.poison(0, argument.name)
+        self._synchronize()
+        launch()
+        self._synchronize()
+        return {argument.name: self.rotation.download(0, argument.name) for argument in self.rotation.arguments if argument.writes}
+
+    def _reference(self, inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]) -> dict[str, Expected]:
+        import numpy as np
+
+        from gemmgen.core.elements import numpy_type
+
+        arrays = {
+            argument.name: to_elements(argument.type, inputs[argument.name])
+            if argument.reads
+            else np.zeros(self.rotation.shape(argument.name), numpy_type(argument.type))
+            for argument in self.rotation.arguments
+        }
+        case = Case("benchmark", self._problem, scalars, "integers")
+        return oracle_of(self._plan.spec.kind).reference(self._plan, case, arrays)
+
+    def _synchronize(self) -> None:
+        try:
+            call("cuCtxSynchronize")
+        except CudaError as error:
+            names = ", ".join(candidate.plan.name for candidate, _, _ in self._calls)
+            raise LaunchError(f"{error}, while timing {names}") from None
+
+
+def first_difference(name: str, got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str:
+    """The first element in which two arrays differ, in words; empty if there is none. NaN differs from everything."""
+    import numpy as np
+
+    wrong = np.argwhere(~(got == expected))
+    if not len(wrong):
+        return ""
+    where = tuple(int(index) for index in wrong[0])
+    place = ", ".join(map(str, where))
+    return f"{name}[{place}] is {got[where]}, expected {expected[where]}; {len(wrong)} of {got.size} elements differ"
+
+
+def _torch() -> Any:
+    """The module torch, if it can be imported and sees a GPU; else None."""
+    if "torch" not in sys.modules and find_spec("torch") is None:
+        return None
+    try:
+        import torch
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def _capture_torch(cleanup: ExitStack, torch: Any, stream: Any, enqueue: Callable[[], None]) -> Replay:
+    """A graph of torch operations, replayed by the driver where torch hands the graph out: its own replay does more."""
+    try:
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        keeps = hasattr(graph, "raw_cuda_graph")
+    except TypeError:
+        graph, keeps = torch.cuda.CUDAGraph(), False
+    with torch.cuda.device(stream.device), torch.cuda.graph(graph, stream=stream):
+        enqueue()
+    cleanup.callback(graph.reset)
+    if keeps:
+        return instantiate(cleanup, int(stream.cuda_stream), bindings().CUgraph(int(graph.raw_cuda_graph())))
+
+    def replay() -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return replay

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.files import write_atomically
+from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import PointResult, SweepError
 
 Export = Callable[[Sequence[PointResult], Path], None]
@@ -34,27 +35,6 @@ def export(results: Sequence[PointResult], path: Path, form: str | None = None) 
 def ordered(results: Iterable[PointResult]) -> list[PointResult]:
     """Results in the order of files: by sweep, architecture and problem, then as evaluated."""
     return sorted(results, key=lambda one: (one.sweep, one.architecture, tuple(one.problem.items()), one.date, one.digest))
-
-
-def plain(value: Any) -> Any:
-    """``value`` as JSON has it: numbers that JSON lacks become null, and text holds what UTF-8 can encode."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case str():
-            return encodable(value)
-        case dict():
-            return {encodable(str(key)): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case bool() | int() | None:
-            return value
-    return encodable(str(value))
-
-
-def encodable(text: str) -> str:
-    """``text`` with a replacement character for each half of a surrogate pair, which UTF-8 cannot encode."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def write(path: Path, content: str) -> None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree
 
-from gemmgen.sweep.exports import encodable, plain
+from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import PointResult, Status
 
 _OUTCOMES = {

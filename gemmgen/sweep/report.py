@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.version import __version__
-from gemmgen.sweep.exports import encodable, plain
+from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import FAILURES, PointResult, Stage, Status
 from gemmgen.sweep.report_charts import Chart, axis_charts, progress_chart, roofline_charts
 from gemmgen.sweep.report_data import LEAST_DOTS, MAXIMUM_DOTS, Group, Shown, grouped, reasons, value_text

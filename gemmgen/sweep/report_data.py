@@ -16,7 +16,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.hardware.target import ARCHITECTURES, DEVICES, Device
 from gemmgen.kernels.family import Cost
 from gemmgen.perf.analysis.roofline import Roofline, roofline
-from gemmgen.sweep.exports import encodable, plain
+from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import PointResult, Status
 
 MAXIMUM_DOTS = 2500

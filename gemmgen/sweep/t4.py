@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemmgen.core.version import __version__
-from gemmgen.sweep.exports import encodable, plain
+from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import PointResult, Stage, Status
 
 VERSION = "1.1.0"

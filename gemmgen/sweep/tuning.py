@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmgen.core.errors import LaunchError, VerificationError
-from gemmgen.sweep.exports import encodable
+from gemmgen.sweep.encoding import encodable
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.search import SearchResult, Trial
 

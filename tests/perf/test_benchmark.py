@@ -9,13 +9,12 @@ import pytest
 from fake_driver import LAUNCH_SECONDS, array_at, fake_driver
 from sample_kernels import needs_gpu
 
+import gemmgen.perf.benchmark as benchmarking
 from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.errors import EnvironmentMissing, LaunchError, VerificationError
 from gemmgen.perf import benchmark as benchmarks
-from gemmgen.perf import contest
-from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare
+from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare, first_difference
 from gemmgen.perf.clocks import ClockReader
-from gemmgen.perf.contest import first_difference
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -126,8 +125,8 @@ def fake_gemm(fake_driver, candidate, monkeypatch):
         seen.append(arguments["A"])
 
     fake_driver.kernels[launch.entry] = gemm
-    monkeypatch.setattr(contest, "WARM_UP_SECONDS", 0.0)
-    monkeypatch.setattr(contest, "GRAPH_SECONDS", 10 * LAUNCH_SECONDS)
+    monkeypatch.setattr(benchmarking, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(benchmarking, "GRAPH_SECONDS", 10 * LAUNCH_SECONDS)
     return seen
 
 
@@ -170,7 +169,7 @@ def test_a_wrong_candidate_is_not_timed(fake_driver, fake_gemm, candidate):
 
 
 def test_an_unchecked_result_says_so(fake_driver, fake_gemm, candidate, monkeypatch):
-    monkeypatch.setattr(contest, "REFERENCE_OPERATIONS", 0)
+    monkeypatch.setattr(benchmarking, "REFERENCE_OPERATIONS", 0)
     report = benchmark([candidate], problem_of(candidate), with_peer=False, rounds=1)
     assert report.timings[0].checked.startswith("not checked")
     assert any("not checked" in note for note in report.notes)
@@ -222,7 +221,7 @@ def test_gpu_benchmark_beside_cublas(compiled, sizes):
 
 @needs_gpu
 def test_gpu_benchmark_without_torch(compiled, monkeypatch):
-    monkeypatch.setattr(contest, "_torch", lambda: None)
+    monkeypatch.setattr(benchmarking, "_torch", lambda: None)
     report = benchmark([compiled], problem_of(compiled, 512, 512, 512), rounds=10, l2_resident=True)
     assert [result.kind for result in report.timings] == ["candidate"]
     assert report.timings[0].checked == "equal to the family's reference on small integers"
@@ -240,16 +239,16 @@ def test_gpu_time_is_device_time_of_one_launch(compiled):
 
 def test_graphs_of_fast_and_slow_contestants_take_about_as_long(monkeypatch):
     """Seconds of a launch by name; a graph of it takes so much more."""
-    from gemmgen.perf import contest
+    import gemmgen.perf.benchmark as benchmarking
 
     seconds = {"fast": 10e-6, "slow": 5e-3}
-    run = object.__new__(contest.Contest)
+    run = object.__new__(benchmarking.Contest)
     run.contestants = [types.SimpleNamespace(name=name, enqueue=lambda index: None) for name in seconds]
     run.rotation, run._stream = types.SimpleNamespace(count=3), 0
     run._synchronize = lambda: None
     run._graph = lambda contestant, launches: launches * seconds[contestant.name]
-    monkeypatch.setattr(contest, "replay_seconds", lambda stream, graphs, rounds, meanwhile: [[graph] * rounds for graph in graphs])
-    monkeypatch.setattr(contest, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(benchmarking, "replay_seconds", lambda stream, graphs, rounds, meanwhile: [[graph] * rounds for graph in graphs])
+    monkeypatch.setattr(benchmarking, "WARM_UP_SECONDS", 0.0)
     samples, launches = run.measure(12, lambda: None)
     assert launches == [201, 3]
     assert [taken[0] / count for taken, count in zip(samples, launches, strict=True)] == pytest.approx(list(seconds.values()))

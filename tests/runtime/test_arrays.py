@@ -14,8 +14,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.launch import Constraint, LaunchSequence, ScalarArgument
 from gemmgen.runtime.arrays import ArrayView, bind, describe, overlaps
-from gemmgen.runtime.arrays.dlpack import describe_dlpack
-from gemmgen.runtime.arrays.views import overlaps_itself
+from gemmgen.runtime.arrays.views import describe_dlpack, overlaps_itself
 
 PRODUCT = LaunchSequence(
     name="product",

@@ -478,7 +478,7 @@ def test_gpu_workspace_and_several_launches():
 def test_gpu_torch_bfloat16_is_described():
     torch = pytest.importorskip("torch")
     from gemmgen.runtime.arrays import describe
-    from gemmgen.runtime.arrays.dlpack import describe_dlpack
+    from gemmgen.runtime.arrays.views import describe_dlpack
 
     tensor = torch.zeros(4, 6, device="cuda", dtype=torch.bfloat16)[:, ::2]
     own, by_dlpack = describe(tensor), describe_dlpack(tensor, "tensor", 1)
