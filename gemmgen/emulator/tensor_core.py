@@ -146,13 +146,19 @@ def multiply_half(a: Factor, b: Factor, c: Array, step: Step = FLOAT_STEP) -> Ar
 
 
 def multiply_fp8_on_halves(a: Factor, b: Factor, c: Array) -> Array:
-    """mma.sync on fp8 as sm_90 does it: two steps of 16 on float16 operands that start from zero, over those k with
-    k mod 4 in {0, 1} and then {2, 3}; C is added by a float32 addition that rounds to nearest."""
-    total = np.zeros(c.shape, np.uint32)
+    """mma.sync on fp8 as the machine code of sm_90 does it: two steps of half the depth on float16 operands that start from zero, over
+    those k with k mod 4 in {0, 1} and then {2, 3}; C is added at the end and rounded to nearest. The type of c, float32 or float16
+    bits, is that of all sums."""
+    multiply = multiply_half if c.dtype == np.uint16 else multiply_float
+    total = np.zeros(c.shape, c.dtype)
     depth = np.arange(a.values.shape[-1])
     for chosen in (depth % 4 < 2, depth % 4 >= 2):
-        total = multiply_float(_some_of(a, chosen), _some_of(b, chosen), total)
-    return _bits_of(ieee.canonical_f32(total.view(np.float32) + c.view(np.float32)))
+        total = multiply(_some_of(a, chosen), _some_of(b, chosen), total)
+    if c.dtype == np.uint16:
+        with np.errstate(over="ignore", invalid="ignore"):
+            halves: Array = ieee.canonical_f16(total.view(np.float16) + np.ascontiguousarray(c).view(np.float16)).view(np.uint16)
+        return halves
+    return _bits_of(ieee.canonical_f32(total.view(np.float32) + np.ascontiguousarray(c).view(np.float32)))
 
 
 def multiply_integers(a: Array, b: Array) -> Array:

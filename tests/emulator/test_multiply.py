@@ -248,7 +248,7 @@ def test_a_block_that_ends_within_a_warp_cannot_multiply():
 
 
 @pytest.mark.parametrize("form", [
-    "m16n8k32.row.col.f16.e4m3.e4m3.f16 {%a, %b}, {%a,%a,%a,%a}, {%a,%b}, {%a, %b}",
+    "m16n8k32.row.col.f16.e4m3.f16.f16 {%a, %b}, {%a,%a,%a,%a}, {%a,%b}, {%a, %b}",
     "m8n8k16.row.col.s32.s8.s8.s32 {%a}, {%a}, {%b}, {%a, %b}",
     "m16n8k8.row.col.satfinite.f32.tf32.tf32.f32 {%a,%a,%a,%b}, {%a,%a,%a,%a}, {%a,%a}, {%a,%a,%a,%a}",
     "m8n8k16.col.col.s32.s8.s8.s32 {%a, %b}, {%a}, {%b}, {%a, %b}", "m8n8k16.row.col.s32.s8.f16.s32 {%a, %b}, {%a}, {%b}, {%a, %b}",

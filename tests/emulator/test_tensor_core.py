@@ -75,6 +75,24 @@ def test_mma_sync_equals_the_h200(name):
     np.testing.assert_array_equal(got.view(np.uint16 if half else np.uint32), want)
 
 
+@pytest.mark.parametrize("sums", ["f32", "f16"])
+@pytest.mark.parametrize(("shape", "half_step"), [("m16n8k32", "m16n8k16"), ("m16n8k16", "m16n8k8")])
+@pytest.mark.parametrize(("a_type", "b_type"), [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")])
+def test_fp8_on_mma_sync_is_two_steps_on_halves(a_type, b_type, shape, half_step, sums):
+    """The composition that machine code shows, made of measured steps."""
+    depth, warps = int(shape.split("k")[1]), 2 * WARPS
+    rng = np.random.default_rng(depth)
+    a, b = (rng.integers(0, 256, size).astype(np.uint8) & np.uint8(0xBB) for size in ((warps, 16, depth), (warps, depth, 8)))
+    dtype = np.float32 if sums == "f32" else np.float16
+    c = rng.normal(size=(warps, 16, 8)).astype(dtype)
+    got = run_mma(shape, (sums, a_type, b_type, sums), a, b, c, architecture="compute_90")
+    wide_a, wide_b = (tensor_core.factor(bits, type_name).values.astype(np.float16) for bits, type_name in ((a, a_type), (b, b_type)))
+    total = np.zeros_like(c)
+    for chosen in (np.arange(depth) % 4 < 2, np.arange(depth) % 4 >= 2):
+        total = run_mma(half_step, (sums, "f16", "f16", sums), wide_a[..., chosen].copy(), wide_b[:, chosen].copy(), total)
+    np.testing.assert_array_equal(got, total + c)
+
+
 # -- beyond the measured vectors -----------------------------------------------------------------------------------
 
 DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "e4m3": np.uint8, "e5m2": np.uint8}

@@ -28,7 +28,7 @@ _SHAPES = {
     **dict.fromkeys(_NIBBLES, ((8, 8, 32), (16, 8, 32), (16, 8, 64))),
     **dict.fromkeys(("f16", "bf16"), ((16, 8, 8), (16, 8, 16))),
     "tf32": ((16, 8, 4), (16, 8, 8)),
-    **dict.fromkeys(_FP8, ((16, 8, 32),)),
+    **dict.fromkeys(_FP8, ((16, 8, 16), (16, 8, 32))),
 }
 _MIXES = (_BYTES, _NIBBLES, _FP8)
 _ELEMENT_BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "f16": 16, "bf16": 16, "tf32": 32}
@@ -139,7 +139,7 @@ def _check(inst: Instruction, shape: str, a_type: str, b_type: str, result_type:
             shape == "m{}n{}k{}".format(*known)
             and b_type in partners
             and result_type == sum_type
-            and sum_type in (("s32",) if integers else ("f32", "f16") if a_type == "f16" else ("f32",))
+            and sum_type in (("s32",) if integers else ("f32", "f16") if a_type in ("f16", *_FP8) else ("f32",))
             and (integers or not inst.has("satfinite"))
             and inst.modifiers[3:5] == ("row", "col")
         ):

@@ -230,6 +230,10 @@ class _Product:
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
             message = f"{where} and reaches to 0x{end:x} with {offsets}; shared memory has {size} bytes"
             self.binder.fail(InvalidMatrix, message, self.inst, lanes)
+        if descriptor.mode and not self.transposed["AB".index(name)] and descriptor.start % descriptor.span + K_BYTES > descriptor.span:
+            row = f"rows of {descriptor.span} bytes, as its swizzle has them"
+            message = f"{where}, {descriptor.start % descriptor.span} bytes into {row}: {K_BYTES} bytes along k reach beyond their end"
+            self.binder.fail(InvalidMatrix, message, self.inst, lanes)
         missed = descriptor.misplacement()
         if missed:
             pattern = f"its {descriptor.span}-byte swizzle, which repeats every {8 * descriptor.span} bytes"

@@ -161,6 +161,11 @@ def test_a_swizzle_that_does_not_begin_with_its_pattern():
     assert "128 bytes into the pattern of its 128-byte swizzle, which repeats every 1024 bytes" in text
 
 
+def test_a_step_along_k_that_leaves_its_row():
+    text = caught(PLAIN, "mma(d, da,", emulator.InvalidMatrix, "mma(d, da + 7,")
+    assert "112 bytes into rows of 128 bytes, as its swizzle has them: 32 bytes along k reach beyond their end" in text
+
+
 def test_an_operand_beyond_shared_memory():
     text = caught(PLAIN, "mma(d, da, db, 0)", emulator.InvalidMatrix, "mma(d, da, matrix(b, 16, 1024, 1) + 4096, 0)")
     assert "operand B begins at shared address" in text and "; shared memory has" in text
@@ -187,6 +192,12 @@ def test_no_proxy_fence_after_threads_wrote_an_operand():
     text = twins(KERNEL.replace("BODY", PLAIN), "proxy_fence();\n", emulator.MissingProxyFence, np.zeros(4 * 256, np.float32), block=128,
                  architecture="compute_90a")  # fmt: skip
     assert places(text) == 4 and "wgmma uses shared a[0], which threads have written" in text and "wgmma uses shared b[0]" in text
+
+
+def test_an_operand_that_nothing_has_written():
+    text = twins(KERNEL.replace("BODY", PLAIN), "b[i] = 0x3f80;", emulator.UnwrittenRead, np.zeros(4 * 256, np.float32), instead=";",
+                 block=128, architecture="compute_90a")  # fmt: skip
+    assert "shared b[0]" in text and "wgmma.mma_async" in text
 
 
 def test_no_barrier_after_threads_wrote_an_operand():
