@@ -80,7 +80,7 @@ class DeviceMemory:
         self._bases: list[list[Buffer | None]] = []
         self.buffers: list[Buffer] = []
         for index, (arg, name) in enumerate(zip(args, names, strict=True)):
-            maps = _maps_of(arg)
+            maps = maps_of(arg)
             bases = [_as_buffer(each.base, f"{name}, a tensor map", index) for each in maps]
             own = _as_buffer(_room_for_maps(maps) if maps and self._is_pointer(index) else arg, name, index)
             self._given.append(own)
@@ -168,7 +168,7 @@ class DeviceMemory:
                 data[start : start + buffer.array.nbytes] = content_bytes
         for arg, given, bases, parameter in zip(args, self._given, self._bases, program.entry.parameters, strict=True):
             offset = program.symbols[parameter.name].offset
-            maps = _maps_of(arg)
+            maps = maps_of(arg)
             encoded = b"".join([self._placed(each, base, parameter.name) for each, base in zip(maps, bases, strict=True)])
             if maps:
                 if given is None:
@@ -242,7 +242,7 @@ class DeviceMemory:
                 _bytes_of(array)[:] = self.data[placed.offset : placed.offset + array.nbytes]
 
 
-def _maps_of(arg: Any) -> tuple[TensorMap, ...]:
+def maps_of(arg: Any) -> tuple[TensorMap, ...]:
     """The tensor maps that an argument consists of; none if it is something else."""
     if isinstance(arg, TensorMap):
         return (arg,)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmgen.emulator.buffers import Buffer
+from gemmgen.emulator.buffers import Buffer, maps_of
 from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.launch import LANES_PER_WAVE, LaunchResult, launch
 from gemmgen.emulator.program import link
@@ -30,7 +30,8 @@ def launch_interleaved(ptx: str, entry: str | None = None, *, schedules: int, ar
     The arrays hold the first run's results. Raises ScheduleDependent if another run differs in any byte, or whatever a run
     raises.
     """
-    buffers = [Buffer(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+    bases = [each.base for arg in args for each in maps_of(arg)]
+    buffers = [Buffer(arg) if isinstance(arg, np.ndarray) else arg for arg in (*args, *bases)]
     arrays = [buffer.array for buffer in buffers if isinstance(buffer, Buffer)]
     written = [buffer.written for buffer in buffers if isinstance(buffer, Buffer)]
     names = [buffer.name or f"argument {index}" for index, buffer in enumerate(buffers) if isinstance(buffer, Buffer)]

@@ -73,6 +73,7 @@ def emulate(
     block: int | Sequence[int],
     args: Sequence[Any] = (),
     shared_bytes: int = 0,
+    cluster: int | Sequence[int] | None = None,
     symbols: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     include: Sequence[str | os.PathLike[str]] = (),
@@ -91,6 +92,7 @@ def emulate(
     `source` is CUDA or PTX, as a text or as the path of a file; `entry` the kernel's name in C++ (`"axpy<float>"`) or in PTX, None
     for the only one. `args`, one a parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping
     of members for a structure, a list of arrays for an array of pointers, bytes, or text as for ``gemmgen emulate --arg``.
+    `cluster` are the blocks of a cluster.
     `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
     looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under so many random orders of
     warps, from `seed` on, which must leave the same bytes. `name` stands for a text in messages.
@@ -101,7 +103,9 @@ def emulate(
     code = _load(source, compiling, entry, name)
     found = find_entry(code, entry)
     arguments = bind_arguments(code, found, args)
-    launch = Launch(found, _dimensions(grid), _dimensions(block), shared_bytes, found.parameter_names)
+    launch = Launch(
+        found, _dimensions(grid), _dimensions(block), shared_bytes, found.parameter_names, None if cluster is None else _dimensions(cluster)
+    )
     given = dict(zip(found.parameter_names, arguments, strict=True))
     settings = Settings(strict=strict, hazards=hazards, counters=counters)
     run = run_launches(code, [launch], given, symbols or {}, None, settings)

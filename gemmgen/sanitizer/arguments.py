@@ -9,8 +9,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
+from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
+from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +31,8 @@ POISON = 0xFF
 
 _FORM = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[^\]]*)\])?(?:=(?P<value>.*))?", re.DOTALL)
 _HELP = (
-    "an array such as f32[1024]=random or f32[4], a scalar such as i32=7, a structure such as {p=f32[64]=zeros, n=64}, or pointers "
-    "such as [f32[64]=zeros, f32[64]=ones]"
+    "an array such as f32[1024]=random or f32[4], a scalar such as i32=7, a structure such as {p=f32[64]=zeros, n=64}, pointers "
+    f"such as [f32[64]=zeros, f32[64]=ones], or a tensor map such as {FORM}"
 )
 _C_TYPES = {
     "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32", "long long": "int64",
@@ -57,6 +59,8 @@ class KernelArgument:
     initialised: bool = True
     """Whether an array was filled."""
     pointers: tuple[tuple[int, str, KernelArgument], ...] = ()
+    tensor_map: TensorMap | None = None
+    """What the parameter takes in place of a pointer to the array."""
 
     @property
     def is_array(self) -> bool:
@@ -86,7 +90,8 @@ class KernelArgument:
 
         pointers: tuple[tuple[int, Buffer], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
         if self.is_array:
-            return Buffer(self.value, offset_bytes=0, name=name, written=self._written(), pointers=pointers)
+            buffer = Buffer(self.value, offset_bytes=0, name=name, written=self._written(), pointers=pointers)
+            return buffer if self.tensor_map is None else replace(self.tensor_map, base=buffer)
         return Struct(self.value, pointers) if isinstance(self.value, bytes) else self.value
 
     def _written(self) -> npt.NDArray[np.bool_] | None:
@@ -104,6 +109,10 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
     text = text.strip()
     if text == "null":
         return KernelArgument(text, "null", None)
+    if text.startswith(PREFIX):
+        described = parse_tensor_map(text, tuple(TYPES), lambda why: _wrong(text, why))
+        array = _array(text, described.type, ",".join(map(str, described.shape)), described.content, index)
+        return KernelArgument(text, described.type, array, described.content is not None, tensor_map=described.map)
     if text.startswith("{"):
         if layout is None:
             raise _wrong(text, "this parameter takes no structure")
@@ -357,6 +366,9 @@ def check_arguments(entry: str, parameters: Sequence[Variable], names: Sequence[
             if isinstance(argument.value, bytes):
                 wrong = parameter.size != len(argument.value)
                 given = f"{len(argument.value)} bytes"
+            elif argument.tensor_map is not None:
+                wrong = parameter.size != MAP_BYTES
+                given = f"a tensor map, {MAP_BYTES} bytes by value"
             elif argument.is_array or argument.value is None:
                 wrong = parameter.size != 8 or parameter.type[0] == "f"
                 given = "an array" if argument.is_array else "a null pointer"

@@ -29,6 +29,7 @@ class LaunchSpec(BaseModel):
     entry: str | None = None
     grid: Sizes
     block: Sizes
+    cluster: Sizes | None = None
     shared: Annotated[int, Field(ge=0)] = 0
     args: tuple[Any, ...] = ()
 
@@ -65,5 +66,5 @@ def read_launches(path: Path, code: KernelCode, entry: str | None) -> tuple[list
             given[name] = argument_of(value, index, c_type, lambda c_type=c_type: find_layout(code, c_type))  # type: ignore[misc]
             names.append(name)
         check_arguments(found.name, found.parameters, found.parameter_names, [given[name] for name in names])
-        launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names)))
+        launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster))
     return launches, given

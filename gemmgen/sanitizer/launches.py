@@ -30,6 +30,7 @@ class Launch:
     block: Dimensions
     shared_bytes: int
     arguments: tuple[str, ...]
+    cluster: Dimensions | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def run_launches(
                 hazards=settings.hazards,
                 strict=settings.strict,
                 symbols=variables,
+                cluster=launch.cluster,
             )
         except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction) as impossible:
             raise GemmgenError(f"{code.name}: {impossible}") from None

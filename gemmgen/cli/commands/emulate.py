@@ -51,12 +51,14 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
 @click.option("entry_name", "--entry", metavar="NAME", help="The kernel, as C++ ('axpy<float>') or PTX calls it; else the only one.")
 @click.option("--grid", metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of the launch.")
 @click.option("--block", metavar="X,Y,Z", callback=_parse_dimensions, help="Threads of a block.")
+@click.option("--cluster", metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of a cluster.")
 @click.option(
     "argument_texts",
     "--arg",
     metavar="ARG",
     multiple=True,
-    help="One for each parameter, in order: f32[1024]=random, f32[4] (unwritten), i32=7, null, {p=f32[8]=zeros, n=8}. Repeatable.",
+    help="One for each parameter, in order: f32[1024]=random, f32[4] (unwritten), i32=7, null, {p=f32[8]=zeros, n=8}, "
+    "tensormap[bf16, 64x128, box 64x64, swizzle 128B]=random. Repeatable.",
 )
 @click.option("--shared", "shared_bytes", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Dynamic shared memory of a block.")
 @click.option(
@@ -125,6 +127,7 @@ def command(
     entry_name: str | None,
     grid: Dimensions | None,
     block: Dimensions | None,
+    cluster: Dimensions | None,
     argument_texts: Sequence[str],
     shared_bytes: int,
     symbol_texts: Sequence[str],
@@ -154,7 +157,9 @@ def command(
 
     An array is TYPE[LENGTH], and starts unwritten unless =zeros, =ones, =random, =range or =@file.npy fills it; a scalar is
     TYPE=VALUE; a structure {member=VALUE, ...}; pointers to arrays [ARRAY, ARRAY, ...]. Types: f64 f32 f16 bf16, and i or s, and
-    u, with 8, 16, 32 or 64 bits. Host code in the file is left out.
+    u, with 8, 16, 32 or 64 bits. A tensor map is tensormap[TYPE, SHAPE, box SHAPE, ...], with swizzle, interleave, strides (bytes),
+    steps, fill, promote, and for im2col lower, upper, channels, pixels; shapes are written outermost axis first. Host code in the
+    file is left out.
 
     Exits with 0 if the kernel is clean (warnings and notes are told), 1 if it is not, 2 if it could not be run.
 
@@ -163,7 +168,7 @@ def command(
         --arg i32=1000 --arg f32=2.5 --arg 'f32[1000]=random' --arg 'f32[1000]=zeros' --print 3:8
     """  # fmt: skip
     options = CompileOptions(architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug)
-    if launch_file is not None and (grid or block or argument_texts):
+    if launch_file is not None and (grid or block or cluster or argument_texts):
         raise click.UsageError("--launches tells grids, blocks and arguments; leave out --grid, --block and --arg")
     if launch_file is None and (grid is None or block is None):
         raise click.UsageError(f"Missing option '{'--grid' if grid is None else '--block'}'.")
@@ -181,7 +186,7 @@ def command(
             if not text.lstrip().startswith(("{", "[", "@")):
                 parse_argument(text, index)
         entry = find_entry(code, entry_name)
-        launches = [Launch(entry, grid, block, shared_bytes, entry.parameter_names)]
+        launches = [Launch(entry, grid, block, shared_bytes, entry.parameter_names, cluster)]
         given = dict(zip(entry.parameter_names, bind_arguments(code, entry, argument_texts), strict=True))
     names = {name: array for label, argument in given.items() for name, array in argument.arrays(label)}
     entry_label = ", ".join(dict.fromkeys(launch.entry.name for launch in launches))
