@@ -30,6 +30,7 @@ from gemmgen.emulator.hazards import (
     EarlyWarpgroupFence,
     GlobalRace,
     HazardError,
+    InactiveShuffle,
     MissedBarrier,
     MissingInitFence,
     MissingProxyFence,
@@ -51,9 +52,9 @@ from gemmgen.hardware.tensor_map import Im2col, TensorMap
 __all__ = [
     "Access", "BadAllocation", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
     "EarlyBarrierUse", "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite",
-    "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier", "MissingInitFence",
-    "MissingProxyFence", "MissingWarpgroupFence", "Observer", "OutOfBounds", "OutlivingAccess", "ParseError", "RandomCrowds",
-    "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace",
-    "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction",
-    "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
+    "InactiveShuffle", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier",
+    "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "Observer", "OutOfBounds", "OutlivingAccess", "ParseError",
+    "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent",
+    "ScopeRace", "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma",
+    "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

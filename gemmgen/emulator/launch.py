@@ -161,6 +161,8 @@ def _launch(
                 with np.errstate(all="ignore", under="call", call=machine.flags):
                     steps += machine.run(schedule, step_limit - steps)
             finally:
+                if isinstance(machine.tracker, UndefinedRegisters) and machine.tracker.binder is not None:
+                    machine.follow_with(_tracker(program, machine, hazards))
                 memory.regions = machine.spaces.global_.regions
                 machine.spaces.global_.release()
                 output += machine.spaces.output
@@ -267,10 +269,15 @@ def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: b
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
         machine = Machine(program, block, blocks, shared)
-        if undefined:
-            machine.tracker = UndefinedRegisters(undefined, machine.registers, lanes)
+        machine.tracker = _tracker(program, machine, hazards)
         found = (program, machine, size)
     known[key] = found
     while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
         known.popitem(last=False)
     return found[1]
+
+
+def _tracker(program: Program, machine: Machine, hazards: bool) -> UndefinedRegisters | None:
+    """What follows the registers that may hold no value; None if there are none."""
+    undefined = find_undefined(program) if hazards else frozenset()
+    return UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes) if undefined else None

@@ -136,6 +136,11 @@ class Machine:
         self.bound[number] = bound
         return bound
 
+    def follow_with(self, tracker: RegisterTracker | None) -> None:
+        """Another tracker from the next basic block on."""
+        self.tracker = tracker
+        self.bound[:] = [None] * len(self.bound)
+
     # -- running -----------------------------------------------------------------------------------------------
 
     def start_wave(self, first_block: int, grid_dim: Dim3, observers: Sequence[Observer]) -> None:
@@ -232,6 +237,8 @@ class Machine:
                         break
                     if met is not lanes:
                         lanes = met
+                    # An observer may have begun to follow registers.
+                    bound = bound_blocks[number] or self._bind(number)
                 if bound.park is not None:
                     lanes = bound.park(lanes)
                     if lanes is not None and not len(lanes):

@@ -6,6 +6,7 @@ from gemmgen.emulator.hazards.report import (
     EarlyWarpgroupFence,
     GlobalRace,
     HazardError,
+    InactiveShuffle,
     MissedBarrier,
     MissingInitFence,
     MissingProxyFence,
@@ -21,7 +22,7 @@ from gemmgen.emulator.hazards.report import (
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 
 __all__ = [
-    "EarlyBarrierUse", "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "MissedBarrier",
+    "EarlyBarrierUse", "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "InactiveShuffle", "MissedBarrier",
     "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "OutlivingAccess", "SameValue", "ScopeRace",
     "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnwrittenRead", "VolatileRace", "find_undefined",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from gemmgen.emulator.hazards.report import (
     Findings,
     GlobalRace,
     HazardError,
+    InactiveShuffle,
     LockstepRace,
     MissedBarrier,
     MissingWarpgroupFence,
@@ -34,7 +36,7 @@ from gemmgen.emulator.hazards.report import (
 from gemmgen.emulator.hazards.shadow import GUARD, UNWRITTEN, WATCHED, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, site_of
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters
-from gemmgen.emulator.instructions.warp import member_mask_operand, value_at
+from gemmgen.emulator.instructions.warp import from_inactive_lanes, member_mask_operand, value_at
 from gemmgen.emulator.lane_state import EXITED
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Space, Spaces, verb
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
@@ -56,6 +58,7 @@ class HazardDetector(Observer):
         self.records = Records()
         self.granules = granules(program)
         self._sites: dict[int, Site] = {}
+        self._shuffles: dict[int, Callable[[Lanes], np.ndarray]] = {}
         unwritten = list(memory.unwritten())
         self.granules["global"] = min(self.granules["global"], *(_alignment(start, flags) for start, flags in unwritten), 16)
         self._global = Shadow(len(memory.data), self.granules["global"], self.order, self.records, self._global_race)
@@ -101,6 +104,9 @@ class HazardDetector(Observer):
         self.machine = machine
         if isinstance(machine.tracker, UndefinedRegisters):
             machine.tracker.report = self._undefined
+
+        # Another machine has other registers.
+        self._shuffles.clear()
 
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         self._global.settle()
@@ -232,6 +238,9 @@ class HazardDetector(Observer):
         self.order.arrived(lanes, numbers)
 
     def warp_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        if instruction.opcode == "shfl":
+            self._look_at_shuffle(instruction, lanes)
+            return
         if instruction.opcode != "bar":
             return
         who = np.flatnonzero(~self.geometry.padding) if lanes is None else lanes
@@ -241,6 +250,27 @@ class HazardDetector(Observer):
         else:
             masks = np.full(len(who), operand.value & 0xFFFFFFFF if isinstance(operand, Integer) else 0xFFFFFFFF)
         self.order.warps_met(who, masks)
+
+    def _look_at_shuffle(self, inst: Instruction, lanes: Lanes | None) -> None:
+        """Begins to follow the values of shuffles as soon as one takes a value from a lane that takes no part."""
+        machine = self.machine
+        tracker = machine.tracker
+        if isinstance(tracker, UndefinedRegisters) and tracker.binder is not None:
+            return
+        mask = inst.operands[4]
+        if lanes is None and isinstance(mask, Integer) and mask.value & 0xFFFFFFFF == 0xFFFFFFFF:
+            return
+        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        who = who[~self.geometry.padding[who]]
+        if id(inst) not in self._shuffles:
+            self._shuffles[id(inst)] = from_inactive_lanes(inst, machine.binder)
+        if not len(who) or not self._shuffles[id(inst)](who).any():
+            return
+        if not isinstance(tracker, UndefinedRegisters):
+            tracker = UndefinedRegisters(frozenset(), machine.registers, self.geometry.lanes)
+        tracker.report = self._undefined
+        tracker.follow_shuffles(self.program, machine.binder, inst)
+        machine.follow_with(tracker)
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         if instruction.opcode in ("membar", "fence") and not instruction.has("proxy"):
@@ -386,6 +416,15 @@ class HazardDetector(Observer):
         self.findings.add(kind(message, instruction=instruction, threads=threads, other=other, other_threads=threads if other else None))
 
     def _undefined(self, instruction: Instruction, lanes: Lanes, register: str, use: str, defined: Instruction | None) -> None:
+        tracker = self.machine.tracker
+        if isinstance(tracker, UndefinedRegisters) and tracker.shuffle is not None and register not in tracker.unassigned:
+            self.findings.add(
+                InactiveShuffle(
+                    f"{use} comes, by a shuffle, from a lane that takes no part in it", len(lanes), instruction=instruction,
+                    threads=self.geometry.describe(lanes), other=tracker.shuffle,
+                )
+            )  # fmt: skip
+            return
         self.findings.add(
             UndefinedRegister(
                 f"{use} is made of {register}, which holds no value yet", instruction=instruction,

@@ -168,6 +168,13 @@ class OutlivingAccess(HazardError):
     hint = "a barrier of the cluster as the last thing that all its blocks do"
 
 
+class InactiveShuffle(HazardError):
+    """A value that a shuffle took from a lane outside its mask, or from one that has ended, is used."""
+
+    title = "shuffle from a lane that takes no part"
+    hint = "all lanes that give a value have to execute the shuffle and be named by its mask"
+
+
 class Findings:
     """Collects hazards, one for each array and pair of source lines (of instructions, where there are no source lines)."""
 

@@ -9,14 +9,15 @@ or in what another lane receives. Bytes are the exception, and may be stored: th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from gemmgen.emulator.binding import Operation
+from gemmgen.emulator.binding import Binder, Operation
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Negated, Operand, Register, registers_of
 from gemmgen.emulator.registers import RegisterFile
@@ -72,10 +73,14 @@ def find_undefined(program: Program) -> frozenset[str]:
 
 
 def _find_undefined(program: Program) -> frozenset[str]:
-    suspects = _not_definitely_assigned(program)
-    if not suspects:
+    return tainted_by(program, _not_definitely_assigned(program))
+
+
+def tainted_by(program: Program, registers: Iterable[str]) -> frozenset[str]:
+    """These registers and all that are computed from them."""
+    tainted = set(registers)
+    if not tainted:
         return frozenset()
-    tainted = set(suspects)
     grew = True
     while grew:
         grew = False
@@ -135,13 +140,26 @@ class UndefinedRegisters:
     def __init__(self, names: frozenset[str], registers: RegisterFile, lanes: int) -> None:
         self.registers = registers
         self.everyone = np.arange(lanes)
+        self.unassigned = names
         self.bits = {name: np.ones(lanes, np.bool_) for name in names}
+        self.binder: Binder | None = None
+        """If set, values that shuffles take from lanes which take no part are followed too."""
+        self.shuffle: Instruction | None = None
+        """The first such shuffle."""
         self.report: Report = lambda instruction, lanes, register, use, other: None
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh lanes (None: all): no register holds a value."""
-        for bits in self.bits.values():
-            bits[... if lanes is None else lanes] = True
+        for name, bits in self.bits.items():
+            bits[... if lanes is None else lanes] = name in self.unassigned
+
+    def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction) -> None:
+        """From here on the results of shuffles, and what is computed from them, are followed as well."""
+        results = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in results_of(inst)}
+        for name in tainted_by(program, results):
+            if name not in self.bits:
+                self.bits[name] = np.zeros(len(self.everyone), np.bool_)
+        self.binder, self.shuffle = binder, shuffle
 
     def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
         """The operation of these instructions, with the bits kept up."""
@@ -186,7 +204,7 @@ class UndefinedRegisters:
         guard_row = None if guard is None else self.registers.row(guard, "pred")
         guard_bits = None if guard is None else self.bits.get(guard.name)
         condition = "the condition of this branch" if inst.opcode == "bra" else "the condition of this instruction"
-        choice = self._choice(inst)
+        choice = self._shuffled(inst) if inst.opcode == "shfl" else self._choice(inst)
 
         def step(lanes: Lanes) -> None:
             if guard_row is not None and guard is not None:
@@ -226,6 +244,19 @@ class UndefinedRegisters:
         first, second, decider = (self._bits_of(operand) for operand in inst.operands[1:4])
         return lambda lanes: np.where(condition[lanes], first(lanes), second(lanes)) | decider(lanes)
 
+    def _shuffled(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
+        """A shuffle takes what its source lane has; from a lane that takes no part it takes no value."""
+        if self.binder is None:
+            return None
+        sources, inactive = shuffle_sources(inst, self.binder), from_inactive_lanes(inst, self.binder)
+        value = self._bits_of(inst.operands[1])
+
+        def undefined(lanes: Lanes) -> np.ndarray:
+            undefined_there: np.ndarray = inactive(lanes) | value(sources(lanes)[0])
+            return undefined_there
+
+        return undefined
+
     def _bits_of(self, operand: Operand) -> Callable[[Lanes], np.ndarray]:
         bits = self.bits.get(operand.name) if isinstance(operand, Register) else None
         if bits is None:
@@ -245,7 +276,7 @@ class UndefinedRegisters:
             elif inst.opcode in ("st", "atom", "red", "stmatrix", "cp"):
                 for register in registers_of(operand):
                     yield register.name, "the value that is stored"
-            elif inst.opcode in _EXCHANGES:
+            elif inst.opcode in _EXCHANGES and not (inst.opcode == "shfl" and self.binder is not None and operand is inst.operands[1]):
                 for register in registers_of(operand):
                     yield register.name, "a value that other lanes receive"
             elif inst.opcode in ("brx", "bar", "barrier", "nanosleep"):

@@ -64,25 +64,17 @@ def active_mask(inst: Instruction, binder: Binder) -> Operation:
     return by_lanes(binder, run)
 
 
-@instruction("shfl")
-def shfl(inst: Instruction, binder: Binder) -> Operation:
-    """PTX ISA, shfl.sync: the source lane from mode, b and the clamp and segment fields of c."""
-    if not inst.has("sync"):
-        raise UnknownInstruction("shfl without .sync is no longer valid", instruction=inst)
-    destination = inst.operands[0]
-    value_operand, valid_operand = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
-    target = binder.target(inst, value_operand, "b32")
-    valid = binder.target(inst, valid_operand, "pred")
-    a, b, c = (binder.source(inst, operand, "u32") for operand in inst.operands[1:4])
+def shuffle_sources(inst: Instruction, binder: Binder) -> Callable[[Lanes], tuple[Source, Source]]:
+    """For lanes that execute a shuffle: the lane that each takes its value from, and whether that one is inside its segment.
+
+    PTX ISA, shfl.sync: mode, b, and the clamp and segment fields of c.
+    """
+    b, c = (binder.source(inst, operand, "u32") for operand in inst.operands[2:4])
     mode = inst.first_of(("up", "down", "bfly", "idx"))
-    lane_numbers = np.arange(binder.geometry.lanes) % WARP
     five = 31
-    cached: list[tuple[np.ndarray, np.ndarray]] = []
-    constant = not isinstance(b, np.ndarray) and not isinstance(c, np.ndarray)
-    staged = np.zeros(binder.geometry.lanes, np.uint32)
 
     def sources(lanes: Lanes) -> tuple[Source, Source]:
-        lane = lane_numbers[lanes]
+        lane = lanes % WARP
         offset = value_at(b, lanes).astype(np.int64) & five
         control = value_at(c, lanes).astype(np.int64)
         clamp, segment = control & five, (control >> 8) & five
@@ -101,6 +93,40 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
             chosen = lowest | (offset & ~segment)
             inside = chosen <= highest
         return np.where(inside, chosen, lane) + (lanes - lane), inside
+
+    return sources
+
+
+def from_inactive_lanes(inst: Instruction, binder: Binder) -> Callable[[Lanes], np.ndarray]:
+    """For lanes that execute a shuffle together: which of them take a value from a lane that takes no part."""
+    sources = shuffle_sources(inst, binder)
+    mask = binder.source(inst, inst.operands[4], "u32")
+
+    def inactive(lanes: Lanes) -> np.ndarray:
+        chosen, inside = sources(lanes)
+        named = (value_at(mask, lanes).astype(np.uint32) >> (chosen % WARP).astype(np.uint32)) & np.uint32(1)
+        there = np.zeros(binder.geometry.lanes, np.bool_)
+        there[lanes] = True
+        outside: np.ndarray = inside & ((named == 0) | ~there[chosen])
+        return outside
+
+    return inactive
+
+
+@instruction("shfl")
+def shfl(inst: Instruction, binder: Binder) -> Operation:
+    """A register of another lane of the warp."""
+    if not inst.has("sync"):
+        raise UnknownInstruction("shfl without .sync is no longer valid", instruction=inst)
+    destination = inst.operands[0]
+    value_operand, valid_operand = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
+    target = binder.target(inst, value_operand, "b32")
+    valid = binder.target(inst, valid_operand, "pred")
+    a, b, c = (binder.source(inst, operand, "u32") for operand in inst.operands[1:4])
+    sources = shuffle_sources(inst, binder)
+    cached: list[tuple[np.ndarray, np.ndarray]] = []
+    constant = not isinstance(b, np.ndarray) and not isinstance(c, np.ndarray)
+    staged = np.zeros(binder.geometry.lanes, np.uint32)
 
     def run(lanes: Lanes) -> None:
         if constant and len(lanes) == binder.geometry.lanes:

@@ -107,3 +107,35 @@ def test_one_finding_tells_how_often_and_where_first():
             ints(64),
         )
     assert (raised.value.count, raised.value.place, raised.value.also) == (64, "shared s[5]", ())
+
+
+@pytest.mark.parametrize("use", ["o[t] = v;", "if (v > 3) o[t] = 1;", "o[v] = 1;"])
+def test_a_value_from_a_lane_outside_the_mask(use):
+    source = f"int* o) {{ int t = threadIdx.x, v = t; if (t < 16) v = __shfl_sync(0xffff, v, 4); {use} }}"
+    text = twins(source, "v, 4", emulator.InactiveShuffle, ints(64), instead="v, 20", block=32)
+    assert "shfl.sync" in text
+
+
+def test_a_value_from_a_lane_that_has_ended():
+    source = "int* o, int n) { int t = threadIdx.x; if (t >= n) return; int v = t; v += __shfl_down_sync(~0u, v, 4); o[t] = v; }"
+    assert findings(source, ints(32), 32, block=32) == []
+    with pytest.raises(emulator.InactiveShuffle):
+        check(source, ints(32), 20, block=32)
+
+
+def test_a_value_from_nowhere_that_nobody_uses():
+    # The sums of the upper lanes are made of what is not there; only the first lane's is stored.
+    source = """int* o) { int t = threadIdx.x, v = t; if (t >= 16) return;
+        for (int d = 8; d; d /= 2) v += __shfl_down_sync(0xffff, v, d);
+        if (t == 0) *o = v; }"""
+    out = ints(1)
+    assert findings(source, out, block=32) == [] and out[0] == 120
+    with pytest.raises(emulator.InactiveShuffle):
+        check(source.replace("d = 8", "d = 16"), ints(1), block=32)
+
+
+def test_shuffles_are_followed_no_longer_in_the_next_launch():
+    source = "int* o, int n) { int t = threadIdx.x, v = t; if (t < n) v = __shfl_sync((1ll << n) - 1, v, 20); o[t] = v; }"
+    with pytest.raises(emulator.InactiveShuffle):
+        check(source, ints(32), 16, block=32)
+    check(source, ints(32), 32, block=32)
