@@ -8,7 +8,7 @@ from gemmgen.emulator.memory import Access
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer
 
-_MEMORY_OPCODES = {"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"}
+_MEMORY_OPCODES = {"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma"}
 _STRONG_WORDS = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio")
 
 

@@ -36,20 +36,24 @@ def space_name(inst: Instruction, address: Operand, binder: Binder) -> str:
 def through_space(inst: Instruction, binder: Binder, address: Operand, make: Callable[[Space], Transfer]) -> Operation:
     """An operation that moves data through the space an instruction names, or through each lane's own if generic."""
     all_addresses, some_addresses = binder.addresses(inst, address)
-    name = space_name(inst, address, binder)
-    spaces = binder.spaces
-    if name == "shared":
-        transfer = make(spaces.shared)
-    elif name == "local":
-        transfer = make(spaces.local)
-    elif name != "generic":
-        transfer = make(spaces.global_)
-    else:
-        transfer = _generic(make(spaces.global_), make(spaces.shared), make(spaces.local))
+    transfer = in_space(inst, binder, address, make)
     return Operation(
         lambda: transfer(None, all_addresses()),
         lambda lanes: transfer(lanes, some_addresses(lanes)),
     )
+
+
+def in_space(inst: Instruction, binder: Binder, address: Operand, make: Callable[[Space], Transfer]) -> Transfer:
+    """The transfer through the space that an instruction names, or through each lane's own if generic."""
+    name = space_name(inst, address, binder)
+    spaces = binder.spaces
+    if name == "shared":
+        return make(spaces.shared)
+    if name == "local":
+        return make(spaces.local)
+    if name != "generic":
+        return make(spaces.global_)
+    return _generic(make(spaces.global_), make(spaces.shared), make(spaces.local))
 
 
 def _generic(to_global: Transfer, to_shared: Transfer, to_local: Transfer) -> Transfer:
