@@ -19,7 +19,7 @@ from typing import Any
 from gemmgen.api import plan
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import KernelPlan
+from gemmgen.library.listing import takes
 from gemmgen.perf.benchmark import Candidate, benchmark
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.toolchain.compilation import compile_plan
@@ -31,15 +31,6 @@ SHAPES = [(n, n, n) for n in SQUARES] + [
     (16, 4096, 4096), (64, 4096, 4096), (128, 4096, 4096), (4096, 4096, 64), (4096, 64, 4096),
     (512, 512, 16384), (128, 128, 65536), (8192, 128, 1024), (50257, 1024, 768),
 ]  # fmt: skip
-LARGEST_WORKSPACE = 64 << 20
-"""Bytes; an instance that would need more for a shape was made for another one."""
-
-
-def takes(planned: KernelPlan, problem: dict[str, int]) -> bool:
-    """Whether the instance can be launched on the problem at all, without a workspace out of proportion."""
-    sequence = planned.sequence
-    holds = all(constraint.condition.evaluate(problem) for constraint in sequence.constraints)
-    return holds and sequence.workspace_bytes.evaluate(problem) <= LARGEST_WORKSPACE
 
 
 def measure(candidates: list[tuple[str, Candidate]], shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:

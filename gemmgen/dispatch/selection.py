@@ -16,6 +16,7 @@ from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
+from gemmgen.kernels.launch import LARGEST_WORKSPACE
 from gemmgen.kernels.requests import Fit, Layout, Request
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
@@ -23,8 +24,6 @@ from gemmgen.runtime.arrays.views import ArrayView
 
 CERTIFIED_PREFERENCE = 1.1
 """An instance that serves as it is gets chosen although a derived one is estimated, not measured, to be faster by less than this."""
-LARGEST_WORKSPACE = 1 << 30
-"""Bytes; an instance that would need more for a problem was made for another one."""
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,6 @@ class Architecture:
     constant_bytes: int = 64 * KIB
     parameter_bytes: int = 32764
     portable_parameter_bytes: int = 4096
-    block_limits: tuple[int, int, int] = (1024, 1024, 64)
-    grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
 
     @property
     def shared_bytes_per_block(self) -> int:

@@ -16,10 +16,8 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.target import architecture
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec, SpecModel
+from gemmgen.kernels.launch import LARGEST_WORKSPACE
 from gemmgen.kernels.spec_files import load_spec, read_yaml, validated
-
-LARGEST_WORKSPACE = 256 << 20
-"""Bytes; an instance that would need more for a problem was made for another one."""
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_*./-]*$", max_length=200)]
 

@@ -79,17 +79,6 @@ def read_entries(cubin: bytes) -> dict[str, EntryAttributes]:
         raise CubinError(f"damaged cubin: {error}") from error
 
 
-def sm_version(cubin: bytes) -> int:
-    """The compute capability a cubin was made for, 90 say; without the suffix of sm_90a, which is not recorded here.
-
-    Raises CubinError if the header is damaged.
-    """
-    flags: int = _header(cubin)[7]
-    # The second byte holds it in the current format; the first did in older ones, whose second byte is 5.
-    recent = (flags >> 8) & 0xFF
-    return recent if recent >= 50 else flags & 0xFF
-
-
 def text_sections(cubin: bytes) -> dict[str, bytes]:
     """The machine code of each function by name. Raises CubinError if the cubin is damaged."""
     try:

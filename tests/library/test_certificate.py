@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from gemmgen.core.formulas import Formula
 from gemmgen.library.certificate import make_certificate
 from gemmgen.library.digests import program_digests, templates_digest
@@ -12,6 +14,9 @@ from gemmgen.library.facts import Facts, kept_facts
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.json_text import WIDTH, to_text
 from gemmgen.library.listing import Instance, Listing
+
+ABSOLUTE_PATH = re.compile(r'"/|(?:^|[\s\'=(,;])/[A-Za-z_][\w.-]*/|\b[A-Za-z]:\\\\')
+"""A path of one particular machine: from the root, or from a drive."""
 
 
 def small(listing: Listing) -> Instance:
@@ -53,7 +58,17 @@ def test_a_host_can_launch_from_the_certificate_alone(listing: Listing, folder: 
 
 def test_no_certificate_names_a_place_or_a_user_of_the_machine_that_made_it(root: Path, folder: LibraryFolder) -> None:
     for path in folder.path.rglob("*.json"):
-        assert not re.search(r'"/|/work/|/home/|/tmp/|\\\\', path.read_text()), path.name
+        assert not ABSOLUTE_PATH.search(path.read_text()), path.name
+
+
+@pytest.mark.parametrize("text", ['"/a"', "in /home/me/file.cu", "(/opt/cuda/bin)", "at C:\\\\code"])
+def test_an_absolute_path_is_recognised(text: str) -> None:
+    assert ABSOLUTE_PATH.search(text)
+
+
+@pytest.mark.parametrize("text", ["m // 2 / n", "ceil_div(m, 2)/3", "gemm/small.yaml", "FLOP/s and B/s"])
+def test_a_quotient_is_no_absolute_path(text: str) -> None:
+    assert not ABSOLUTE_PATH.search(text)
 
 
 def test_each_access_site_is_predicted_with_its_line(listing: Listing, folder: LibraryFolder) -> None:
