@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.host import are_for_processors
 from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, complete_spec, json_option, set_option
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from gemmgen.export.images import Bundle
     from gemmgen.hardware.target import Architecture
 
-FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py"}
+FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py", "shared": "so"}
 """The formats, and how their files end."""
+HOST_FORMATS = ("header", "shared")
+"""Those of specs for processors."""
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -80,6 +83,7 @@ def command(
     fatbin  the binaries for several architectures, and PTX for later ones, in one file for the driver
     header  one C or C++ header with the binaries and the functions to check, load and launch them
     python  one Python module with the same, which needs nothing but cuda-python
+    shared  of a spec for a processor: a shared library with its function, and with cblas_sgemm and sgemm_; header declares them
     """  # fmt: skip
     from gemmgen.export.text import check_prefix
 
@@ -91,7 +95,15 @@ def command(
         if kind != "header":
             raise click.UsageError(f"--prefix names the functions of a header; --format {kind} has none")
         check_prefix(prefix)
-    planned = plan_specs(_find(names), overrides)
+    files = _find(names)
+    if are_for_processors(files):
+        if kind not in HOST_FORMATS or architectures or prefix is not None or line_info:
+            raise click.UsageError("specs of processors are exported as --format shared or header, for their own architecture")
+        _write_for_processors(plan_specs(files, overrides), kind, target, as_json)
+        return
+    if kind == "shared":
+        raise click.UsageError("--format shared is for specs of processors")
+    planned = plan_specs(files, overrides)
     if prefix is not None and len(planned) > 1:
         raise click.UsageError(f"--prefix would give {len(planned)} instances the same functions; name one")
     output = None if target is None else Path(target)
@@ -120,6 +132,33 @@ def command(
         ])  # fmt: skip
         return
     for path, (_, changed) in outcome.items():
+        click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+
+
+def _write_for_processors(planned: Sequence[PlannedSpec], kind: str, target: str | None, as_json: bool) -> None:
+    """A library lib NAME.so, or a header NAME.h, for each spec: into a directory, or one into a file."""
+    from gemmgen.export.blas import c_header, shared_library
+
+    if target is None:
+        _require_plain_output(kind, len(planned))
+        sys.stdout.flush()
+        click.echo(c_header(planned[0].plan) if kind == "header" else shared_library(planned[0].plan), nl=False)  # type: ignore[arg-type]
+        return
+    output = Path(target)
+    several = target.endswith("/") or _is_directory(output) or len(planned) > 1
+    outcome = []
+    for item in planned:
+        content = c_header(item.plan) if kind == "header" else shared_library(item.plan)  # type: ignore[arg-type]
+        name = f"{item.plan.name}.h" if kind == "header" else f"lib{item.plan.name}.so"
+        path = output / name if several else output
+        outcome.append((item, path, write_output(path, content)))
+    if as_json:
+        print_json([
+            {"spec": item.file.label, "name": item.plan.name, "format": kind, "file": str(path), "changed": changed}
+            for item, path, changed in outcome
+        ])  # fmt: skip
+        return
+    for _, path, changed in outcome:
         click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
 
 
@@ -215,5 +254,5 @@ def _constant(data: bytes) -> Callable[[], bytes]:
 def _require_plain_output(kind: str, count: int) -> None:
     if count > 1:
         raise click.UsageError(f"{count} files do not fit into one output: name one instance and one --arch, or -o DIR")
-    if kind in ("cubin", "fatbin") and sys.stdout.isatty():
+    if kind in ("cubin", "fatbin", "shared") and sys.stdout.isatty():
         raise click.UsageError(f"a {kind} is binary and this is a terminal; send it to a file or a pipe, or use -o FILE")
