@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.compilation import compile_plans
+from gemmgen.cli.host import are_for_processors, print_benchmark
 from gemmgen.cli.options import json_option, parse_size, set_option, specs_argument
 from gemmgen.cli.output import Column, operation_unit, print_json, print_table, progress_bar, rate, styled
 from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How often everybody is timed, in turns.",
 )
+@click.option("threads", "--threads", type=click.IntRange(1, 1024), help="For specs of processors: how many threads; else all.")
 @set_option
 @json_option
 def command(
@@ -55,15 +57,24 @@ def command(
     with_peer: bool,
     l2_resident: bool,
     rounds: int,
+    threads: int | None,
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Time each SPEC on the GPU: device time of launches from a CUDA graph, in turns with the vendor's library.
+    """Time each SPEC on the GPU: device time of launches from a CUDA graph, in turns with the vendor's library. Specs for processors
+    are timed on this one, in turns with NumPy's BLAS, and with torch's if it is there.
 
     What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed.
     """  # fmt: skip
     problems = list(dict.fromkeys(parse_size(size) for size in sizes))
     files = find_specs(specs)
+    if are_for_processors(files):
+        if l2_resident:
+            raise click.UsageError("--l2-resident is for GPUs; on a processor the arrays are where the last call left them")
+        print_benchmark(plan_specs(files, overrides), problems, threads, rounds, with_peer, as_json)
+        return
+    if threads is not None:
+        raise click.UsageError("--threads is for specs of processors")
 
     from gemmgen.perf.benchmark import Candidate, benchmark
     from gemmgen.runtime.cuda.driver import gpu
