@@ -151,8 +151,8 @@ def markdown(report: dict[str, Any]) -> str:
         f"{where['processor']}, {where['processors']} processors, {'; '.join(where['caches'])}. {where['compiler']}. {libraries}.",
         f"{report['date']}. Made by `python -m measurements.cpu_sgemm --out measurements`.",
         "",
-        "Times are the first quartile of all rounds, in each of which everybody takes a turn; one thread by its own processor time, several",
-        "by the clock on the wall. *of FMA*: part of the rate of multiply-adds that do nothing else, measured in the same run.",
+        "Times are the first quartile of all rounds, in each of which everybody takes a turn; one thread by its own processor time,",
+        "several by the clock on the wall. *of FMA*: part of the rate of multiply-adds that do nothing else, measured in the same run.",
         "A ratio is the library's time over gemmgen's: above 1, gemmgen is faster.",
     ]
     for threads, rows in report["bars"].items():

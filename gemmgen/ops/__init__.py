@@ -1,7 +1,8 @@
 """Operations on arrays of any library, by the instance that fits: ``matmul``, ``reduce``, ``conv2d``.
 
 torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
-the caller's stream; arrays in host memory on the emulator, which is slow and exact. The first call with new layouts chooses an
+the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
+emulator, which is slow and exact. The first call with new layouts chooses an
 instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
 later calls only launch. Nothing is copied: a layout that no kernel reads is an error. Derivatives are not computed: tensors
 that require gradients are refused.
@@ -26,7 +27,7 @@ __all__ = ["Filter", "conv2d", "matmul", "reduce", "register_torch"]
 
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation"),
+    ("scaled", "accumulates", "bias_number", "activation", "backend"),
 )  # fmt: skip
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
@@ -45,6 +46,7 @@ def matmul(
     gamma: float = 1.0,
     activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
     stream: Any = None,
+    backend: Literal["auto", "emulator"] = "auto",
 ) -> Any:
     """activation(alpha a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules for ``matmul``.
 
@@ -54,7 +56,9 @@ def matmul(
     ``bias``: a number, or n values (one for each column), or (m, 1) values (one for each row), of the result's type.
     ``residual``: of the result's shape, type and order. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
-    ``stream``: as for ``Kernel``. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
+    ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are multiplied by a kernel for the processor, if they are float32
+    and there is a C compiler; else, and for ``emulator``, by the emulator, which is slow. With ``alpha`` 0, a and b are not read; with
+    ``beta`` 0, out is not.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
@@ -66,7 +70,9 @@ def matmul(
         bias, number = None, _number("matmul", "bias", bias)
     if activation.__class__ is not str and activation is not None:
         activation = _hashable(activation)
-    options = (alpha != 1, beta != 0, bias_number, activation)
+    if backend not in ("auto", "emulator"):
+        raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
+    options = (alpha != 1, beta != 0, bias_number, activation, backend)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
     return _MATMUL.call((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]

@@ -15,6 +15,7 @@ from gemmgen.kernels.requests import Interpretation, Layout
 from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.likeness import MOST_LIKENESSES, Likeness, likeness
+from gemmgen.ops.native import NativeCall, native_call
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
@@ -32,19 +33,22 @@ CACHED_CALLS = 8192
 class Call:
     """What every call with the same layouts and options has in common."""
 
-    __slots__ = ("apart", "choice", "interpretation", "kernel", "launcher", "orders", "ordinal", "spans", "templates")
+    __slots__ = ("apart", "choice", "interpretation", "kernel", "launcher", "native", "orders", "ordinal", "spans", "templates")
 
     def __init__(
         self,
-        choice: Choice,
+        choice: Choice | None,
         interpretation: Interpretation,
-        kernel: Kernel,
+        kernel: Kernel | None,
         spans: tuple[tuple[int, int], ...],
         orders: tuple[tuple[int, str], ...],
+        native: NativeCall | None = None,
     ) -> None:
         self.choice = choice
         self.interpretation = interpretation
         self.kernel = kernel
+        self.native = native
+        """How the host's processor does it; there is then neither a choice nor a kernel."""
         self.spans = spans
         self.orders = orders
         """Which of the call's arrays are read in an order of the instance's, and in which."""
@@ -238,11 +242,13 @@ class Operator:
         if any(result is None for result in results):
             results = tuple(new_array(arrays[0], result.shape, result.type, result.truth) for result in call.interpretation.results)
             views = (*views[: self._given], *self._views((None,) * self._given + results, handle)[self._given :])
-        elif call.launcher is not None:
+        elif call.launcher is not None or call.native is not None:
             pointers = [0 if view is None else view.pointer for view in views]
             if call.apart != pointers:
                 self._check_overlap(call, arrays, pointers)
-        if call.launcher is None:
+        if call.native is not None:
+            call.native(dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
+        elif call.launcher is None:
             self._emulate(call, dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
         else:
             self._launch(call.launcher, views, numbers, handle)
@@ -262,10 +268,18 @@ class Operator:
         """Understands the arguments, chooses an instance and compiles it."""
         views = dict(zip(self._arrays, self._views(arrays, None), strict=True))
         layouts = {name: layout_of(view) for name, view in views.items() if view is not None}
-        interpretation = self.interpret(layouts, dict(zip(self.options, options, strict=True)))
+        given = dict(zip(self.options, options, strict=True))
+        interpretation = self.interpret(layouts, given)
         device = arrays_device(views.values())
-        choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
+        emulated = given.get("backend") == "emulator"
+        if isinstance(device, str) and not emulated:
+            native = native_call(interpretation.request)
+            if native is not None:
+                return Call(None, interpretation, None, spans, (), native)
+        elif emulated:
+            raise LaunchError(f"{self.name}: the emulator works on arrays in host memory, and these are on {device}")
+        choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
         orders = matcher_of(choice.request.kind).operand_orders(choice.chosen.plan)
         placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
         return Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
@@ -282,6 +296,7 @@ class Operator:
         self._calls[key] = call
 
     def _emulate(self, call: Call, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float]) -> None:
+        assert call.choice is not None
         option = call.choice.chosen
         arguments: dict[str, Any] = dict(option.fit.dimensions)
         for name, (operand, layout) in option.fit.arrays.items():
@@ -292,6 +307,7 @@ class Operator:
             )
         scalars = {scalar.name for scalar in option.plan.sequence.scalars}
         arguments |= {name: numbers[source] for name, source in option.fit.scalars.items() if name in scalars}
+        assert call.kernel is not None
         call.kernel(**arguments)
 
     def _launch(self, launcher: Launcher, views: Sequence[ArrayView | None], numbers: Sequence[float], handle: int | None) -> None:
@@ -310,6 +326,7 @@ class Operator:
         """``kept``, ``captured``: make workspaces, as for ``Launcher``."""
         from gemmgen.runtime.cuda.launcher import Launcher
 
+        assert call.choice is not None
         option = call.choice.chosen
         sequence = option.plan.sequence
         known = {scalar.name for scalar in sequence.scalars}

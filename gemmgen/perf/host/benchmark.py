@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import LaunchError, VerificationError
 from gemmgen.hardware.cpu import host_name
-from gemmgen.kernels import family_of
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan
 from gemmgen.kernels.launch import ArrayArgument
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.perf.host.rates import HostRates, fma_operations, measure_rates
 from gemmgen.runtime.native import LoadedLibrary
 from gemmgen.toolchain.host import HostBinary
@@ -114,7 +114,7 @@ def benchmark_host(
         samples = in_turns(everyone, rounds, clock)
     for library in libraries:
         library.set_threads(0)
-    cost = family_of(first.spec).cost(first, problem)
+    cost = cost_model_of(first.spec.kind).cost(first, problem)
     rate = operations / float(np.percentile(samples[""], BEST_PART)) if threads == 1 else rates.operations_per_second
     timings = []
     for name, (kind, _) in calls.items():
