@@ -273,8 +273,8 @@ class Operator:
         device = arrays_device(views.values())
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
         emulated = given.get("backend") == "emulator"
-        if isinstance(device, str) and not emulated:
-            native = native_call(interpretation.request)
+        if isinstance(device, str):
+            native = None if emulated else native_call(interpretation.request)
             if native is not None:
                 return Call(None, interpretation, None, spans, (), native)
         elif emulated:
