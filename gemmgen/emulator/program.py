@@ -77,7 +77,7 @@ def register_class(type_name: str) -> str:
     }[TYPE_BYTES[type_name]]  # fmt: skip
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def link(text: str, entry: str | None) -> Program:
     """The program of one entry. `entry` None means the only one. Cached by text and name."""
     module = parse(text)

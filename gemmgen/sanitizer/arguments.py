@@ -100,6 +100,8 @@ class KernelArgument:
         return None if self.initialised else np.zeros(self.value.nbytes, np.bool_)
 
 
+LARGEST_ARRAY_BYTES = 1 << 30
+
 Layouts = Callable[[], Layout]
 """The layout of the structure that a parameter takes; raises ``UnusableInput`` if it is not known."""
 
@@ -282,8 +284,9 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
             raise _wrong(text, f"[{shape}] is no length; expected a number, or several separated by commas") from None
         if min(extents) < 0:
             raise _wrong(text, "a length cannot be negative")
-        if prod(extents) * dtype.itemsize > 1 << 40:
-            raise _wrong(text, "this is more than fits into memory")
+        if prod(extents) * dtype.itemsize > LARGEST_ARRAY_BYTES:
+            got = f"{prod(extents) * dtype.itemsize / 2**30:.3g} GiB"
+            raise _wrong(text, f"{got}, need at most {LARGEST_ARRAY_BYTES >> 30} GiB: the emulator keeps several bytes for each")
     if fill is not None and from_file:
         return _from_file(text, fill[1:], dtype, extents)
     assert extents is not None

@@ -220,6 +220,8 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
             step = work[stage]()
         except EnvironmentMissing:
             raise
+        except PlanError as error:
+            step = Ending(stage, Status.CONSTRAINTS, str(error), error.reasons[0].code if error.reasons else "plan")
         except CompileError as error:
             step = Ending(stage, Status.COMPILE, str(error), "compile_error")
         except MemoryError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,46 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements
+from gemmgen.core.errors import PlanError, Reason
 from gemmgen.kernels.family import Case, InstancePlan
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.runtime.backend import HostBuffer
 from gemmgen.verification.oracle import oracle_of
 
+LARGEST_CASE_BYTES = 2**29
+"""Memory of one case's arrays and workspace, beyond which it is not run: copies, references in float64 and what the emulator keeps of
+every byte take some twenty times as much."""
+
 POISON = 0xFF
 """Every byte of memory that holds no input; as a float it is a NaN."""
+
+
+def case_bytes(plan: InstancePlan, case: Case) -> int:
+    """Bytes of a case's arrays, gaps included, and of its workspace."""
+    total = plan.sequence.workspace_bytes.evaluate(case.dimensions)
+    for array in plan.sequence.arrays:
+        if array.role != "workspace":
+            total += _elements(array, case) * ELEMENTS[array.type].bytes
+    return total
+
+
+def require_memory(plan: InstancePlan, cases: Sequence[Case]) -> None:
+    """Raises ``PlanError`` if a case needs more than ``LARGEST_CASE_BYTES``: what a spec promises or fixes can make problems huge."""
+    for case in cases:
+        needed = case_bytes(plan, case)
+        if needed > LARGEST_CASE_BYTES:
+            sizes = " ".join(f"{name}={value}" for name, value in case.dimensions.items())
+            got = f"{needed / 2**30:.3g} GiB for the case {case.name!r} ({sizes})"
+            need = f"at most {LARGEST_CASE_BYTES / 2**30:g} GiB"
+            hint = "a spec that promises or fixes less has smaller cases"
+            raise PlanError(f"{plan.name} cannot be verified:", [Reason("case_memory", "", got, need, hint)])
+
+
+def _elements(array: ArrayArgument, case: Case) -> int:
+    """From an array's first element to its last."""
+    shape = [extent.evaluate(case.dimensions) for extent in array.shape]
+    strides = [stride.evaluate(case.dimensions) for stride in array.strides]
+    return 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
 
 
 @dataclass
@@ -32,7 +66,7 @@ class CaseMemory:
         """Poisoned memory, no larger than from the array's first element to its last."""
         shape = tuple(extent.evaluate(case.dimensions) for extent in array.shape)
         strides = tuple(stride.evaluate(case.dimensions) for stride in array.strides)
-        size = 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        size = _elements(array, case)
         element = numpy_type(array.type)
         storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
         byte_strides = [stride * element.itemsize for stride in strides]
@@ -70,8 +104,9 @@ def _element_bytes(view: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
 def prepare_case(plan: InstancePlan, case: Case) -> dict[str, CaseMemory]:
     """The memory of every array argument of ``plan``, inputs filled by the family, everything else poisoned.
 
-    The same case always gets the same contents.
+    The same case always gets the same contents. Raises ``PlanError`` if it needs too much memory.
     """
+    require_memory(plan, [case])
     memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
     for index, (name, piece) in enumerate(memory.items()):
         if piece.array.reads:

@@ -18,7 +18,7 @@ from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
 from gemmgen.toolchain.host import HostBinary
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.case_memory import prepare_case, require_memory
 from gemmgen.verification.counters import CaseCounters, count_case
 from gemmgen.verification.oracle import oracle_of
 
@@ -108,11 +108,14 @@ def verify_binary(
 ) -> VerificationReport:
     """Runs ``cases`` (the family's own if None) of ``plan`` on ``backend``; a failing case never stops the others.
 
-    ``counters``: if all pass, also counts what one case costs, on the emulator whatever the backend.
+    ``counters``: if all pass, also counts what one case costs, on the emulator whatever the backend. Raises ``PlanError``, before
+    anything is run, if a case needs too much memory.
     """
     started = time.perf_counter()
     results = []
-    for case in oracle_of(plan.spec.kind).cases(plan) if cases is None else cases:
+    chosen = oracle_of(plan.spec.kind).cases(plan) if cases is None else cases
+    require_memory(plan, chosen)
+    for case in chosen:
         result = verify_case(plan, binary, backend, case)
         results.append(result)
         if progress is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gemmgen.cli.application import EXIT_BUG
 from gemmgen.cli.options import architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import SpecFile, find_specs
@@ -31,12 +32,15 @@ def command(context: click.Context, specs: Sequence[str], architectures: Sequenc
             architecture(name)
     findings = [finding for file in find_specs(specs) for finding in _check(file, names, overrides)]
     rejected = sum(not finding["accepted"] for finding in findings)
+    bugs = sum(finding["bug"] for finding in findings)
     if as_json:
         print_json(findings)
     else:
         for finding in findings:
             _print(finding)
         click.echo(f"{len(findings) - rejected} accepted, {rejected} rejected", err=True)
+    if bugs:
+        context.exit(EXIT_BUG)
     if rejected:
         context.exit(2)
 
@@ -55,11 +59,20 @@ def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Seque
             findings.append(_finding(file, name or spec.architecture, kernel=plan(spec, name).name))
         except PlanError as error:
             findings.append(_finding(file, name or spec.architecture, error=error.message.rstrip(":"), reasons=error.reasons))
+        except Exception as error:  # one file must not keep the others from being checked
+            text = f"this is a bug in gemmgen, not a mistake of yours; please report it: {type(error).__name__}: {error}"
+            findings.append(_finding(file, name or spec.architecture, error=text, bug=True))
     return findings
 
 
 def _finding(
-    file: SpecFile, architecture: str | None, *, kernel: str | None = None, error: str = "", reasons: Sequence[Reason] = ()
+    file: SpecFile,
+    architecture: str | None,
+    *,
+    kernel: str | None = None,
+    error: str = "",
+    reasons: Sequence[Reason] = (),
+    bug: bool = False,
 ) -> dict[str, Any]:
     return {
         "spec": file.label,
@@ -67,6 +80,7 @@ def _finding(
         "accepted": kernel is not None,
         "name": kernel,
         "error": error,
+        "bug": bug,
         "reasons": [{**asdict(reason), "text": str(reason)} for reason in reasons],
     }
 

@@ -12,7 +12,8 @@ from gemmgen.cli.counters import print_counters
 from gemmgen.cli.host import are_for_processors, verification_reports
 from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
-from gemmgen.cli.selection import find_specs, plan_specs
+from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
+from gemmgen.core.errors import PlanError, Reason, SpecError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -80,6 +81,7 @@ def command(
     if schedules > 1 and backend.name != "emulator":
         raise click.UsageError("--schedules needs the emulator: add --backend emulator")
     planned = plan_specs(files, overrides, target or backend.architecture)
+    _require_cases(planned)
     binaries = compile_plans([item.plan for item in planned])
     reports = {}
     with progress_bar() as progress:
@@ -91,6 +93,25 @@ def command(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters
             )
     _report(context, reports, as_json)
+
+
+def _require_cases(planned: Sequence[PlannedSpec]) -> None:
+    """Raises ``SpecError`` with all specs that have no cases, or too large ones, before the first is run."""
+    from gemmgen.verification.case_memory import require_memory
+    from gemmgen.verification.oracle import oracle_of
+
+    errors = []
+    for item in planned:
+        try:
+            cases = oracle_of(item.plan.spec.kind).cases(item.plan)
+            if not cases:
+                need = "a problem that a verification can run: what the spec fixes leaves only larger ones"
+                raise PlanError(f"{item.plan.name} cannot be verified:", [Reason("no_case", "", "none", need)])
+            require_memory(item.plan, cases)
+        except PlanError as error:
+            errors.append(f"{item.file.label}: {error}")
+    if errors:
+        raise SpecError("\n".join(errors))
 
 
 def _report(context: click.Context, reports: dict[str, VerificationReport], as_json: bool) -> None:

@@ -26,7 +26,7 @@ _LIST_DIRECTIVES = {
 _FLAG_DIRECTIVES = {".noreturn", ".explicitcluster", ".blocksareclusters", ".noinline", ".abi_preserve", ".unified"}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def parse(text: str) -> Module:
     """Parses PTX; the result is cached by text. Raises ParseError with the line."""
     parser = _Parser(text)

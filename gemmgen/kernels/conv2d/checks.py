@@ -11,6 +11,7 @@ from gemmgen.kernels.conv2d.problem import HELPER, fixed_parameters
 from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec
 from gemmgen.kernels.conv2d.tiles import CHANNELS, OperandTile
 from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.launch import GRID_LIMITS
 
 TAP_BYTES = 8
 FEWEST_OTHER_REGISTERS = 16
@@ -24,6 +25,9 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     """What contradicts itself in the layer, the sums, the output and the table."""
     reasons = _channel_reasons(spec) + _output_reasons(spec)
     fixed = fixed_parameters(spec)
+    if fixed.get("groups", 1) > GRID_LIMITS[1]:
+        need = f"at most {GRID_LIMITS[1]}, the blocks that a grid can have in that direction"
+        reasons.append(Reason("groups", "convolution.groups", str(fixed["groups"]), need))
     depth = _fewest_channels(fixed) * fixed.get("r", 1) * fixed.get("s", 1)
     if depth > spec.maximum_depth:
         need = f"at most {spec.maximum_depth} products in a sum"

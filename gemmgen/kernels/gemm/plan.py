@@ -200,7 +200,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
     matrices = matrix_layouts(spec)
-    reasons += alignment_reasons(matrices) + combination_reasons(spec) + launch_reasons(spec)
+    too_wide = alignment_reasons(matrices)
+    reasons += too_wide + combination_reasons(spec) + launch_reasons(spec)
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | WarpgroupLoop | None
     regions: tuple[SharedRegion, ...] = ()
@@ -227,7 +228,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         unfit = tile_reasons(mainloop, architecture)
         reasons += unfit
         loop, threads, vector_c = None, 0, 1
-        if not unfit:
+        if not unfit and not too_wide:
             threads = WARP_THREADS * (tile_m // tile.warp.m) * (tile_n // tile.warp.n)
             loop = tiled_loop(spec, mainloop, matrices, threads, architecture, reasons)
         if loop is not None:

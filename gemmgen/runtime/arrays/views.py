@@ -170,6 +170,9 @@ def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
+        raise LaunchError(f"{name} is a masked array, and kernels would take what is masked too; pass {name}.filled() with a value for it")
     dtype = array.dtype
     known = BY_WORD.get(dtype.name) if dtype.isnative else None
     # A type that no kernel takes is reported by its name when it is bound; its strides do not matter then.
@@ -237,6 +240,9 @@ def _ordinal(array: Any, pointer: int | None) -> int:
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1
+_MAJOR = 1
+_MOST_AXES = 64
+"""More than any library has."""
 _TYPES = {element.dlpack: element.name for element in reversed(ELEMENTS.values())}
 
 
@@ -284,7 +290,10 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
 
     Raises ``LaunchError`` if the library refuses to export it, or if it lies on another kind of device.
     """
-    device_type, ordinal = (int(part) for part in array.__dlpack_device__())
+    try:
+        device_type, ordinal = (int(part) for part in array.__dlpack_device__())
+    except (TypeError, ValueError) as error:
+        raise LaunchError(f"{name} says of its device what DLPack does not know: {error}") from None
     device: Device
     if device_type in (_CPU, _CUDA_HOST):
         device = "cpu"
@@ -299,11 +308,19 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
     read_only = False
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         versioned = _VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+        if versioned.major != _MAJOR:
+            raise LaunchError(f"{name} cannot be read through DLPack: version {versioned.major}, need {_MAJOR}")
         read_only = bool(versioned.flags & _READ_ONLY)
         tensor = versioned.tensor
-    else:
+    elif _capsule_is_valid(capsule, b"dltensor"):
         tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    else:
+        raise LaunchError(f"{name} cannot be read through DLPack: it gave a {type(capsule).__name__}, no capsule with a tensor")
+    if not 0 <= tensor.rank <= _MOST_AXES or (tensor.rank and not tensor.shape):
+        raise LaunchError(f"{name} cannot be read through DLPack: {tensor.rank} axes, need 0 to {_MOST_AXES} with their extents")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.rank))
+    if min(shape, default=0) < 0:
+        raise LaunchError(f"{name} cannot be read through DLPack: its shape is {shape}")
     strides = tuple(tensor.strides[axis] for axis in range(tensor.rank)) if tensor.strides else packed_strides(shape)
     kind = tensor.type
     type_name = _TYPES.get((kind.code, kind.bits)) if kind.lanes == 1 else None

@@ -1,0 +1,157 @@
+"""Specs and arguments that ask for more memory or a larger grid than there is, and arrays that are not what they look like."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import gemmgen
+from gemmgen import ops
+from gemmgen.cli import cli
+from gemmgen.cli.selection import shipped_specs
+from gemmgen.core.errors import GemmgenError, LaunchError, PlanError
+from gemmgen.runtime.arrays.views import describe
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.case_memory import LARGEST_CASE_BYTES, case_bytes
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import verify_binary
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="gemmgen")
+
+
+HUGE = {
+    "multiples": ("gemm/v3_double_buffer", ["multiple_of.n=348081", "multiple_of.k=150937"]),
+    "padding": ("conv2d/same_3x3", ["convolution.padding_h=1800", "convolution.padding_w=1800"]),
+    "filters": ("conv2d/same_3x3", ["convolution.k=1048576", "convolution.c=14528"]),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_cases_too_large_for_memory_are_refused(name: str) -> None:
+    spec, overrides = HUGE[name]
+    outcome = run("verify", "--backend", "emulator", spec, *(part for item in overrides for part in ("--set", item)))
+    assert outcome.exit_code == 2
+    assert "GiB for the case" in outcome.output and "[case_memory]" in outcome.output
+
+
+def test_a_spec_that_no_small_problem_meets_is_refused() -> None:
+    padded = ["--set", "convolution.padding_h=30000", "--set", "convolution.padding_w=30000"]
+    outcome = run("verify", "--backend", "emulator", "conv2d/same_3x3", *padded)
+    assert outcome.exit_code == 2 and "[no_case]" in outcome.output
+
+
+def test_a_case_too_large_is_refused_before_anything_runs() -> None:
+    plan = gemmgen.plan("specs/gemm/v3_double_buffer.yaml", overrides=HUGE["multiples"][1])
+    with pytest.raises(PlanError, match="cannot be verified"):
+        verify_binary(plan, compile_plan(plan), EmulatorBackend(), progress=pytest.fail)
+
+
+def test_no_shipped_spec_comes_near_the_limit() -> None:
+    plans = [gemmgen.plan(path) for name, path in shipped_specs().items() if name.split("/")[0] in ("gemm", "conv2d", "reduction")]
+    assert max(case_bytes(plan, case) for plan in plans for case in oracle_of(plan.spec.kind).cases(plan)) < LARGEST_CASE_BYTES / 4
+
+
+COPY = "__global__ void copy(float* y, const float* x, int n) { int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = x[i]; }"
+
+
+def test_an_argument_too_large_for_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "copy.cu").write_text(COPY)
+    outcome = run("emulate", str(tmp_path / "copy.cu"), "--grid", "1", "--block", "32", "--arg", "f32[2147483648]")
+    assert outcome.exit_code == 2 and "8 GiB, need at most 1 GiB" in outcome.output
+
+
+def test_an_access_wider_than_the_hardware_has_is_a_reason() -> None:
+    outcome = run("check", "gemm/swizzled_cp_async", "--set", "alignment.b=8")
+    assert outcome.exit_code == 2 and "alignment.b: got 8 elements of 4 bytes" in outcome.output
+
+
+def test_one_file_that_shows_a_bug_leaves_the_others_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gemmgen.kernels.gemm import family
+
+    real = type(family).plan
+
+    def plan(self: Any, spec: Any, architecture: Any) -> Any:
+        if spec.mainloop.strategy == "naive":
+            raise ZeroDivisionError("unforeseen")
+        return real(self, spec, architecture)
+
+    monkeypatch.setattr(type(family), "plan", plan)
+    outcome = run("check", "gemm/v0_naive", "gemm/v1_tiled", "--json")
+    findings = json.loads(outcome.stdout)
+    assert [finding["accepted"] for finding in findings] == [False, True]
+    assert outcome.exit_code == 70 and "a bug in gemmgen" in findings[0]["error"]
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_specs() if name.startswith("conv2d/")])
+def test_every_convolution_is_explained_without_a_size(name: str) -> None:
+    outcome = run("explain", name)
+    assert outcome.exit_code == 0, outcome.output
+
+
+def test_more_groups_than_a_grid_has_blocks_is_a_reason() -> None:
+    outcome = run("check", "conv2d/grouped", "--set", "convolution.groups=1048576")
+    assert outcome.exit_code == 2 and "at most 65535" in outcome.output
+
+
+def test_a_masked_array_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"filled\(\)"):
+        describe(np.ma.masked_less(np.ones(4, np.float32), 2), "x")
+
+
+def test_an_operation_refuses_a_masked_array() -> None:
+    with pytest.raises(GemmgenError, match=r"filled\(\)"):
+        ops.reduce(np.ma.masked_less(np.arange(8, dtype=np.float32), 3), "sum")
+
+
+_make_capsule = ctypes.pythonapi.PyCapsule_New
+_make_capsule.restype = ctypes.py_object
+_make_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class Garbage:
+    """An exporter that gives what it was told to."""
+
+    def __init__(self, capsule: Any, device: Any = (1, 0)) -> None:
+        self.capsule, self.device = capsule, device
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self.device
+
+
+def capsule_of(name: bytes, *words: int) -> tuple[Any, Any]:
+    memory = (ctypes.c_int64 * 16)(*words)
+    return _make_capsule(ctypes.addressof(memory), name, None), memory
+
+
+GARBAGE = {
+    "nothing": None,
+    "a number": 7,
+    "another capsule": capsule_of(b"used_dltensor")[0],
+    "axes without end": (HELD := capsule_of(b"dltensor", 0, 1, 2**31 - 1))[0],
+    "axes without extents": (MORE := capsule_of(b"dltensor", 0, 1, 3))[0],
+    "another version": (LAST := capsule_of(b"dltensor_versioned", 99))[0],
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_from_dlpack_is_a_message(name: str) -> None:
+    with pytest.raises(LaunchError, match="x cannot be read through DLPack"):
+        describe(Garbage(GARBAGE[name]), "x")
+
+
+@pytest.mark.parametrize("device", [None, 3, ("cpu", 0), (1,)])
+def test_a_garbled_device_is_a_message(device: Any) -> None:
+    with pytest.raises(LaunchError, match="x says of its device"):
+        describe(Garbage(None, device), "x")
