@@ -1,4 +1,4 @@
-"""What rendering asks of a kernel family: what a kernel computes, in words."""
+"""The protocol of rendering: the work of a kernel in words, for the top of its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dispatch asks of a kernel family: problems as text, whether an instance serves a request, and problems to tune on."""
+"""The protocol of dispatch: problems as text, instances fitted to requests, and problems to tune on."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from gemmgen.core.errors import EnvironmentMissing, GemmgenError, VerificationEr
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.manifest import MANIFEST
 from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
+from gemmgen.library.compiled import Facts, entries, facts_of, kept_facts
 from gemmgen.library.digests import cases_digest, options_digest
+from gemmgen.library.emulator_run import prove
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
-from gemmgen.library.facts import Facts, entries, facts_of, kept_facts
 from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.library.proof import prove
 from gemmgen.library.workers import cpus, run_tasks
 
 SAVE_SECONDS = 15.0

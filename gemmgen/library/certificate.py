@@ -11,9 +11,9 @@ from gemmgen.hardware.target import occupancy
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.manifest import MANIFEST_FORMAT
+from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import cases_digest, compile_options, options_digest, templates_digest
 from gemmgen.library.evidence import Evidence, Record
-from gemmgen.library.facts import Facts
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
 from gemmgen.verification.oracle import oracle_of

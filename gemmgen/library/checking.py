@@ -9,13 +9,13 @@ from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
 from gemmgen.kernels.manifest import MANIFEST
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
 from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
+from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import cases_digest, digest
+from gemmgen.library.emulator_run import prove
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, emulator_evidence, read_evidence
-from gemmgen.library.facts import Facts
 from gemmgen.library.folder import EVIDENCE, TUNED, LibraryFolder
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.library.proof import prove
 from gemmgen.library.workers import cpus, run_tasks
 
 Progress = Callable[[str, int, int], None]

@@ -16,10 +16,10 @@ from gemmgen.codegen.summary import summary
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler
 from gemmgen.library.digests import options_digest
+from gemmgen.library.emulator_run import today, verification_fields
 from gemmgen.library.evidence import evidence_text
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.library.proof import today, verification_fields
 from gemmgen.library.sanitizing import TOOLS, find_sanitizer, sanitize
 from gemmgen.library.workers import cpus, run_tasks
 

@@ -32,7 +32,7 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
 
     from gemmgen.runtime.cuda.driver import call, current_device, release
     from gemmgen.runtime.cuda.launcher import Launcher
-    from gemmgen.verification.case_memory import prepare_case
+    from gemmgen.verification.case_arrays import prepare_case
 
     sequence = planned.sequence
     launcher = Launcher(loaded, sequence.resolve(case.dimensions), case.dimensions)

@@ -1,4 +1,4 @@
-"""What the operations ask of a kernel family: the name of its function here, and how a call of it is understood."""
+"""The protocol of the operations: the name of a family's function, and calls of it as requests."""
 
 from __future__ import annotations
 

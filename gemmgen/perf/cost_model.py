@@ -1,4 +1,4 @@
-"""What performance analysis asks of a kernel family: the work of a problem, and a vendor's library that does the same."""
+"""The protocol of performance analysis: the work of a family's problems, and a vendor's library that does the same."""
 
 from __future__ import annotations
 

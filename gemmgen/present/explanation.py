@@ -1,4 +1,4 @@
-"""What presentation asks of a kernel family: its plans in words and as pictures."""
+"""The protocols of presentation: a family's plans in words and as pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one case of an instance costs: memory traffic and instructions, counted by the emulator from the instance's PTX."""
+"""Costs of one case of an instance: memory traffic and instructions, counted by the emulator from the instance's PTX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.case_arrays import prepare_case
 from gemmgen.verification.oracle import oracle_of
 
 

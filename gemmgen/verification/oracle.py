@@ -1,4 +1,4 @@
-"""What verification asks of a kernel family: problems to try, data for them, and what has to come out."""
+"""The protocol of verification: problems to try a family's kernels on, data for them, and the results that have to come out."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
 from gemmgen.toolchain.host import HostBinary
 from gemmgen.toolchain.nvrtc import Binary
-from gemmgen.verification.case_memory import prepare_case, require_memory
+from gemmgen.verification.case_arrays import prepare_case, require_memory
 from gemmgen.verification.counters import CaseCounters, count_case
 from gemmgen.verification.oracle import oracle_of
 

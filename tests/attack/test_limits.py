@@ -20,7 +20,7 @@ from gemmgen.kernels import planning
 from gemmgen.runtime.arrays.views import describe
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
-from gemmgen.verification.case_memory import LARGEST_CASE_BYTES, case_bytes
+from gemmgen.verification.case_arrays import LARGEST_CASE_BYTES, case_bytes
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
@@ -41,7 +41,7 @@ def test_cases_too_large_for_memory_are_refused(name: str) -> None:
     spec, overrides = HUGE[name]
     outcome = run("verify", "--backend", "emulator", spec, *(part for item in overrides for part in ("--set", item)))
     assert outcome.exit_code == 2
-    assert "GiB for the case" in outcome.output and "[case_memory]" in outcome.output
+    assert "GiB for the case" in outcome.output and "[case_arrays]" in outcome.output
 
 
 def test_a_spec_that_no_small_problem_meets_is_refused() -> None:

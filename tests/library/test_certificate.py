@@ -8,9 +8,9 @@ import pytest
 
 from gemmgen.core.formulas import Formula
 from gemmgen.library.certificate import make_certificate
+from gemmgen.library.compiled import Facts, kept_facts
 from gemmgen.library.digests import program_digests, templates_digest
 from gemmgen.library.evidence import Evidence, evidence_text, read_evidence
-from gemmgen.library.facts import Facts, kept_facts
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.json_text import WIDTH, to_text
 from gemmgen.library.listing import Instance, Listing

@@ -14,7 +14,7 @@ from conftest import SHIPPED_KERNELS
 import gemmgen
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
-from gemmgen.verification.case_memory import prepare_case
+from gemmgen.verification.case_arrays import prepare_case
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 

@@ -97,7 +97,7 @@ def command(
 
 def _require_cases(planned: Sequence[PlannedSpec]) -> None:
     """Raises ``SpecError`` with all specs that have no cases, or too large ones, before the first is run."""
-    from gemmgen.verification.case_memory import require_memory
+    from gemmgen.verification.case_arrays import require_memory
     from gemmgen.verification.oracle import oracle_of
 
     errors = []

@@ -1,4 +1,4 @@
-"""What the compiler made of an instance on one architecture: from a binary, or from a certificate that is still true."""
+"""Facts about the compiled program of an instance on one architecture: from a binary, or from a certificate that is still true."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def require_memory(plan: InstancePlan, cases: Sequence[Case]) -> None:
             got = f"{needed / 2**30:.3g} GiB for the case {case.name!r} ({sizes})"
             need = f"at most {LARGEST_CASE_BYTES / 2**30:g} GiB"
             hint = "a spec that promises or fixes less has smaller cases"
-            raise PlanError(f"{plan.name} cannot be verified:", [Reason("case_memory", "", got, need, hint)])
+            raise PlanError(f"{plan.name} cannot be verified:", [Reason("case_arrays", "", got, need, hint)])
 
 
 def _elements(array: ArrayArgument, case: Case) -> int:
