@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,7 @@ def emulate(
     seed: int = 0,
     counters: bool = False,
     name: str | None = None,
+    parameter_names: Sequence[str] | None = None,
 ) -> Result:
     """Runs a kernel on the CPU and reports every access that is wrong.
 
@@ -95,13 +96,16 @@ def emulate(
     `cluster` are the blocks of a cluster.
     `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
     looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under so many random orders of
-    warps, from `seed` on, which must leave the same bytes. `name` stands for a text in messages.
+    warps, from `seed` on, which must leave the same bytes. `name` stands for a text in messages, `parameter_names` for the names that
+    PTX has of the parameters.
 
     Raises ``GemmgenError`` if nothing can be launched; what a launch does wrong is in the result.
     """
     compiling = CompileOptions(architecture, tuple(map(str, include)), tuple(define), tuple(options), debug)
     code = _load(source, compiling, entry, name)
     found = find_entry(code, entry)
+    if parameter_names is not None and len(parameter_names) == len(found.parameters):
+        found = replace(found, parameter_names=tuple(parameter_names))
     arguments = bind_arguments(code, found, args)
     launch = Launch(
         found, _dimensions(grid), _dimensions(block), shared_bytes, found.parameter_names, None if cluster is None else _dimensions(cluster)

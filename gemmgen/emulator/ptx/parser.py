@@ -97,7 +97,8 @@ class _Parser:
         tokens = self.tokens
         tokens.next()
         tokens.integer()
-        tokens.next()
+        while tokens.kind == "string":
+            tokens.next()
         while tokens.accept(","):
             tokens.integer()
 
@@ -358,12 +359,16 @@ class _Parser:
 
 def _file_table(tokens: Tokens) -> dict[int, str]:
     """The `.file` directives; they often stand after the code that refers to them."""
-    words = tokens.words
-    return {
-        parse_integer(words[index + 1]): words[index + 2].strip('"')
-        for index, word in enumerate(words)
-        if word == ".file" and tokens.kinds[index + 1] == "int"
-    }
+    words, kinds = tokens.words, tokens.kinds
+    found = {}
+    for index, word in enumerate(words):
+        if word == ".file" and kinds[index + 1] == "int":
+            parts = [words[index + 2].strip('"')]
+            if kinds[index + 3] == "string":
+                # LLVM gives the folder and the file apart.
+                parts.append(words[index + 3].strip('"'))
+            found[parse_integer(words[index + 1])] = "/".join(parts)
+    return found
 
 
 def _debug_strings(tokens: Tokens) -> dict[str, str]:

@@ -1,0 +1,100 @@
+"""Kernels of Triton on the emulator: `@triton.jit` functions, compiled for a target, launched with Triton's conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from math import prod
+from typing import Any
+
+from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.sanitizer.api import Result, emulate
+from gemmgen.sanitizer.source import DEFAULT_ARCHITECTURE, UnusableInput
+
+_POINTERS = {
+    "float32": "*fp32", "float64": "*fp64", "float16": "*fp16", "int8": "*i8", "uint8": "*u8", "int16": "*i16", "uint16": "*u16",
+    "int32": "*i32", "uint32": "*u32", "int64": "*i64", "uint64": "*u64", "bool": "*i1",
+}  # fmt: skip
+
+
+def emulate_triton(
+    kernel: Any,
+    *,
+    grid: int | Sequence[int],
+    args: Mapping[str, Any],
+    constants: Mapping[str, Any] | None = None,
+    num_warps: int = 4,
+    architecture: str = DEFAULT_ARCHITECTURE,
+    options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Compiles a `@triton.jit` function for a target, no GPU needed, and runs it as ``gemmgen.emulate`` does.
+
+    `args` are arrays and numbers by parameter name, `constants` the values of `tl.constexpr` parameters, `options` further ones of
+    Triton's compiler; `settings` are those of ``gemmgen.emulate``. Raises EnvironmentMissing without Triton.
+    """
+    try:
+        triton: Any = import_module("triton")
+        compiler: Any = import_module("triton.compiler")
+        backends: Any = import_module("triton.backends.compiler")
+    except ImportError as error:
+        raise EnvironmentMissing("Triton was not found; install it with: pip install triton") from error
+    import numpy as np
+
+    fixed = dict(constants or {})
+    values = {name: fixed[name] if name in fixed else args.get(name) for name in kernel.arg_names}
+    missing = [name for name, value in values.items() if value is None and name not in args and name not in fixed]
+    if missing:
+        raise UnusableInput(f"{kernel.__name__} needs a value for {', '.join(missing)}")
+    signature = {name: "constexpr" if name in fixed else _type(name, value) for name, value in values.items()}
+    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=fixed)
+    capability = int("".join(filter(str.isdigit, architecture)))
+    target = backends.GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": num_warps, **(options or {})})
+    metadata = compiled.metadata
+    names = [name for name in kernel.arg_names if name not in fixed]
+    passed = [_passed(values[name], signature[name]) for name in names]
+    blocks = prod([grid] if isinstance(grid, int) else grid)
+    # Behind the kernel's own parameters stand the addresses of scratch memory, for itself and for profilers.
+    for scratch in ("global_scratch", "profile_scratch"):
+        size = getattr(metadata, f"{scratch}_size", None)
+        if size is not None:
+            passed.append(np.zeros(size * blocks, np.uint8) if size else None)
+            names.append(scratch)
+    return emulate(
+        compiled.asm["ptx"],
+        metadata.name,
+        grid=grid,
+        block=32 * num_warps,
+        shared_bytes=metadata.shared,
+        args=passed,
+        parameter_names=names,
+        name=f"{kernel.__name__}.ptx",
+        **settings,
+    )
+
+
+def _type(name: str, value: Any) -> str:
+    """The type of an argument, as Triton calls it."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        if str(value.dtype) not in _POINTERS:
+            raise UnusableInput(f"{name}: Triton has no pointers to {value.dtype}")
+        return _POINTERS[str(value.dtype)]
+    if isinstance(value, np.generic):
+        return _POINTERS[str(value.dtype)][1:]
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    if isinstance(value, float):
+        return "fp32"
+    raise UnusableInput(f"{name}: {type(value).__name__} is no argument of a kernel")
+
+
+def _passed(value: Any, type_name: str) -> Any:
+    import numpy as np
+
+    kinds = {"i1": np.int8, "i32": np.int32, "i64": np.int64, "fp32": np.float32}
+    return kinds[type_name](value) if type_name in kinds and not isinstance(value, np.generic) else value

@@ -1,0 +1,107 @@
+"""Kernels from elsewhere: numba-cuda, Triton, CuPy's sources, nvcc's PTX; and the pytest plugin."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemmgen
+
+pytest_plugins = "pytester"
+
+
+def test_a_numba_kernel():
+    cuda = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+    from gemmgen.sanitizer.numba_kernels import emulate_numba
+
+    @cuda.jit
+    def scale(x, y, factor):
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = factor * x[i]
+
+    x = np.arange(100, dtype=np.float32)
+    result = emulate_numba(scale, grid=1, block=128, args=[x, np.zeros(100, np.float32), 2.0]).check()
+    np.testing.assert_array_equal(result["y"], 2 * x)
+
+
+def test_a_numba_kernel_that_runs_over_its_array():
+    cuda = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+    from gemmgen.sanitizer.numba_kernels import emulate_numba
+
+    def reverse(x):
+        i = cuda.grid(1)
+        shared = cuda.shared.array(64, np.int32)
+        shared[i] = x[i]
+        x[i] = shared[63 - i]
+
+    (finding,) = emulate_numba(reverse, grid=1, block=64, args=[np.arange(64, dtype=np.int32)]).findings
+    assert finding.code == "shared-race" and finding.places[0].file == __file__
+    beyond = emulate_numba(reverse, grid=1, block=64, args=[np.arange(60, dtype=np.int32)]).findings
+    assert "past the end of x (240 bytes)" in beyond[0].message
+
+
+def test_a_triton_kernel():
+    pytest.importorskip("triton", reason="needs Triton")
+    from triton_samples import softmax
+
+    from gemmgen.sanitizer.triton_kernels import emulate_triton
+
+    x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float32)
+    arrays = {"x": x, "y": np.zeros_like(x), "n": 100}
+    result = emulate_triton(softmax, grid=3, args=arrays, constants={"B": 128}).check()
+    expected = np.exp(x - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(result["y"], expected / expected.sum(axis=1, keepdims=True), rtol=1e-5)
+    beyond = emulate_triton(softmax, grid=4, args=arrays, constants={"B": 128}).findings
+    assert beyond[0].code == "out-of-bounds" and "triton_samples.py" in beyond[0].text
+
+
+def test_the_source_of_a_cupy_raw_kernel():
+    source = r"""extern "C" __global__ void add(const float* a, const float* b, float* c, int n) {
+        int i = blockDim.x * blockIdx.x + threadIdx.x;
+        if (i < n) c[i] = a[i] + b[i]; }"""
+    a = np.arange(50, dtype=np.float32)
+    assert gemmgen.emulate(source, "add", grid=2, block=32, args=[a, a, np.zeros(50, np.float32), 50])["c"].tolist() == (2 * a).tolist()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_ptx_from_nvcc(tmp_path: Path):
+    (tmp_path / "k.cu").write_text(
+        "#include <cstdio>\n__global__ void k(int* o) { o[threadIdx.x] = threadIdx.x; }\nint main() { return 0; }\n"
+    )
+    subprocess.run(["nvcc", "-ptx", "-lineinfo", "-arch=sm_80", "k.cu", "-o", "k.ptx"], cwd=tmp_path, check=True)
+    (finding,) = gemmgen.emulate(tmp_path / "k.ptx", grid=1, block=8, args=[np.zeros(7, np.int32)]).findings
+    assert finding.code == "out-of-bounds" and finding.places[0].line == 2
+
+
+PLUGIN_TESTS = """
+import numpy as np
+import pytest
+
+FLAG = "__global__ void k(int* flag) { *flag = 1; }"
+
+def test_clean(cuda_emulator):
+    assert cuda_emulator(FLAG, grid=1, block=32, args=["i32[1]=zeros"])["flag"][0] == 1
+
+def test_wrong(cuda_emulator):
+    cuda_emulator(FLAG, grid=1, block=32, args=[np.zeros(0, np.int32)])
+
+@pytest.mark.cuda_emulator(strict=True)
+def test_strict(cuda_emulator):
+    cuda_emulator(FLAG, grid=1, block=32, args=["i32[1]=zeros"])
+
+@pytest.mark.cuda_emulator(strict=True, allow=["same-value"])
+def test_allowed(cuda_emulator):
+    cuda_emulator(FLAG, grid=1, block=32, args=["i32[1]=zeros"])
+"""
+
+
+def test_the_fixture_fails_tests_with_the_messages(pytester: pytest.Pytester):
+    pytester.makepyfile(PLUGIN_TESTS)
+    outcome = pytester.runpytest_inprocess("-p", "gemmgen.sanitizer.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
+    outcome.assert_outcomes(passed=2, failed=2)
+    outcome.stdout.fnmatch_lines(["*out of bounds: write of 4 bytes*", "*several threads store the same value*"])
