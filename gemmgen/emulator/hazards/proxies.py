@@ -249,13 +249,10 @@ class ProxyRules(Observer):
 
     def async_started(self, access: AsyncAccess) -> None:
         site = self._site(access.instruction, "load" if access.kind == "read" else "store")
-        issuers = access.lanes[:1]
-        if access.instruction.opcode == "wgmma":
-            # All warps issue it, and each has to know what was written; mostly they know the same.
-            warps = access.lanes[::WARP]
-            if self.order.matrix is not None or len(np.unique(self.order.known[warps])) > 1:
-                issuers = warps
-        self._ask(site, issuers, access.chunks)
+        # All warps issue a wgmma, and each has to know what was written.
+        issuers = access.lanes[::WARP] if access.instruction.opcode == "wgmma" else access.lanes[:1]
+        if access.kind == "write" or not self._shadow.only_written_before(self._granules(access.chunks), issuers):
+            self._ask(site, issuers, access.chunks)
         self._check_chunks(access.instruction, access.lanes, access.chunks)
 
     def _ask(self, site: Site, lanes: Lanes, chunks: np.ndarray) -> None:

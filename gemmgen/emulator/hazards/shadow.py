@@ -22,7 +22,7 @@ only the threads of its block. GUARD: the granule lies between variables and bel
 _RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
 _PIECE = 8
 _MOST_PENDING = 4096
-_LONG_LOG = 1 << 16
+_MANY = 64
 
 Race = Callable[[Site, Lanes, np.ndarray, "Records", np.ndarray], None]
 """`race(site, lanes, granules, records, others)`: lanes touched granules after the accesses `others` (packed)."""
@@ -58,6 +58,8 @@ class AccessSet:
         self._log: list[tuple[np.ndarray, np.ndarray]] = []
         self._logged = 0
         self._limit = 1 << 20
+        self._of_streams: dict[int, np.ndarray] = {}
+        """The latest access of each stream: there are few of them, and they come back to the same granules."""
         self._mark: np.ndarray | None = None
 
     def add(self, granules: np.ndarray, packed: np.ndarray) -> None:
@@ -91,18 +93,26 @@ class AccessSet:
         self._logged = int(last.sum())
         self._limit = max(1 << 20, 2 * self._logged)
 
+    def add_of_stream(self, granules: np.ndarray, packed: int) -> None:
+        """Notes an access of a stream to distinct granules."""
+        stream = packed & 0xFFFFFFFF
+        if stream not in self._of_streams:
+            self._of_streams[stream] = np.zeros(len(self.first), np.int64)
+        self._of_streams[stream][granules] = packed
+
     def drop(self, granules: np.ndarray) -> None:
         """Forgets distinct granules, for all of it is ordered before what comes."""
         self.first[granules] = 0
         self._shared[granules] = False
-        if self._logged > _LONG_LOG:
-            self._log = [(g[keep], p[keep]) for g, p in self._log if (keep := self._shared[g]).any()]
-            self._logged = sum(len(g) for g, _ in self._log)
+        for latest in self._of_streams.values():
+            latest[granules] = 0
 
     def clear(self, part: slice) -> None:
         """Forgets granules."""
         self.first[part] = 0
         self._shared[part] = False
+        for latest in self._of_streams.values():
+            latest[part] = 0
         if part.start is None:
             self._log.clear()
             self._logged = 0
@@ -121,6 +131,8 @@ class AccessSet:
     def _entries(self, granules: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All accesses to these granules: positions in `granules`, and accesses (packed)."""
         yield np.arange(len(granules)), self.first[granules]
+        for latest in self._of_streams.values():
+            yield np.arange(len(granules)), latest[granules]
         many = np.flatnonzero(self._shared[granules])
         # Several lanes may ask for one granule; the marks hold one of them at a time.
         while len(many):
@@ -148,7 +160,13 @@ def _not_ordered(positions: np.ndarray, packed: np.ndarray, lanes: Lanes, record
         positions, packed = positions[there], packed[there]
     if not len(positions):
         return positions, packed
-    bad = ~order.ordered(lanes[positions], *records.unpack(packed))
+    who = lanes[positions]
+    if len(who) > _MANY and (who == who[0]).all():
+        # One lane that asks about a box: few accesses lie behind many granules.
+        distinct, inverse = np.unique(packed, return_inverse=True)
+        bad = ~order.ordered(np.full(len(distinct), who[0]), *records.unpack(distinct))[inverse]
+    else:
+        bad = ~order.ordered(who, *records.unpack(packed))
     return positions[bad], packed[bad]
 
 
@@ -246,6 +264,15 @@ class Shadow:
             same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
             self._tell(site, who[lost], granules[lost], found[lost], same)
 
+    def only_written_before(self, granules: np.ndarray, lanes: Lanes) -> bool:
+        """Whether plain writes that all these lanes know are all that a read of granules has to look at: a quick look."""
+        state = self.state[granules]
+        if int(np.bitwise_or.reduce(state)) & (UNWRITTEN | STRONG_WRITE | GUARD):
+            return False
+        writers = np.unique(self.writers_of(granules[(state & WRITTEN) != 0]))
+        many = np.tile(writers, len(lanes))
+        return bool(self.order.ordered(lanes.repeat(len(writers)), *self.records.unpack(many)).all())
+
     def note(self, site: Site, granules: np.ndarray, thread: int) -> int:
         """Remembers an access of a stream, by its number, to distinct granules that it was free to touch; returns it packed."""
         record = self.records.add(site, self.order.time)
@@ -257,7 +284,7 @@ class Shadow:
             self.settle_if(granules)
         else:
             self.state[granules] |= READ
-            self._set(READ).add(granules, np.full(len(granules), packed))
+            self._set(READ).add_of_stream(granules, packed)
         return packed
 
     def settle_if(self, granules: np.ndarray) -> None:
