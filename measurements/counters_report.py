@@ -28,9 +28,11 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
 - **Arbitration.** `l1tex__data_bank_conflicts_…` counts cycles that an access lost at the data banks, whoever was in the way:
   data of global accesses passes through the same banks as shared memory. With many warps it can exceed the conflicts of the
   addresses alone. The wavefronts of instrumented code ("by sass") have no such part.
-- **Copies (`cp.async`).** The prediction is the cost of a store to the same shared addresses. The hardware may take source
-  and destination together: if the lines of the source need several passes over the cache's tags, each can make a write of its
-  own, and lanes with one destination need not be merged. Copies past the cache (`.cg`) are counted by metrics of their own.
+- **Copies (`cp.async`).** Banks count on both sides: a group of lanes costs the larger of two degrees, how many of its words meet in
+  one bank of the destination and in one of the source (byte address / 4 mod 32), and equal words are not merged. Rows of 32 bytes
+  128 bytes apart cost four times what they cost 96 bytes apart. Instruction by instruction (`tests/data/async_copy_wavefronts_h200.json`)
+  this is exact for `.ca` where one side is regular, and up to 40% low where both are random. For `.cg`, which metrics of its own count, it
+  is a lower bound: one instruction that moves whole sectors in order costs one wavefront more for each line of 128 bytes that each eight lanes read.
 - **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
   split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.

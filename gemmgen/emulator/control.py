@@ -13,6 +13,7 @@ import numpy as np
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.engines.warpgroups import meets_warpgroup
 from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
@@ -21,7 +22,6 @@ from gemmgen.emulator.instructions.runtime import assertion_message
 from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, PARKED, STALLED, WAITING, LaneState
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
-from gemmgen.emulator.warpgroups import meets_warpgroup
 
 Terminator = Callable[[Lanes | None], int]
 

@@ -17,6 +17,7 @@ from gemmgen.emulator.binding import Binder, Operation
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Control, Terminator
 from gemmgen.emulator.engines import Engines, PlacedMap
+from gemmgen.emulator.engines.warpgroups import Warpgroups, meets_warpgroup, whole_groups
 from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
 from gemmgen.emulator.instructions import bind
@@ -31,7 +32,6 @@ from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.specials import SpecialRegisters
 from gemmgen.emulator.standstill import Watch
-from gemmgen.emulator.warpgroups import Warpgroups, meets_warpgroup, whole_groups
 
 
 class RegisterTracker(Protocol):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
     from gemmgen.emulator.engines.barriers import Barrier
     from gemmgen.emulator.engines.clusters import Clusters
+    from gemmgen.emulator.engines.warpgroups import Warpgroups
     from gemmgen.emulator.in_flight import InFlight
-    from gemmgen.emulator.warpgroups import Warpgroups
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000

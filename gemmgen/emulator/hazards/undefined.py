@@ -19,7 +19,7 @@ from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Negated, Operand, Register, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Integer, Negated, Operand, Register, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
 _NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
@@ -50,10 +50,18 @@ def _instructions(block: BasicBlock) -> Iterator[Instruction]:
         yield block.terminator
 
 
+def _accumulators_of(inst: Instruction) -> tuple[str, ...]:
+    """The registers that a wgmma reads as well as writes, unless its scale-d says that it never does."""
+    if inst.opcode != "wgmma" or not inst.has("mma_async") or inst.operands[3] == Integer(0):
+        return ()
+    return results_of(inst)
+
+
 def _read_registers(inst: Instruction) -> Iterator[str]:
     for operand in sources_of(inst):
         for register in registers_of(operand):
             yield register.name
+    yield from _accumulators_of(inst)
     if inst.guard is not None:
         yield inst.guard.name
 
@@ -204,6 +212,8 @@ class UndefinedRegisters:
         guard_row = None if guard is None else self.registers.row(guard, "pred")
         guard_bits = None if guard is None else self.bits.get(guard.name)
         condition = "the condition of this branch" if inst.opcode == "bra" else "the condition of this instruction"
+        accumulators = [name for name in _accumulators_of(inst) if name in self.bits]
+        accumulates = self._accumulates(inst) if accumulators else None
         choice = self._shuffled(inst) if inst.opcode == "shfl" else self._choice(inst)
 
         def step(lanes: Lanes) -> None:
@@ -217,6 +227,11 @@ class UndefinedRegisters:
                 bad = self.bits[name][lanes]
                 if bad.any():
                     self.report(inst, lanes[bad], name, use, None)
+            if accumulates is not None:
+                for name in accumulators:
+                    bad = self.bits[name][lanes] & accumulates(lanes)
+                    if bad.any():
+                        self.report(inst, lanes[bad], name, "what this wgmma adds to", None)
             if results:
                 if choice is not None:
                     undefined = choice(lanes)
@@ -243,6 +258,15 @@ class UndefinedRegisters:
         condition = self.registers.row(inst.operands[3], "pred")
         first, second, decider = (self._bits_of(operand) for operand in inst.operands[1:4])
         return lambda lanes: np.where(condition[lanes], first(lanes), second(lanes)) | decider(lanes)
+
+    def _accumulates(self, inst: Instruction) -> Callable[[Lanes], np.ndarray]:
+        """The predicate scale-d of a wgmma."""
+        operand = inst.operands[3]
+        register = operand.register if isinstance(operand, Negated) else operand
+        if not isinstance(register, Register):
+            return lambda lanes: np.ones(len(lanes), np.bool_)
+        row, negated = self.registers.row(register, "pred"), isinstance(operand, Negated)
+        return lambda lanes: row[lanes] != negated
 
     def _shuffled(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
         """A shuffle takes what its source lane has; from a lane that takes no part it takes no value."""

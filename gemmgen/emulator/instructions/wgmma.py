@@ -11,13 +11,13 @@ import numpy as np
 
 from gemmgen.emulator import matrix_descriptor, tensor_core
 from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.engines.warpgroups import CHUNK_BYTES, GROUP_LANES, WARPS, Issue, Warpgroups
 from gemmgen.emulator.errors import DivergentWarp, InvalidMatrix, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, Register, Vector
-from gemmgen.emulator.warpgroups import CHUNK_BYTES, GROUP_LANES, WARPS, Issue, Warpgroups
 
 ROWS = 64
 K_BYTES = 32

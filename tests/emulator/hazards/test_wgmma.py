@@ -200,6 +200,16 @@ def test_an_operand_that_nothing_has_written():
     assert "shared b[0]" in text and "wgmma.mma_async" in text
 
 
+UNSET = """float x[4]; for (int k = 0; k < 2; ++k) {
+    wgmma_fence(); mma(x, da, db, k > 0); wgmma_commit(); wgmma_wait<0>(); }
+    for (int i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = x[i]; return;"""
+
+
+def test_accumulators_that_nothing_has_set():
+    text = caught(UNSET, "mma(x, da, db, k > 0)", emulator.UndefinedRegister, "mma(x, da, db, 1)")
+    assert "what this wgmma adds to is made of" in text
+
+
 def test_no_barrier_after_threads_wrote_an_operand():
     source = KERNEL.replace("BODY", PLAIN)
     text = twins(source, "    __syncthreads();\n    uint64_t", emulator.SharedRace, np.zeros(4 * 256, np.float32), instead="    uint64_t",
