@@ -32,7 +32,8 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
   one bank of the destination and in one of the source (byte address / 4 mod 32), and equal words are not merged. Rows of 32 bytes
   128 bytes apart cost four times what they cost 96 bytes apart. Instruction by instruction (`tests/data/async_copy_wavefronts_h200.json`)
   this is exact for `.ca` where one side is regular, and up to 40% low where both are random. For `.cg`, which metrics of its own count, it
-  is a lower bound: one instruction that moves whole sectors in order costs one wavefront more for each line of 128 bytes that each eight lanes read.
+  is a lower bound: one instruction that moves whole sectors in order costs one wavefront more for each line of 128 bytes that each
+  eight lanes read.
 - **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
   split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.
