@@ -9,29 +9,13 @@ that is printed, needs a function ``ceil_log2``.
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 from gemmgen.core.errors import GemmgenError
-
-_BINARY: dict[type[ast.operator], tuple[Callable[[int, int], int], str]] = {
-    ast.Add: (operator.add, "+"),
-    ast.Sub: (operator.sub, "-"),
-    ast.Mult: (operator.mul, "*"),
-    ast.FloorDiv: (operator.floordiv, "/"),
-    ast.Mod: (operator.mod, "%"),
-    ast.LShift: (operator.lshift, "<<"),
-}
-_COMPARE: dict[type[ast.cmpop], tuple[Callable[[int, int], bool], str]] = {
-    ast.Lt: (operator.lt, "<"),
-    ast.LtE: (operator.le, "<="),
-    ast.Gt: (operator.gt, ">"),
-    ast.GtE: (operator.ge, ">="),
-    ast.Eq: (operator.eq, "=="),
-    ast.NotEq: (operator.ne, "!="),
-}
+from gemmgen.core.expressions import SYMBOLS, Grammar, NotInGrammar, Walker, read
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -49,7 +33,7 @@ def ceil_log2(value: int) -> int:
     return (value - 1).bit_length()
 
 
-_FUNCTIONS: dict[str, tuple[int, Callable[..., int]]] = {
+_FUNCTIONS: dict[str, tuple[int | None, Callable[..., int]]] = {
     "ceil_div": (2, ceil_div),
     "round_up": (2, round_up),
     "ceil_log2": (1, ceil_log2),
@@ -63,59 +47,36 @@ class FormulaError(GemmgenError):
     """A formula is not in the grammar, names something unknown, or divides by zero."""
 
 
+GRAMMAR = Grammar(
+    binary=frozenset({ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift}),
+    compare=frozenset({ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq}),
+    functions=_FUNCTIONS,
+    constants=(int,),
+    general=False,
+    parts="the formula grammar",
+)
+
+
 @lru_cache(maxsize=4096)
-def _parse(text: str) -> ast.expr:
+def _read(text: str) -> ast.expr:
     try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise FormulaError(f"formula {text!r} cannot be read: {error}") from None
-    _check(tree, text)
-    return tree
+        return read(text, GRAMMAR)
+    except NotInGrammar as error:
+        raise FormulaError(f"formula {text!r}: {error}") from None
 
 
-def _check(node: ast.expr, text: str) -> None:
-    match node:
-        case ast.Name():
-            return
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            return
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            _check(left, text)
-            _check(right, text)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            _check(left, text)
-            _check(right, text)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
-            if len(args) != _FUNCTIONS[name][0]:
-                raise FormulaError(f"formula {text!r}: {name} takes {_FUNCTIONS[name][0]} arguments, got {len(args)}")
-            for argument in args:
-                _check(argument, text)
-        case _:
-            raise FormulaError(f"formula {text!r}: {ast.unparse(node)!r} is not part of the formula grammar")
+class _Values(Walker):
+    """The value of a formula for integers by name."""
 
+    grammar: ClassVar[Grammar] = GRAMMAR
 
-def _evaluate(node: ast.expr, values: Mapping[str, int], text: str) -> int:
-    match node:
-        case ast.Name(id=name):
-            if name not in values:
-                raise FormulaError(f"formula {text!r}: {name!r} has no value; known: {', '.join(sorted(values))}")
-            return int(values[name])
-        case ast.Constant(value=int() as value):
-            return value
-        case ast.BinOp(left=left, op=op, right=right):
-            try:
-                return _BINARY[type(op)][0](_evaluate(left, values, text), _evaluate(right, values, text))
-            except ZeroDivisionError:
-                raise FormulaError(f"formula {text!r} divides by zero") from None
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return int(_COMPARE[type(op)][0](_evaluate(left, values, text), _evaluate(right, values, text)))
-        case ast.Call(func=ast.Name(id=name), args=args):
-            arguments = [_evaluate(argument, values, text) for argument in args]
-            try:
-                return _FUNCTIONS[name][1](*arguments)
-            except ZeroDivisionError:
-                raise FormulaError(f"formula {text!r} divides by zero") from None
-    raise AssertionError(f"unchecked node in formula {text!r}")
+    def __init__(self, values: Mapping[str, int], text: str) -> None:
+        self.values, self.text = values, text
+
+    def name(self, name: str) -> int:
+        if name not in self.values:
+            raise FormulaError(f"formula {self.text!r}: {name!r} has no value; known: {', '.join(sorted(self.values))}")
+        return int(self.values[name])
 
 
 def _to_c(node: ast.expr) -> str:
@@ -125,9 +86,9 @@ def _to_c(node: ast.expr) -> str:
         case ast.Constant(value=value):
             return str(value)
         case ast.BinOp(left=left, op=op, right=right):
-            return f"({_to_c(left)} {_BINARY[type(op)][1]} {_to_c(right)})"
+            return f"({_to_c(left)} {SYMBOLS[type(op)]} {_to_c(right)})"
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return f"({_to_c(left)} {_COMPARE[type(op)][1]} {_to_c(right)})"
+            return f"({_to_c(left)} {SYMBOLS[type(op)]} {_to_c(right)})"
         case ast.Call(func=ast.Name(id="ceil_div"), args=[left, right]):
             numerator, denominator = _to_c(left), _to_c(right)
             return f"(({numerator} + {denominator} - 1) / {denominator})"
@@ -151,7 +112,12 @@ class Formula:
     text: str
 
     def __post_init__(self) -> None:
-        _parse(self.text)
+        _read(self.text)
+
+    @property
+    def tree(self) -> ast.expr:
+        """The formula, read."""
+        return _read(self.text)
 
     @classmethod
     def of(cls, value: Formula | str | int) -> Formula:
@@ -161,22 +127,25 @@ class Formula:
     @cached_property
     def names(self) -> frozenset[str]:
         """The problem names that the formula reads."""
-        tree = _parse(self.text)
+        tree = self.tree
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
 
     @property
     def is_name(self) -> bool:
         """Whether the formula is a single name, so that a measured value can bind it."""
-        return isinstance(_parse(self.text), ast.Name)
+        return isinstance(self.tree, ast.Name)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The formula's value; ``FormulaError`` if a name is missing or a divisor is zero."""
-        return _evaluate(_parse(self.text), values, self.text)
+        try:
+            return int(_Values(values, self.text).value(self.tree))
+        except ZeroDivisionError:
+            raise FormulaError(f"formula {self.text!r} divides by zero") from None
 
     def to_c(self) -> str:
         """The formula as a C expression over the same names, right for non-negative values."""
-        return _to_c(_parse(self.text))
+        return _to_c(self.tree)
 
     def __str__(self) -> str:
         return self.text

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product as product_of_choices
 from math import prod
 
+from gemmgen.core.expressions import SYMBOLS
 from gemmgen.core.formulas import Formula, ceil_div, ceil_log2, round_up
 
 Range = tuple[int, int]
@@ -24,8 +25,6 @@ _ANYTHING: Range = (-(2**1000), 2**1000)
 
 _ATOM, _MULTIPLY, _ADD, _SHIFT, _RELATION, _SELECT = 10, 8, 7, 6, 5, 1
 """How tightly the parts of an expression bind, as in C."""
-
-_RELATIONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 _CONTRARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -59,15 +58,15 @@ class Facts:
 
     def assume(self, condition: Formula) -> None:
         """From here on ``condition`` holds."""
-        self.assume_node(_tree(condition))
+        self.assume_node(condition.tree)
 
     def assume_positive(self, formula: Formula) -> None:
         """From here on ``formula`` is at least 1, and so is every factor of it that cannot be negative."""
-        self._positive(_tree(formula))
+        self._positive(formula.tree)
 
     def assume_at_most(self, formula: Formula, limit: int) -> None:
         """From here on ``formula`` is not above ``limit``."""
-        self._narrow(_tree(formula), (INT64[0], limit))
+        self._narrow(formula.tree, (INT64[0], limit))
 
     def assume_node(self, condition: ast.expr) -> None:
         if not isinstance(condition, ast.Compare):
@@ -171,7 +170,7 @@ class Expression:
 def to_c(formula: Formula, facts: Facts, names: Mapping[str, str] | None = None, negated: bool = False) -> Expression:
     """``formula`` as a C expression of type ``int`` or ``int64_t``; ``names``: what is called otherwise in C; ``negated``: the
     condition that it does not hold."""
-    tree = _tree(formula)
+    tree = formula.tree
     if negated:
         if isinstance(tree, ast.Compare):
             tree = ast.Compare(tree.left, [_CONTRARY[type(tree.ops[0])]()], tree.comparators)
@@ -179,10 +178,6 @@ def to_c(formula: Formula, facts: Facts, names: Mapping[str, str] | None = None,
             tree = ast.Compare(tree, [ast.Eq()], [ast.Constant(0)])
     term = _Printer(facts, names or {}).term(tree)
     return Expression(term.text, term.checked, term.limits)
-
-
-def _tree(formula: Formula) -> ast.expr:
-    return ast.parse(formula.text.strip(), mode="eval").body
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:
@@ -254,7 +249,7 @@ class _Printer:
                 return self._binary(node, op, self.term(left), self.term(right))
             case ast.Compare(left=left, ops=[relation], comparators=[right]):
                 one, other = self.term(left), self.term(right)
-                text = f"{one.within(_ADD)} {_RELATIONS[type(relation)]} {other.within(_ADD)}"
+                text = f"{one.within(_ADD)} {SYMBOLS[type(relation)]} {other.within(_ADD)}"
                 return _Term(text, _RELATION, (0, 1), False, one.checked or other.checked)
             case ast.Call(func=ast.Name(id="select"), args=[condition, yes, no]):
                 return self._select(condition, yes, no)

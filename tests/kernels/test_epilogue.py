@@ -108,6 +108,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemm": {"kind": "gemm", "mainloop": NAIVE},
     "gemm of halves": {"kind": "gemm", "mainloop": NAIVE, "storage": {"c": "f16"}},
     "reduction": {"kind": "reduction", "operation": "sum", "shape": "rows", "typical": {"outer": 8, "reduced": 64}},
+    "elementwise": {"kind": "elementwise", "rank": 2, "threads": 32, "alignment": 2},
     "conv2d to int8": CONVOLUTION,
     "conv2d to float": {**CONVOLUTION, "output": {"type": "f32", "layout": "nhwc"}, "store": "direct"},
     "conv2d, divided": {**CONVOLUTION, "output": {"type": "f32", "layout": "nchw4"}, "split_k": 2},
@@ -115,7 +116,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def with_operations(family: str, *operations: dict[str, Any]) -> Any:
-    return gemmgen.plan({**FAMILIES[family], "epilogue": list(operations)})
+    field = "operations" if family == "elementwise" else "epilogue"
+    return gemmgen.plan({**FAMILIES[family], field: list(operations)})
 
 
 def verified(plan: Any) -> bool:
@@ -125,7 +127,7 @@ def verified(plan: Any) -> bool:
     return verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=few).passed
 
 
-@pytest.mark.parametrize("family", ["gemm", "reduction", "conv2d to int8", "conv2d to float"])
+@pytest.mark.parametrize("family", ["gemm", "reduction", "elementwise", "conv2d to int8"])
 @pytest.mark.parametrize("op", [operation.model_fields["op"].annotation.__args__[0] for operation in OPERATIONS])
 def test_every_family_takes_every_operation(op: str, family: str) -> None:
     plan = with_operations(family, {"op": op, **FIELDS.get(op, {})})
@@ -134,7 +136,14 @@ def test_every_family_takes_every_operation(op: str, family: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "per"),
-    [("gemm of halves", "row"), ("gemm", "column"), ("reduction", "result"), ("conv2d to int8", "channel"), ("conv2d, divided", "channel")],
+    [
+        ("gemm of halves", "row"),
+        ("gemm", "column"),
+        ("reduction", "result"),
+        ("elementwise", "row"),
+        ("conv2d to int8", "channel"),
+        ("conv2d, divided", "channel"),
+    ],
 )
 def test_a_bias_goes_along_the_axes_of_the_output(family: str, per: str) -> None:
     plan = with_operations(family, {"op": "bias", "per": per}, {"op": "residual"}, {"op": "bias", "per": per})
