@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmgen.cli.output import Column, count, print_json, print_table, progress_bar
+from gemmgen.cli.output import Column, count, counted, print_json, print_table, progress_bar
 from gemmgen.cli.selection import PlannedSpec, SpecFile, plan_specs
 from gemmgen.core.errors import SpecError
 
@@ -124,3 +124,64 @@ def print_benchmark(
         f"\n{report.processor}, {report.threads} thread{'s' * (report.threads > 1)}, {report.clock}, first quartile of {rounds} rounds."
     )
     click.echo(f"of FMA: part of the {rate:.0f} GFLOP/s of multiply-adds measured in this run; memory is read at {bandwidth:.1f} GB/s.")
+
+
+def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None, seconds: float | None, as_json: bool) -> None:
+    """Shows what specs compile to, what their blocks are to the caches, and what bounds a problem on this processor."""
+    from gemmgen.cli.output import duration
+    from gemmgen.cli.sections import print_sections
+    from gemmgen.hardware.cpu import runs_here
+    from gemmgen.kernels import family_of
+    from gemmgen.kernels.cpu_gemm.explain import explain
+    from gemmgen.kernels.family import Section
+    from gemmgen.perf.cost_model import cost_model_of
+    from gemmgen.perf.host.benchmark import all_threads
+    from gemmgen.perf.host.machine_code import disassemble, inner_loop
+    from gemmgen.perf.host.rates import measure_rates
+    from gemmgen.toolchain.compilation import compile_host_plan
+
+    if sizes is not None and len(sizes) != 3:
+        raise click.UsageError(f"--size {','.join(map(str, sizes))}: need 3 numbers: m,n,k")
+    results = []
+    for item in planned:
+        plan: Any = item.plan
+        loop = inner_loop(disassemble(compile_host_plan(plan))) if plan.x86 else None
+        problem = family_of(plan.spec).problem(plan, sizes or tuple(family_of(plan.spec).instance_sizes(plan).values()))
+        cost = cost_model_of(plan.spec.kind).cost(plan, problem)
+        threads = 1 if plan.blocked is None or plan.blocked.thread_count == 1 else all_threads()
+        rates = measure_rates(plan.architecture, threads) if runs_here(plan.architecture) else None
+        code = [("", "not looked at: only x86 is")]
+        if loop is not None:
+            code = [
+                ("inner loop", f"{loop.instructions} instructions in {loop.function}"),
+                ("multiply-adds", f"{loop.fma} of {loop.lanes} lanes: {loop.fma_share:.0%} of the instructions"),
+                ("loads", f"{loop.loads}, {loop.broadcasts} of them broadcasts: {loop.loads_per_fma:.2f} for each multiply-add"),
+                ("prefetches", str(loop.prefetches)),
+                ("registers", f"{loop.vector_registers} of {plan.architecture.registers}; spills: {loop.spills or 'none'}"),
+            ]  # fmt: skip
+        roofs = [("", f"this machine does not run code for {plan.architecture.name}")]
+        bound = 0.0
+        if rates is not None:
+            arithmetic, memory = cost.operations / rates.operations_per_second, cost.bytes / rates.bytes_per_second
+            bound = max(arithmetic, memory)
+            roofs = [
+                ("problem", " ".join(f"{name}={problem[name]}" for name in "mnk")),
+                ("arithmetic", f"{duration(arithmetic)} at {rates.operations_per_second * 1e-9:.0f} GFLOP/s, {counted(threads, 'thread')}"),
+                ("memory", f"{duration(memory)} at {rates.bytes_per_second * 1e-9:.1f} GB/s, measured"),
+                ("bound by", "arithmetic" if arithmetic > memory else "memory"),
+            ]  # fmt: skip
+            roofs += [("reaches", f"{bound / seconds:.0%} of the roof in {duration(seconds)}")] if seconds is not None else []
+        results.append((item, loop, rates, bound, [*explain(plan), Section("Machine code", tuple(code)), Section("Roofs", tuple(roofs))]))
+    if as_json:
+        print_json([
+            {
+                "spec": item.file.label, "name": item.plan.name, "inner_loop": loop.to_json() if loop else None,
+                "operations_per_second": rates.operations_per_second if rates else None,
+                "bytes_per_second": rates.bytes_per_second if rates else None, "least_seconds": bound or None,
+                "sections": [{"title": section.title, "lines": [list(line) for line in section.lines]} for section in sections],
+            }
+            for item, loop, rates, bound, sections in results
+        ])  # fmt: skip
+        return
+    for item, _, _, _, sections in results:
+        print_sections(item.plan.name, sections)

@@ -115,7 +115,7 @@ MUTATIONS = {
     "the mask lets a lane too many through": ("first_lanes(lanes)", "first_lanes(lanes + 1)"),
     "rows of C are one element too far apart": (".ldc = p->ldc", ".ldc = p->ldc + 1"),
     "C is read with beta of 0": ("p->beta == 0.0f ? 0.0f : p->beta * *c", "p->beta * *c"),
-    "the last part is left out": ("multiply_share(p, 0, parts)", "(void)p"),
+    "the last part is left out": ("1)) < pool.parts", "1)) + 1 < pool.parts"),
 }
 
 

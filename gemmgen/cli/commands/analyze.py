@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmgen.cli.host import are_for_processors, print_analysis
 from gemmgen.cli.options import architecture_option, complete_device, json_option, parse_size, set_option, specs_argument
 from gemmgen.cli.output import print_json, print_table, progress_bar
 from gemmgen.cli.selection import find_specs, plan_specs
@@ -58,7 +59,8 @@ def command(
 ) -> None:
     """Analyse what each SPEC compiles to: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
 
-    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm: pip install 'gemmgen[sass]'.
+    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm: pip install 'gemmgen[sass]'; that of specs
+    for processors needs objdump, and their roofs are measured.
     """  # fmt: skip
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.hardware.target import architecture as find_architecture
@@ -66,9 +68,14 @@ def command(
 
     seconds = parse_time(time_text) if time_text is not None else None
     sizes = parse_size(size) if size is not None else None
+    files = find_specs(specs)
+    if are_for_processors(files):
+        if architecture or device_name:
+            raise click.UsageError("--arch and --device are for GPUs; specs of processors are held against this one")
+        print_analysis(plan_specs(files, overrides), sizes, seconds, as_json)
+        return
     wanted = find_architecture(architecture) if architecture else None
     device = _device(device_name, wanted)
-    files = find_specs(specs)
     if seconds is not None and len(files) != 1:
         raise click.UsageError(f"--time is that of one spec, and {len(files)} are named")
     planned = plan_specs(files, overrides, wanted or device.architecture)

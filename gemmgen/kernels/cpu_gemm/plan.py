@@ -64,6 +64,7 @@ class BlockedPlan:
     prefetch_c: bool
     divide: Literal["rows", "columns", "grid"]
     thread_count: int | Literal["all"]
+    parts_per_thread: int
     least_work: int
 
     @property
@@ -363,6 +364,7 @@ def _blocked(
         prefetch_c=loops.prefetch.c,
         divide={"rows": "columns", "columns": "rows", "grid": "grid"}[loops.threads.divide] if swapped else loops.threads.divide,  # type: ignore[arg-type]
         thread_count=loops.threads.count,
+        parts_per_thread=loops.threads.parts,
         least_work=loops.threads.least_work,
     )
     if plan.vector_registers > architecture.registers:

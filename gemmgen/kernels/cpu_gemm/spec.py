@@ -49,7 +49,10 @@ class Threads(SpecModel):
     """``all``: as many as the process may run at a time."""
     divide: Literal["rows", "columns", "grid"] = "grid"
     """What is shared out: rows of C, columns of C, or both, so that the parts are as square as the number of threads allows."""
-    least_work: Annotated[int, Field(ge=1, le=1 << 40, strict=True)] = 1 << 20
+    parts: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
+    others less, at the price of more packing."""
+    least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 20
     """Multiplications below which one more thread is not worth being woken."""
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LEAST_TURN_SECONDS = 2e-4
 """Shorter calls are made several times in each turn."""
+PAUSE_SECONDS = 0.05
+"""Before each turn of several threads: those of the library before, which wait for work by spinning, have gone to sleep by then."""
 BEST_PART = 25
 """Percentile of the times that stands for a contestant: on a machine that others use too, what is above it is mostly theirs."""
 
@@ -111,7 +113,7 @@ def benchmark_host(
         clock, clock_name = (time.thread_time, "processor time") if threads == 1 else (time.perf_counter, "wall clock")
         rates = measure_rates(first.architecture, threads)
         everyone = {name: call for name, (_, call) in calls.items()} | ({"": chains} if threads == 1 else {})
-        samples = in_turns(everyone, rounds, clock)
+        samples = in_turns(everyone, rounds, clock, PAUSE_SECONDS if threads > 1 else 0.0)
     for library in libraries:
         library.set_threads(0)
     cost = cost_model_of(first.spec.kind).cost(first, problem)
@@ -125,8 +127,10 @@ def benchmark_host(
     return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings))
 
 
-def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Seconds of one call of each, for every round; in each round each has its turn."""
+def in_turns(
+    calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float], pause: float = 0.0
+) -> dict[str, list[float]]:
+    """Seconds of one call of each, for every round; in each round each has its turn, after a ``pause`` in seconds."""
     repeats: dict[str, int] = {}
     for name, call in calls.items():
         call()
@@ -137,6 +141,7 @@ def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, clock: Call
     for _ in range(rounds):
         for name, call in calls.items():
             count = repeats[name]
+            time.sleep(pause)
             call()  # what the one before left in the caches counts for nobody
             started = clock()
             for _ in range(count):

@@ -46,7 +46,8 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
     pack = draw(st.sampled_from(packs))
     blocks = {"m": tile["rows"] * draw(st.integers(1, 4)), "n": tile["columns"] * draw(st.integers(1, 4)), "k": draw(st.integers(1, 40))}
     prefetch = {name: draw(st.integers(0, 20)) if pack in (name, "both") else 0 for name in ("a", "b")}
-    count = draw(st.sampled_from([1, 1, 2, 3, "all"]))
+    threads = {"count": draw(st.sampled_from([1, 1, 2, 3, "all"])), "divide": draw(st.sampled_from(["rows", "columns", "grid"]))}
+    threads |= {"parts": draw(st.integers(1, 4)), "least_work": draw(st.sampled_from([1, 500]))}
     return blocked(
         architecture,
         **common,
@@ -57,7 +58,7 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
         edges=draw(st.sampled_from(["masked", "padded"])) if pack == "both" else "masked",
         unroll=draw(st.integers(1, 5)),
         prefetch={**prefetch, "c": draw(st.booleans())},
-        threads={"count": count, "divide": draw(st.sampled_from(["rows", "columns", "grid"])), "least_work": 500},
+        threads=threads,
     )
 
 

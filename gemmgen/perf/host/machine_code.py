@@ -1,0 +1,119 @@
+"""The innermost loop of an instance for an x86 processor, from the disassembly of its library."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.toolchain.host import HostBinary
+
+_LINE = re.compile(r"\s*([0-9a-f]+):\s+(.*)")
+_FUNCTION = re.compile(r"[0-9a-f]+ <(.+)>:")
+_JUMP = re.compile(r"j\w+\s+([0-9a-f]+)")
+_FMA = re.compile(r"vfn?m(add|sub)\w*(ps|ss)\b")
+_REGISTER = re.compile(r"%([xyz])mm(\d+)")
+_MEMORY = re.compile(r"\(%\w+")
+_LANES = {"x": 4, "y": 8, "z": 16}
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """What one pass of the loop that does the multiplying consists of."""
+
+    function: str
+    instructions: int
+    fma: int
+    """Fused multiply-adds."""
+    lanes: int
+    """float32 elements of one of them."""
+    loads: int
+    """Instructions that read memory, multiply-adds with an operand in memory among them; not those of the stack, not prefetches."""
+    broadcasts: int
+    prefetches: int
+    spills: int
+    """Vector instructions that read or write the stack."""
+    vector_registers: int
+    """Different ones that are named."""
+
+    @property
+    def fma_share(self) -> float:
+        """Part of the instructions that multiply and add."""
+        return self.fma / self.instructions
+
+    @property
+    def loads_per_fma(self) -> float:
+        return self.loads / self.fma
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {**asdict(self), "fma_share": self.fma_share, "loads_per_fma": self.loads_per_fma}
+
+
+def disassemble(binary: HostBinary) -> str:
+    """The library's machine code, as ``objdump`` writes it. Raises ``EnvironmentMissing`` without it."""
+    program = shutil.which("objdump")
+    if program is None:
+        raise EnvironmentMissing("objdump is not on the PATH, so that machine code cannot be looked at (Debian: apt install binutils)")
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        Path(file.name).write_bytes(binary.library)
+        done = subprocess.run([program, "-d", "--no-show-raw-insn", file.name], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise EnvironmentMissing(f"objdump does not read code for {binary.architecture}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def inner_loop(text: str) -> InnerLoop | None:
+    """The loop without a loop inside that has most multiply-adds in its passes; None if no loop has any."""
+    best: InnerLoop | None = None
+    for name, instructions in _functions(text):
+        places = {address: index for index, (address, _) in enumerate(instructions)}
+        spans = []
+        for index, (_, code) in enumerate(instructions):
+            jump = _JUMP.match(code)
+            start = places.get(int(jump[1], 16)) if jump else None
+            if start is not None and start <= index:
+                spans.append((start, index))
+        for start, end in spans:
+            if any(other != (start, end) and start <= other[0] and other[1] <= end for other in spans):
+                continue
+            found = _counted(name, [code for _, code in instructions[start : end + 1]])
+            if found is not None and (best is None or found.fma * found.lanes > best.fma * best.lanes):
+                best = found
+    return best
+
+
+def _functions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:
+    functions: list[tuple[str, list[tuple[int, str]]]] = []
+    for line in text.splitlines():
+        head = _FUNCTION.match(line)
+        if head:
+            functions.append((head[1], []))
+            continue
+        code = _LINE.match(line)
+        if code and functions:
+            functions[-1][1].append((int(code[1], 16), code[2]))
+    return functions
+
+
+def _counted(name: str, body: list[str]) -> InnerLoop | None:
+    fused = [code for code in body if _FMA.match(code)]
+    if not fused:
+        return None
+    registers = {number for code in body for _, number in _REGISTER.findall(code)}
+    widest = max((width for code in fused for width, _ in _REGISTER.findall(code)), default="x", key="xyz".index)
+    scalar = all(_FMA.match(code)[2] == "ss" for code in fused)  # type: ignore[index]
+    stack = [code for code in body if re.search(r"\(%[re]sp|\(%rbp", code) and _REGISTER.search(code)]
+    prefetches = [code for code in body if code.startswith("prefetch")]
+    # A store names its memory last; what else names memory reads it.
+    reads = [code for code in body if _MEMORY.search(code) and not code.endswith(")") and not code.startswith(("prefetch", "lea"))]
+    loads = [code for code in reads if code not in stack]
+    broadcasts = sum("broadcast" in code or "{1to" in code for code in body)
+    return InnerLoop(
+        name, len(body), len(fused), 1 if scalar else _LANES[widest], len(loads), broadcasts, len(prefetches), len(stack), len(registers)
+    )
