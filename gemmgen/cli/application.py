@@ -72,6 +72,8 @@ class Application(click.Group):
             sys.exit(self._run(args, prog_name, complete_var, extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, Any]) -> int:
+        # A process may be started without them; what is said then goes nowhere.
+        sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
         try:
             # A name that the terminal's encoding cannot show must not stop the work.
             if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,17 @@ def complete_device(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in DEVICES if name.lower().startswith(incomplete.lower())]
 
 
+class NamedPath(click.Path):
+    """A path with a name: an empty one, of an unset variable say, would mean the current folder."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("expected the name of a file or a directory, got an empty one", parameter, context)
+        return super().convert(value, parameter, context)
+
+
+NAMED_PATH = NamedPath(path_type=Path)
+
 ALL_ARCHITECTURES = "all"
 
 specs_argument: Decorator[Any] = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_spec)
@@ -58,12 +70,17 @@ def architectures_option(help_text: str) -> Decorator[Any]:
     return click.option("architectures", "--arch", metavar="ARCH", multiple=True, shell_complete=complete_architecture, help=help_text)
 
 
+LARGEST_SIZE = 2**62
+"""Of a dimension: far beyond what any kernel takes, which then says so itself."""
+
+
 def parse_size(text: str) -> tuple[int, ...]:
     """The numbers of ``4096,4096,64``. Raises ``UsageError``."""
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
         sizes = ()
-    if not sizes or min(sizes) < 0:
-        raise click.UsageError(f"--size {text!r}: expected numbers separated by commas, for example 4096,4096,4096")
+    if not sizes or min(sizes) < 0 or max(sizes) > LARGEST_SIZE:
+        need = f"expected numbers up to {LARGEST_SIZE} separated by commas, for example 4096,4096,4096"
+        raise click.UsageError(f"--size {reprlib.repr(text)}: {need}")
     return sizes

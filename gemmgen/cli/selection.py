@@ -79,6 +79,8 @@ def plan_specs(
 
 
 def _find(argument: str) -> Iterator[SpecFile]:
+    if not argument:
+        raise SpecError("an empty name is no spec; name a file, a directory, or a spec that comes with gemmgen")
     path = Path(argument)
     try:
         is_directory, exists = path.is_dir(), path.exists()
@@ -86,7 +88,11 @@ def _find(argument: str) -> Iterator[SpecFile]:
         raise SpecError(f"{argument!r} cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
     if is_directory:
         own, specs = resource_directory("specs"), {file.resolve() for file in shipped_specs().values()}
-        files = [file for file in sorted(path.rglob("*.yaml")) if own not in file.resolve().parents or file.resolve() in specs]
+        try:
+            found = sorted(path.rglob("*.yaml"))
+            files = [file for file in found if own not in file.resolve().parents or file.resolve() in specs]
+        except OSError as error:  # a folder that was removed meanwhile, or that may not be read
+            raise SpecError(f"{error.filename or argument}: cannot be searched: {error.strerror or error}") from None
         if not files:
             raise SpecError(f"{argument}: the directory holds no .yaml file")
         yield from (SpecFile(str(file), file) for file in files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -157,18 +158,20 @@ class Table:
 def parse_problem(text: str) -> Request:
     """The request that ``gemm:512,512,512,nt`` names. Raises ``SpecError``."""
     kind, _, rest = text.partition(":")
+    shown = reprlib.repr(text)
     if kind not in FAMILIES:
-        raise SpecError(f"{text!r} is no problem: it starts with {kind!r}, need one of {', '.join(f'{name}:' for name in FAMILIES)}")
+        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {', '.join(f'{name}:' for name in FAMILIES)}")
     found = family(kind)
     parts = [part.strip() for part in rest.split(",")]
     count = len(found.size_names)
     numbers = parts[:count]
     if len(numbers) < count or not all(part.isascii() and part.isdecimal() for part in numbers):
         example = f"{kind}:{','.join(map(str, found.typical_sizes))}"
-        raise SpecError(f"{text!r} is no problem: {kind} needs {count} numbers ({', '.join(found.size_names)}), for example {example}")
-    sizes = tuple(int(part) for part in numbers)
+        raise SpecError(f"{shown} is no problem: {kind} needs {count} numbers ({', '.join(found.size_names)}), for example {example}")
+    # Ten digits are enough for the largest; thousands are more than Python turns into a number.
+    sizes = tuple(int(part) if len(part.lstrip("0")) <= 10 else 10**10 for part in numbers)
     if max(sizes) > 2**31 - 1 or math.prod(max(size, 1) for size in sizes) > 2**62:
-        raise SpecError(f"{text!r} is no problem: no device has memory for it")
+        raise SpecError(f"{shown} is no problem: no device has memory for it")
     return matcher_of(kind).parse_request(sizes, [part for part in parts[count:] if part])
 
 

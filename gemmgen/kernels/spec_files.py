@@ -156,13 +156,19 @@ def _path(location: tuple[Any, ...], fields: Any) -> str:
     return ".".join(parts)
 
 
+def _shown(value: Any) -> str:
+    """A value as YAML has it, cut where it is long."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
+
+
 def _reason(item: Any, fields: Any) -> Reason:
     path = _path(item["loc"], fields)
     kind = str(item["type"])
     message = printable(str(item["msg"]), _SHOWN_MESSAGE)
     if kind == "extra_forbidden":
-        return Reason("unknown_field", path, reprlib.repr(item["input"]), "no such field", "gemmgen schema lists the fields")
+        return Reason("unknown_field", path, _shown(item["input"]), "no such field", "gemmgen schema lists the fields")
     if kind == "missing":
         return Reason("missing_field", path, "", "a value, which is missing")
     need = message.removeprefix("Input should be ").removeprefix("Value error, ")
-    return Reason(kind, path, reprlib.repr(item["input"]), need, yaml_text.hint(item["input"]))
+    return Reason(kind, path, _shown(item["input"]), need, yaml_text.hint(item["input"]))

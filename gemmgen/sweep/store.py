@@ -182,5 +182,5 @@ class ResultStore:
     def _decode(self, text: str) -> PointResult:
         try:
             return PointResult.from_json(json.loads(text))
-        except (ValueError, SweepError) as error:
+        except (ValueError, RecursionError, SweepError) as error:
             raise SweepError(f"{self.path}: the results file holds something that is no result: {error}") from None

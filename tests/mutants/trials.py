@@ -13,10 +13,11 @@ import gemmgen
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
-from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.toolchain.nvrtc import Binary, compile_source
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
+from .elf import sections
 from .operators import Mutant
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -42,6 +43,11 @@ class Subject:
         cases = sorted(oracle_of(plan.spec.kind).cases(plan), key=_usefulness)
         return cls(name, plan, source, compile_plan(plan), tuple(cases))
 
+    def machine_code(self, source: str) -> dict[str, bytes]:
+        """The instructions and constants of a changed source, by section of its cubin; what it reserves and promises left out."""
+        binary = compile_source(source, architecture=self.plan.architecture.name, options=COMPILE_OPTIONS, line_info=False)
+        return {name: data for name, data in sections(binary.cubin).items() if name.startswith((".text.", ".nv.constant"))}
+
     def ptx(self, source: str) -> str:
         """PTX of a changed source; AssertionError if it does not compile."""
         architecture = self.plan.architecture.name.replace("sm_", "compute_")
@@ -58,7 +64,7 @@ def _usefulness(case: Case) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: caught, survived, same code, does not compile."""
+    """What became of a mutant: caught, survived, same code, same machine code, does not compile."""
 
     subject: str
     mutant: Mutant
@@ -84,6 +90,8 @@ def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
         result = verify_case(subject.plan, binary, backend, case)
         if not result.passed:
             return Verdict(subject.name, mutant, "caught", result.failure)
+    if subject.machine_code(mutant.text) == subject.machine_code(subject.source):
+        return Verdict(subject.name, mutant, "same machine code")
     return Verdict(subject.name, mutant, "survived")
 
 

@@ -12,7 +12,7 @@ import click
 
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors, print_compiled
-from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, json_option, set_option, specs_argument
+from gemmgen.cli.options import ALL_ARCHITECTURES, NAMED_PATH, architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, print_json, print_table
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
 from gemmgen.core.errors import PlanError, SpecError
@@ -39,7 +39,7 @@ class _Compiled:
     "directory",
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=NAMED_PATH,
     metavar="DIR",
     help="Write NAME.ARCH.ptx, .cubin and .sass into DIR: those asked for, else PTX and cubin.",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from gemmgen.cli.options import complete_architecture, json_option
+from gemmgen.cli.options import NAMED_PATH, complete_architecture, json_option
 from gemmgen.cli.output import counted, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def _complete_instance(context: click.Context, parameter: click.Parameter, incom
 
 
 _list_option = click.option(
-    "list_file", "--list", type=click.Path(path_type=Path), metavar="FILE",
+    "list_file", "--list", type=NAMED_PATH, metavar="FILE",
     help="Another list of instances than specs/library.yaml; its specs lie beside it.",
 )  # fmt: skip
 _folder_option = click.option(
-    "folder", "--library", type=click.Path(path_type=Path), metavar="DIR", help="Another folder than gemmgen's own library.",
+    "folder", "--library", type=NAMED_PATH, metavar="DIR", help="Another folder than gemmgen's own library.",
 )  # fmt: skip
 _jobs_option = click.option(
     "jobs", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Work on N instances at a time; else one for each CPU.",
@@ -57,7 +57,7 @@ def command() -> None:
     "output",
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=NAMED_PATH,
     metavar="DIR",
     help="Write into DIR instead of generated/; if it has no evidence, that of generated/ is taken over.",
 )

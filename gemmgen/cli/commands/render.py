@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmgen.cli.options import json_option, set_option, specs_argument
+from gemmgen.cli.options import NAMED_PATH, json_option, set_option, specs_argument
 from gemmgen.cli.output import counted, print_json
 from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, write_output
 from gemmgen.core.errors import GemmgenError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "directory",
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=NAMED_PATH,
     metavar="DIR",
     help="Write a file NAME.cu (or NAME.c, for a processor) for each spec into DIR; - is standard output.",
 )

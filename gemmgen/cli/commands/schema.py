@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from gemmgen.cli.options import NAMED_PATH
 from gemmgen.cli.selection import write_output
 
 
 @click.command("schema")
-@click.option("file", "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it to FILE.")
+@click.option("file", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write it to FILE.")
 def command(file: Path | None) -> None:
     """Print the JSON Schema of specs, with which editors check and complete YAML.
 

@@ -149,6 +149,8 @@ def command(
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
 
+    if results_path == "":
+        raise click.UsageError("--results needs the name of a file")
     if timeout is not None and not timeout > 0:
         raise click.UsageError("--timeout: need a number of seconds")
     writers = _writers(exports)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmgen.cli.options import json_option
+from gemmgen.cli.options import NAMED_PATH, json_option
 from gemmgen.cli.output import Column, counted, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "problems",
     "--problems",
-    type=click.Path(path_type=Path),
+    type=NAMED_PATH,
     metavar="FILE",
     help="Time the problems that FILE lists, one a line: gemm:512,512,512,nt",
 )
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Instances to time on a problem: those that the model likes most, and three others.",
 )
-@click.option("output", "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The table; else that of this device.")
+@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="The table; else that of this device.")
 @click.option(
     "evaluated",
     "--evaluate",
-    type=click.Path(path_type=Path),
+    type=NAMED_PATH,
     metavar="TABLE",
     help="Time nothing: say how good the choices of the model and of the table are on problems that they have not seen.",
 )

@@ -85,9 +85,12 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
         "7 x 7, stride 2": {"n": 1, "c": 32, "h": 11, "w": 12, "k": 32, "r": 7, "s": 7, "stride": 2, "padding": 3},
         "1 x 7": {"n": 1, "c": 64, "h": 5, "w": 8, "k": 32, "r": 1, "s": 7, "padding_h": 0, "padding_w": 3},
         "7 x 1": {"n": 1, "c": 64, "h": 8, "w": 5, "k": 32, "r": 7, "s": 1, "padding_h": 3, "padding_w": 0},
+        # The longest filter that can have precomputed steps: its rows fill their bits up to those of the columns.
+        "16 x 3": {"n": 1, "c": 32, "h": 20, "w": 4, "k": 32, "r": 16, "s": 3, "padding_h": 8, "padding_w": 1},
         "3 x 2, even columns": {"n": 1, "c": 96, "h": 5, "w": 6, "k": 32, "r": 3, "s": 2, "padding": 1},
         "pixels one below a tile": {"n": 1, "c": 32, "h": 1, "w": pixels - 1, "k": 32, "r": 1, "s": 1},
         "one tile": {"n": 1, "c": c, "h": 1, "w": pixels, "k": channels, "r": 1, "s": 1},
+        "2 x 2 tiles": {"n": 1, "c": 32, "h": 2, "w": pixels, "k": 2 * channels, "r": 1, "s": 1},
         "pixels one above a tile": {"n": pixels + 1, "c": 32, "h": 1, "w": 1, "k": 32, "r": 1, "s": 1},
         "channels one block above a tile": {"n": 1, "c": 32, "h": 3, "w": 3, "k": channels + 32, "r": 3, "s": 3, "padding": 1},
         "a prime number of pixels": {"n": 3, "c": 32, "h": 1, "w": 43, "k": 32, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1},

@@ -73,11 +73,14 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
         if ulps == 1.0:
             exact = nearest(value, kind)
             certain = (bound == 0) & ((kind != "f64") | (exact == value) | np.isnan(value))
+            if kind in ("f16", "bf16"):  # values on both ends of the bound often round to the same half, which is then known
+                low, high = nearest(value - bound, kind), nearest(value + bound, kind)
+                certain |= (low == high) & np.isfinite(low)
             value = np.where(certain, exact, value)
         else:
             certain = np.zeros(value.shape, np.bool_)
         grown = bound + ulps * (shape.roundoff * (np.abs(value) + bound) + shape.smallest)
-        return overflown(Tracked(value, np.asarray(np.where(certain, bound, grown), np.float64), kind), kind)
+        return overflown(Tracked(value, np.asarray(np.where(certain, 0.0, grown), np.float64), kind), kind)
 
 
 def overflown(result: Tracked, kind: DataType) -> Tracked:

@@ -26,8 +26,12 @@ MOST_ELEMENTS = 1 << 20
 MOST_ELEMENTS_OF_ONE_CASE = 9 << 20
 SECOND_TURN = "a second turn of some blocks"
 """The case in which blocks come round again; with integers only, for it may be large."""
-EXTREMUM_LAST = "the extremum comes last"
-"""Begins the names of cases in which no element but the last of a line decides the result."""
+CROWD = "more blocks than threads"
+"""The case in which the threads that combine what blocks left come round again; with integers only, for it may be large."""
+EXTREMUM = "the extremum comes"
+"""Begins the names of cases in which a single element of a line decides the result."""
+EXTREMUM_PLACES = ("first", "in the middle", "in the last tile", "in the last vector", "last")
+"""Where it is: kernels treat whole tiles, whole vectors and what is left in different places."""
 
 
 def cases(plan: ReductionPlan) -> list[Case]:
@@ -41,15 +45,16 @@ def cases(plan: ReductionPlan) -> list[Case]:
     scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
     cases = []
     for name, size in sizes.items():
-        for data in ("integers",) if name == SECOND_TURN else ("integers", "reals"):
+        for data in ("integers",) if name in (SECOND_TURN, CROWD) else ("integers", "reals"):
             cases.append(_case(name, problem(size), scalars, data))
     middle = sizes["several blocks and a rest"]
     cases.append(_case("extremes of the type", problem(middle), scalars, "extremes"))
     cases.append(_case("extremes in one element", problem(sizes["one element"]), scalars, "extremes"))
     if plan.arithmetic.operation in EXTREMA and not plan.arithmetic.prologue:
-        for name in ("one less than a tile", "several blocks and a rest", SECOND_TURN):
-            if name in sizes:
-                cases.append(_case(f"{EXTREMUM_LAST}, {name}", problem(sizes[name]), scalars, "integers"))
+        for name in ("one less than a tile", "several blocks and a rest", CROWD, SECOND_TURN):
+            for place in EXTREMUM_PLACES if name not in (CROWD, SECOND_TURN) else ("last", "in the last tile"):
+                if name in sizes:
+                    cases.append(_case(f"{EXTREMUM} {place}, {name}", problem(sizes[name]), scalars, "integers"))
     if floats:
         cases.append(_case("not-a-numbers and infinities", problem(middle), scalars, "nonfinite"))
     padded = problem(middle)
@@ -92,6 +97,9 @@ def _sizes(plan: ReductionPlan) -> dict[str, Size]:
         }
         if layout.blocks_per_row and 3 * blocks * tile < MOST_ELEMENTS:
             sizes["several tiles for each block"] = (1, (2 * blocks + 1) * tile - 5, 1)
+        crowd = tile * plan.threads + tile // 2 + 3
+        if plan.finish and not layout.blocks_per_row and (layout.most_blocks or crowd) > plan.threads and crowd <= MOST_ELEMENTS:
+            sizes[CROWD] = (1, crowd, 1)
         turns = tile * (layout.most_blocks or 0) + tile + plan.threads + 1
         if layout.most_blocks and turns <= MOST_ELEMENTS_OF_ONE_CASE:
             sizes[SECOND_TURN] = (1, turns, 1)
@@ -135,10 +143,12 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
     a = plan.arithmetic
     if name != "X":
         return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
-    if case.name.startswith(EXTREMUM_LAST):
-        usual, last = (2, 1) if a.operation in ("min", "argmin") else (1, 2)
+    if case.name.startswith(EXTREMUM):
+        # Of one sign, so that a zero in place of an element would be the extremum.
+        usual, single = (2, 1) if a.operation in ("min", "argmin") else (-2, -1)
         values = np.full(shape, usual)
-        values[tuple(-1 if index == _reduced_axis(plan) else slice(None) for index in range(len(shape)))] = last
+        at = _extremum_at(plan, case)
+        values[tuple(at if index == _reduced_axis(plan) else slice(None) for index in range(len(shape)))] = single
         return values
     if a.operation == "product" and (a.prologue or (a.is_float and a.stored not in FLOATS)):
         return _factors(plan, shape, rng)
@@ -154,6 +164,16 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
         lines = max(1, values.size // max(1, case.dimensions["reduced"]))
         values = np.where(rng.random(shape) < 2.0 * lines / max(1, values.size), special, values)
     return values
+
+
+def _extremum_at(plan: ReductionPlan, case: Case) -> int:
+    """Where along the reduced axis the extremum is."""
+    reduced = case.dimensions["reduced"]
+    place = case.name.removeprefix(f"{EXTREMUM} ").split(",")[0]
+    whole = {"in the last tile": plan.tile, "in the last vector": plan.vector}.get(place, 1)
+    if place in ("first", "in the middle"):
+        return 0 if place == "first" else reduced // 2
+    return max(reduced // whole * whole, 1) - 1
 
 
 def _reduced_axis(plan: ReductionPlan) -> int:
