@@ -174,9 +174,33 @@ class Device:
         return _first_known(self.measured.fp8_wgmma_flops, self.datasheet.fp8_wgmma_flops)
 
     @property
+    def f32_by_f16x3_roof(self) -> Figure | None:
+        """The rate of float32 products of which each takes three of float16 on `wgmma`."""
+        return _divided(self.f16_wgmma_roof, 3)
+
+    @property
+    def f32_by_bf16x6_roof(self) -> Figure | None:
+        """The same by six products of bfloat16."""
+        return _divided(self.f16_wgmma_roof, 6)
+
+    @property
+    def f32_by_bf16x9_roof(self) -> Figure | None:
+        """The same by nine products of bfloat16."""
+        return _divided(self.f16_wgmma_roof, 9)
+
+    @property
+    def f32_by_tf32x3_roof(self) -> Figure | None:
+        """The same by three products of tf32."""
+        return _divided(self.tf32_wgmma_roof, 3)
+
+    @property
     def memory_roof(self) -> Figure | None:
         """The read bandwidth of device memory: measured where it was, else the datasheet's."""
         return _first_known(self.measured.read_bytes_per_second, self.datasheet.read_bytes_per_second)
+
+
+def _divided(roof: Figure | None, parts: int) -> Figure | None:
+    return None if roof is None else Figure(roof.value / parts, roof.origin)
 
 
 def _first_known(measured: float | None, datasheet: float | None) -> Figure | None:

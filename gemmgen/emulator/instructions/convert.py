@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemmgen.core.elements import to_elements
 from gemmgen.emulator import ieee
 from gemmgen.emulator.binding import Binder, Operation, Source
 from gemmgen.emulator.errors import UnknownInstruction
@@ -16,7 +15,6 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand, Regist
 from gemmgen.emulator.registers import DTYPES, widened
 
 _FLOATS = {"f16", "bf16", "f32", "f64"}
-_BYTE_PAIRS = ("e4m3x2", "e5m2x2")
 _INTEGER_ROUNDINGS: dict[str, Callable[[Source], Source]] = {
     "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
 }  # fmt: skip
@@ -88,21 +86,6 @@ def _to_packed(inst: Instruction, binder: Binder, to: str) -> Operation:
     target = binder.target(inst, inst.operands[0], "b32")
     sources = [binder.source(inst, operand, "f32") for operand in inst.operands[1:3]]
     return binder.gathered([target], lambda a, b: (narrow(a) << np.uint32(16)) | narrow(b), sources)
-
-
-@instruction("cvt", when=lambda inst: inst.modifiers[-1] == "f32" and inst.first_of(_BYTE_PAIRS) is not None)
-def _to_byte_pair(inst: Instruction, binder: Binder) -> Operation:
-    """`cvt.rn.satfinite.e4m3x2.f32 d, a, b`: a goes to the upper byte."""
-    kind = str(inst.first_of(_BYTE_PAIRS))[:4]
-    if inst.has("relu") or not (inst.has("rn") and inst.has("satfinite")):
-        raise UnknownInstruction("a conversion to 8-bit floats other than .rn.satfinite", instruction=inst)
-
-    def narrow(value: Source) -> Source:
-        return to_elements(kind, np.asarray(value)).astype(np.uint16)
-
-    target = binder.target(inst, inst.operands[0], "b16")
-    sources = [binder.source(inst, operand, "f32") for operand in inst.operands[1:3]]
-    return binder.gathered([target], lambda a, b: (narrow(a) << np.uint16(8)) | narrow(b), sources)
 
 
 def narrow_f32(value: np.ndarray, brain: bool, mode: str, relu: bool, saturate: bool) -> Source:

@@ -33,7 +33,7 @@ _FORMS = {
     "prmt": "f4e b4e rc8 ecl ecr rc16",
     "testp": "finite infinite number notanumber normal subnormal",
     "setp set": f"{_COMPARISONS} and or xor ftz",
-    "cvt": f"{_ROUNDINGS} rna rni rzi rmi rpi ftz sat relu satfinite tf32 pack e4m3x2 e5m2x2",
+    "cvt": f"{_ROUNDINGS} rna rni rzi rmi rpi ftz sat relu satfinite tf32 pack",
     "cvta": f"to {_SPACES}",
     "isspacep": _SPACES,
     "ld ldu": f"{_ORDER} {_SPACES} v2 v4 v8 ca cg cs lu cv nc",

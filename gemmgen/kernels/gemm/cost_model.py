@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
@@ -11,12 +12,15 @@ from gemmgen.kernels.epilogue.steps import Access
 from gemmgen.kernels.family import Cost, Work
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
 """Values of k that a thread of the naive kernel is taken to have on their way."""
 REDUCTION_REGISTERS = 40
+SPLIT_REGISTERS = 40
+REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
 
 
@@ -121,7 +125,7 @@ def _tensor_core_work(
         shared_bytes=plan.shared_bytes,
         steps=float(steps * turns),
         operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
-        unit=loop.unit,
+        unit=plan.unit,
         issue=1.0 + (0.1 if loop.promote_steps else 0.0),
         shared_clocks=0.0,
         loaded_bytes=a_bytes + b_bytes,
@@ -130,8 +134,35 @@ def _tensor_core_work(
         memory_bytes=factors + (0.0 if partial else result),
         early=plan.spec.early_launch,
     )
+    if plan.planes is not None:
+        return _around_planes(plan, plan.planes, problem, main)
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
+
+
+def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], main: Work) -> tuple[Work, ...]:
+    """A product by planes, with the kernels that split before it and the one that repairs after it."""
+    k = problem["k"]
+    around = []
+    for index, kernel in enumerate(planes.kernels):
+        grid = plan.sequence.launches[index].grid_of(problem)[0]
+        read = float(sum(problem[operand.extent] * k * FLOAT_BYTES for operand in kernel.operands))
+        writes = index == len(planes.kernels) - 1 or any(operand.k_major for operand in kernel.operands)
+        written = read * planes.scheme.planes * planes.scheme.element_bytes / FLOAT_BYTES if writes else 0.0
+        each = 1.0 / max(grid, 1)
+        around.append(
+            Work(
+                grid, SPLIT_THREADS, SPLIT_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, read * each, 4.0, written * each, read + written,
+                follows=index > 0, early=plan.spec.early_launch,
+            )
+        )  # fmt: skip
+    tiles = plan.sequence.launches[-1].grid_of(problem)[0]
+    checked = float(REPAIR_TILE * 2 * FLOAT_BYTES)
+    repair = Work(
+        tiles, REPAIR_THREADS, REPAIR_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, checked, 1.0, 0.0, checked * tiles,
+        follows=True, early=plan.spec.early_launch,
+    )  # fmt: skip
+    return (*around, replace(main, follows=True), repair)
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.planes import PlanesPlan
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 
 Lines = tuple[tuple[str, str], ...]
@@ -17,6 +18,7 @@ def tensor_core_sections(plan: GemmPlan, loop: WarpgroupLoop) -> list[Section]:
         Section("Copies of one stage", _copies(loop)),
         Section("Mainloop", _mainloop(loop)),
         Section("Shared memory", _shared(plan, loop)),
+        *([Section("float32 by planes", _planes(plan.planes, loop))] if plan.planes is not None else []),
         Section("Results", _results(plan, loop)),
     ]
 
@@ -102,11 +104,27 @@ def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     return tuple(lines)
 
 
+def _planes(planes: PlanesPlan, loop: WarpgroupLoop) -> Lines:
+    scheme = planes.scheme
+    promoted = planes.promoted_steps * scheme.instruction_k
+    bounds = ", ".join(f"{scheme.error_factor(k, promoted):.0f} u at k = {k}" for k in (64, 1024, 16384))
+    kind = "tf32" if scheme.type == "f32" else scheme.type
+    scaled = ", rows of A and columns of B scaled by powers of two" if scheme.scaled else ""
+    held = "numbers within 2^-26 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^127, and 0"
+    return (
+        ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; written to the workspace by a kernel before the product"),
+        ("products", f"{scheme.products} for one of float32; the leading ones leave the tensor core every {promoted} of k"),
+        ("error", f"at most c u |A||B|, u = 2^-24; c is {bounds}, that of multiply-adds k"),
+        ("holds", f"{held}; rows and columns with others a last kernel multiplies in float32"),
+    )
+
+
 def _results(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     how = {
         "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
         "pairs": "two neighbours at a time, straight from registers",
         "elements": "one by one, straight from registers",
+        "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
         "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
     }[plan.fragment_store]
     if loop.staging is not None and loop.staging.columns * plan.matrix_c.element_bytes != SPAN_BYTES:

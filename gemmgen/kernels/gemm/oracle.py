@@ -17,7 +17,7 @@ from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
-from gemmgen.kernels.gemm.tensor_accuracy import factors, product_bound
+from gemmgen.kernels.gemm.tensor_accuracy import factors, planes_bound, product_bound
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 LARGEST_INTEGER = 4
@@ -167,7 +167,10 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         if alpha != 0:
             a, b = factors(plan.matrix_a.type, arrays["A"]), factors(plan.matrix_b.type, arrays["B"])
             product = a @ b
-            if isinstance(plan.loop, WarpgroupLoop):
+            if plan.planes is not None:
+                if case.data == "reals":
+                    bound = planes_bound(plan.planes, a, b)
+            elif isinstance(plan.loop, WarpgroupLoop):
                 if case.data == "reals":
                     bound = product_bound(plan.loop, max(plan.slices, plan.loop.cluster_k), a, b)
             elif case.data == "reals":

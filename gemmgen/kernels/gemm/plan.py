@@ -16,6 +16,8 @@ from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
 from gemmgen.kernels.gemm.helpers import Helper, copy_helpers, fragment_helpers
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
+from gemmgen.kernels.gemm.planes import PlanesPlan, planes_plan
+from gemmgen.kernels.gemm.planes_sequence import planes_sequence
 from gemmgen.kernels.gemm.reasons import (
     alignment_reasons,
     combination_reasons,
@@ -25,7 +27,7 @@ from gemmgen.kernels.gemm.reasons import (
     tile_reasons,
 )
 from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_core import fragment_store, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
@@ -70,6 +72,13 @@ class GemmPlan(KernelPlan):
     """How results pass through shared memory on their way to C, if they do."""
     reduction_groups: int
     """Groups of threads among which a block that sums up slices of k shares them."""
+    planes: PlanesPlan | None = None
+    """How float32 is computed by planes of a smaller type, if it is."""
+
+    @property
+    def main_launch(self) -> int:
+        """The place in the sequence of the kernel that multiplies."""
+        return len(self.planes.kernels) if self.planes else 0
 
     @property
     def epilogue_coordinates(self) -> tuple[str, ...]:
@@ -141,8 +150,8 @@ class GemmPlan(KernelPlan):
 
     @property
     def slices(self) -> int:
-        """Parts that k is divided into, those of a cluster's blocks aside."""
-        return 1 if isinstance(self.spec.decomposition, SplitKCluster) else int(getattr(self.spec.decomposition, "slices", 1))
+        """Parts that k is divided into."""
+        return int(getattr(self.spec.decomposition, "slices", 1))
 
     @property
     def store(self) -> str:
@@ -164,6 +173,8 @@ class GemmPlan(KernelPlan):
     @property
     def unit(self) -> str:
         """Which peak of a device the arithmetic runs at."""
+        if self.planes is not None:
+            return f"f32_by_{self.planes.scheme.name}"
         return self.loop.unit if isinstance(self.loop, WarpgroupLoop) else "fp32"
 
     def sequence_type(self, name: str) -> str:
@@ -279,8 +290,14 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         reduction_threads=REDUCTION_THREADS,
         reduction_elements=reduction_elements,
     )
+    planes = None
     if isinstance(loop, WarpgroupLoop):
-        sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements))
+        assert isinstance(mainloop, TensorCoreMainloop)
+        planes = planes_plan(name, mainloop, matrices)
+        if planes is not None:
+            sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
+        else:
+            sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements))
     else:
         sequence = gemm_sequence(name, spec, matrices, geometry, epilogue)
     return GemmPlan(
@@ -305,6 +322,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         loop=loop,
         exchange=exchange,
         reduction_groups=_reduction_groups(spec),
+        planes=planes,
     )
 
 
@@ -316,6 +334,7 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
         f"s{mainloop.stages}",
         f"{'p' if mainloop.schedule == 'ping_pong' else 'c'}{mainloop.consumers}",
     ]
+    parts += [mainloop.arithmetic.f32_by] if mainloop.arithmetic.f32_by else []
     parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []
     parts += ["tma"] if spec.store == "tma" else []
     return parts

@@ -121,6 +121,16 @@ class TensorCoreTile(SpecModel):
     """So many bytes: 128, or a multiple of it."""
 
 
+class Arithmetic(SpecModel):
+    """The types in which tensor cores multiply."""
+
+    f32_by: Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"] | None = None
+    """Computes float32 products, of operands stored as float32, by so many of a smaller type, into whose planes a first kernel splits
+    the operands; as accurate as float32 multiply-adds, or more. ``f16x3``, the fastest, scales rows of A and columns of B to the range
+    of float16; the others keep the range of float32. What no planes can hold, such as infinities, a last kernel computes in float32.
+    None: products of the types as stored."""
+
+
 ClusterExtent = Literal[1, 2, 4, 8]
 
 
@@ -146,12 +156,13 @@ class TensorCoreMainloop(SpecModel):
     schedule: Literal["cooperative", "ping_pong"] = "cooperative"
     """``cooperative``: the groups share out the rows of a tile; ``ping_pong``: two groups work on tiles of their own by turns, so
     that one multiplies while the other stores its results."""
+    arithmetic: Arithmetic = Arithmetic()
     cluster: Cluster = Cluster()
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn: best as many as the device runs at a time. 0: one block for each tile."""
-    promote_every: Literal["auto", "never"] | Annotated[int, Field(ge=32, le=4096, strict=True)] = "auto"
+    promote_every: Literal["auto", "never"] | Annotated[int, Field(ge=8, le=4096, strict=True)] = "auto"
     """Values of k after which sums leave the tensor core, which keeps 14 bits of those of 8-bit floats, for float32 registers.
-    ``auto``: 128 for 8-bit floats, never for others."""
+    ``auto``: 128 for 8-bit floats, never for others; with ``arithmetic.f32_by``, after two instructions."""
     instruction_n: Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)] | None = None
     """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1

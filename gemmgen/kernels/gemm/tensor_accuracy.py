@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gemmgen.kernels.gemm.planes import PlanesPlan
     from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
     Array = npt.NDArray[np.float64]
@@ -71,6 +72,20 @@ def product_bound(loop: WarpgroupLoop, slices: int, a: Array, b: Array) -> Array
     inside = lost / (1 - lost) if lost < 1 else np.inf
     outside = parts * UNIT_ROUNDOFF / (1 - parts * UNIT_ROUNDOFF) if parts > 1 else 0.0
     return (inside + outside * (1 + inside)) * size + SMALLEST
+
+
+def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
+    """Largest error of a float32 product by planes: that of ``Scheme.error_factor``, and that of float32 multiply-adds in rows of A
+    and columns of B that planes cannot hold."""
+    import numpy as np
+
+    k, scheme = a.shape[-1], planes.scheme
+    size = np.abs(a) @ np.abs(b)
+    fma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
+    held = scheme.holds(a)[:, None] & scheme.holds(b.T)[None, :]
+    factor = scheme.error_factor(k, planes.promoted_steps * scheme.instruction_k) * UNIT_ROUNDOFF
+    bound: Array = np.where(held, factor, fma) * size + SMALLEST
+    return bound
 
 
 def _magnitude(element: str, values: Array) -> Array:

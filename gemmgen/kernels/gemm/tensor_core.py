@@ -10,6 +10,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.planes import SCHEMES, Scheme
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
 from gemmgen.kernels.matrix import Matrix
@@ -24,6 +25,8 @@ DEFAULT_PROMOTION = 128
 COPY_ALIGNMENT = 16
 """Bytes that the copy engine wants addresses and strides to be multiples of."""
 LARGEST_BOX = 256
+SETS_OF_SUMS = 2
+"""Beside the float32 sums of a product by planes: the leading product of a stage, and the others."""
 STORE_BUFFERS = 2
 """Boxes of results of a group on their way out at a time."""
 PRODUCER_REGISTERS = {2: 40, 3: 32}
@@ -42,10 +45,11 @@ def warpgroup_loop(
     reasons: list[Reason],
 ) -> WarpgroupLoop | None:
     """The loop, or None with what is wrong added to ``reasons``."""
+    scheme = plane_scheme(mainloop)
     unfit = [
         *_architecture_reasons(architecture),
-        *_type_reasons(spec),
-        *_layout_reasons(matrices),
+        *(_type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop, matrices, scheme)),
+        *(_layout_reasons(matrices) if scheme is None else ()),
         *_shape_reasons(spec, mainloop, matrices),
         *_combination_reasons(spec, mainloop),
     ]
@@ -53,14 +57,16 @@ def warpgroup_loop(
     if unfit:
         return None
     tile, cluster = mainloop.tile, mainloop.cluster
+    planes = 1 if scheme is None else scheme.planes
     a, b = (
-        WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, matrix.element_bytes, blocks)  # type: ignore[arg-type]
+        WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, _factor_bytes(matrix, scheme), blocks, planes)  # type: ignore[arg-type]
         for name, axis, matrix, extent, blocks in (
             ("A", "m", matrices[0], tile.m, cluster.n),
             ("B", "n", matrices[1], tile.n, cluster.m),
         )
     )
     promotion = _promotion(spec, mainloop)
+    types = (matrices[0].type, matrices[1].type) if scheme is None else (scheme.type, scheme.type)
     loop = WarpgroupLoop(
         a=a,
         b=b,
@@ -74,8 +80,9 @@ def warpgroup_loop(
         cluster_m=cluster.m,
         cluster_n=cluster.n,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
-        type_a=matrices[0].type,
-        type_b=matrices[1].type,
+        type_a=types[0],
+        type_b=types[1],
+        kept_sums=0 if scheme is None else SETS_OF_SUMS,
         staging=None,
         promote_steps=promotion // tile.k,
         registers=None,
@@ -91,9 +98,50 @@ def warpgroup_loop(
     return loop
 
 
+def plane_scheme(mainloop: TensorCoreMainloop) -> Scheme | None:
+    """How float32 products are made of smaller ones, if they are."""
+    return None if mainloop.arithmetic.f32_by is None else SCHEMES[mainloop.arithmetic.f32_by]
+
+
+def _factor_bytes(matrix: Matrix, scheme: Scheme | None) -> int:
+    """Bytes of an element of A or B as tensor cores read it."""
+    return matrix.element_bytes if scheme is None else scheme.element_bytes
+
+
+def plane_reasons(
+    spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme
+) -> Iterator[Reason]:
+    """Why float32 products cannot be computed by planes, beside what holds for all products on tensor cores."""
+    types = [matrix.type for matrix in matrices]
+    if types != ["f32"] * 3:
+        need = "f32 for A, B and C where arithmetic.f32_by is given"
+        yield Reason("storage", "storage", ", ".join(types), need)
+    if spec.batch != "none":
+        yield Reason("batch", "batch", spec.batch, "none where float32 is computed by planes")
+    if spec.decomposition.scheme != "data_parallel":
+        need = "data_parallel where float32 is computed by planes"
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
+    if spec.store != "direct":
+        need = "direct: results that are computed in float32 are left out, element by element"
+        yield Reason("store", "store", spec.store, need)
+    every = mainloop.promote_every
+    if every != "auto" and (every == "never" or every % scheme.instruction_k or mainloop.tile.k % every):
+        need = f"auto, or a multiple of {scheme.instruction_k} that divides tile.k, {mainloop.tile.k}"
+        yield Reason("promotion", "mainloop.promote_every", str(every), need)
+    if mainloop.instruction_n is not None:
+        yield Reason("instruction_n", "mainloop.instruction_n", str(mainloop.instruction_n), "none where float32 is computed by planes")
+    if mainloop.schedule == "ping_pong":
+        yield Reason("schedule", "mainloop.schedule", "ping_pong", "cooperative where float32 is computed by planes")
+    for matrix in matrices[:2]:
+        if matrix.contiguous != "k" and scheme.element_bytes != 2:
+            stored = f"{matrix.name} stored along {matrix.contiguous}"
+            need, hint = f"along k for {scheme.name}", "f16x3 and bf16x6 take both orders"
+            yield Reason("major", "transpose", stored, need, hint)
+
+
 def _promotion(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
     """Values of k after which sums are promoted; 0: they never are."""
-    if mainloop.promote_every == "never":
+    if mainloop.promote_every == "never" or mainloop.arithmetic.f32_by is not None:
         return 0
     if mainloop.promote_every != "auto":
         return mainloop.promote_every
@@ -150,15 +198,17 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
     if tile.m % rows:
         need = f"a multiple of {rows}: {BLOCK_ROWS} rows for each group of consumers"
         yield Reason("tile_m", "mainloop.tile.m", str(tile.m), need)
+    scheme = plane_scheme(mainloop)
     if matrices[0].element_bytes == 1 and spec.storage.a in BYTE_INTEGERS and tile.n not in INTEGER_COLUMNS:
         yield Reason("tile_n", "mainloop.tile.n", str(tile.n), "8, 16, 24, 32 or a multiple of 16 for integers")
     for matrix, extent, blocks, field in ((matrices[0], tile.m, mainloop.cluster.n, "m"), (matrices[1], tile.n, mainloop.cluster.m, "n")):
-        size = tile.k * matrix.element_bytes
+        element_bytes = _factor_bytes(matrix, scheme)
+        size = tile.k * element_bytes
         if size % SPAN_BYTES:
-            need = f"a multiple of {SPAN_BYTES // matrix.element_bytes}: rows of {SPAN_BYTES} bytes in shared memory"
+            need = f"a multiple of {SPAN_BYTES // element_bytes}: rows of {SPAN_BYTES} bytes in shared memory"
             yield Reason("tile_k", "mainloop.tile.k", str(tile.k), need)
         along_k = matrix.contiguous == "k"
-        unit = 8 if along_k else SPAN_BYTES // matrix.element_bytes
+        unit = 8 if along_k else SPAN_BYTES // element_bytes
         if extent % (unit * blocks):
             shared = f" for each of {blocks} blocks that share it" if blocks > 1 else ""
             need = f"a multiple of {unit * blocks}: {unit} {'rows' if along_k else 'columns'} of a tile of {matrix.name}{shared}"
@@ -256,6 +306,8 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
 
 def fragment_store(plan: GemmPlan) -> str:
     """How fragments of results reach memory: a macro of ``templates/gemm/fragments.cu.j2``."""
+    if plan.planes is not None:
+        return "scaled"
     if plan.store == "partial":
         return "partial"
     if plan.spec.store == "tma":

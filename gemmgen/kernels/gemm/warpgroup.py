@@ -34,6 +34,8 @@ class WarpgroupOperand:
     element_bytes: int
     blocks: int
     """Blocks of the cluster that share the tile; each copies an equal part of it to all."""
+    planes: int = 1
+    """Tiles of a stage, one behind the other, that hold parts of the same numbers."""
 
     @property
     def suffix(self) -> str:
@@ -42,6 +44,11 @@ class WarpgroupOperand:
     @property
     def tile_bytes(self) -> int:
         """Of one stage."""
+        return self.planes * self.plane_bytes
+
+    @property
+    def plane_bytes(self) -> int:
+        """Of one stage and one plane."""
         return self.extent * self.tile_k * self.element_bytes
 
     @property
@@ -173,6 +180,8 @@ class WarpgroupLoop:
     persistent_blocks: int = 0
     """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
     min_blocks_per_sm: int = 1
+    kept_sums: int = 0
+    """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
 
     @property
     def blocks_m(self) -> int:
@@ -232,6 +241,8 @@ class WarpgroupLoop:
 
     @property
     def mainloop(self) -> str:
+        if self.kept_sums:
+            return "multiply_planes"
         return "promote" if self.promote_steps else "accumulate"
 
     @property
@@ -247,7 +258,7 @@ class WarpgroupLoop:
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums."""
-        return self.blocks_m * (self.tile_n + (self.instruction_n if self.promote_steps else 0)) // 2
+        return self.blocks_m * (self.tile_n * (1 + self.kept_sums) + (self.instruction_n if self.promote_steps else 0)) // 2
 
     @property
     def estimated_registers(self) -> int:

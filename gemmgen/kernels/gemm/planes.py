@@ -1,0 +1,354 @@
+"""float32 products on tensor cores: operands split into planes of a smaller type, and what that costs in accuracy.
+
+The idea is that of Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+theoretical peak performance" (2022): a float32 number is the sum of two or three numbers of fewer bits, whose products a tensor
+core forms exactly. Rows of A and columns of B are scaled here by powers of two, so that float16 serves numbers of any magnitude;
+and what planes cannot hold is found while splitting, and computed in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
+from gemmgen.kernels.gemm.spec import TensorCoreMainloop
+from gemmgen.kernels.matrix import Matrix
+
+SchemeName = Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"]
+
+SPLIT_THREADS = 256
+CHUNK = 32
+"""Values of k that a thread splits of an operand whose rows do not run along k."""
+PROMOTE_STEPS = 2
+REPAIR_TILE = 64
+REPAIR_K = 16
+REPAIR_THREADS = 256
+REGION_BYTES = 256
+"""Every part of the workspace starts at a multiple of this."""
+RANGE_BITS = 26
+"""Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold it as well as any other."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to make float32 products of products of a smaller type."""
+
+    name: SchemeName
+    type: Literal["f16", "bf16", "f32"]
+    """Of a plane's elements; tf32 is stored as float32."""
+    planes: int
+    kept: tuple[tuple[int, int], ...]
+    """Products of planes (of A, of B), beside that of the leading ones, in the order of their magnitude, smallest first."""
+    significand_bits: int
+    """Of the type, the leading one included."""
+    instruction_k: int
+    scaled: bool
+    """Whether rows of A and columns of B are scaled to the range of the type, and the second plane by 2^significand_bits."""
+    least_bits: int = 0
+    largest_bits: int = 0
+    """The magnitudes, as bits of float32, from which and below which an unscaled number is held."""
+
+    @property
+    def element_bytes(self) -> int:
+        return 4 if self.type == "f32" else 2
+
+    @property
+    def part_type(self) -> str:
+        """The CUDA type of a plane's element."""
+        return "unsigned" if self.type == "f32" else "unsigned short"
+
+    @property
+    def vector_type(self) -> str:
+        """The CUDA type of four of them."""
+        return "uint4" if self.type == "f32" else "uint2"
+
+    def make_vector(self, plane: str) -> str:
+        """Four elements of x, y, z and w at index ``plane`` as one vector."""
+        if self.type == "f32":
+            return f"make_uint4(x[{plane}], y[{plane}], z[{plane}], w[{plane}])"
+        return f"make_uint2(x[{plane}] | y[{plane}] << 16, z[{plane}] | w[{plane}] << 16)"
+
+    @property
+    def split_function(self) -> str:
+        return f"split_{'tf32' if self.type == 'f32' else self.type}x{self.planes}"
+
+    @property
+    def kept_factor(self) -> str:
+        """What the kept products are multiplied with at the end, as a constant of CUDA."""
+        return f"{2.0**-self.significand_bits!r}f"
+
+    @property
+    def kept_ratio(self) -> str:
+        """The largest ratio of a kept product to the leading one, in words."""
+        return f"2^-{self.significand_bits}"
+
+    @property
+    def promote_every(self) -> int:
+        """Values of k after which the leading product leaves the tensor core, if the spec leaves that open."""
+        return PROMOTE_STEPS * self.instruction_k
+
+    @property
+    def products(self) -> int:
+        """Products of planes for one of float32."""
+        return 1 + len(self.kept)
+
+    def error_factor(self, k: int, promoted: int) -> float:
+        """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, for ``k`` products an element, promoted every ``promoted``.
+
+        It adds up, in units of u: what the planes leave of the operands (round to nearest leaves half a unit in the last place, and
+        the sum of p planes of t bits with their signs holds p t + p - 1 bits of the 24); the products of planes that are left out;
+        the tensor core's steps on the leading product, each of which cuts off its terms at 2^-25 of the largest and its sum at
+        2^-23; the additions of a step's sum to float32; and the same steps on the kept products, which are smaller.
+        """
+        bits = self.significand_bits
+        left_out = 0.0 if self.planes * bits + self.planes - 1 >= 24 else 2.0 ** (24 - self.planes * bits)
+        missing = {(i, j) for i in range(self.planes) for j in range(self.planes)} - {(0, 0), *self.kept}
+        dropped = sum(2.0 ** (24 - bits * (i + j)) for i, j in missing)
+        step = (self.instruction_k + 1) * 2.0**-25 / UNIT_ROUNDOFF + 2.0**-23 / UNIT_ROUNDOFF
+        promotions = -(-max(k, 1) // promoted)
+        leading = step * promoted / self.instruction_k
+        ratio = sum(2.0 ** (-bits * (i + j)) for i, j in self.kept)
+        kept = step * len(self.kept) * promotions * promoted / self.instruction_k * ratio
+        total = 2 * left_out + dropped + leading + promotions + kept + 3
+        return total * 1.001  # products of errors, of which each is below 2^-10
+
+    def holds(self, magnitudes: Any) -> Any:
+        """Whether planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
+        ``magnitudes``, an array (rows, k)."""
+        import numpy as np
+
+        bits = np.ascontiguousarray(magnitudes, np.float32).view(np.uint32) & np.uint32(0x7FFFFFFF)
+        largest = bits.max(axis=1, initial=0).astype(np.int64)
+        least = np.where(bits == 0, np.uint32(0xFFFFFFFF), bits - np.uint32(1)).min(axis=1, initial=0xFFFFFFFF).astype(np.int64) + 1
+        if self.scaled:
+            high = np.maximum(largest >> 23, 1)
+            low = np.where(largest == 0, high, least >> 23)
+            return (high < 255) & (low >= high - RANGE_BITS)
+        return (largest == 0) | ((largest < self.largest_bits) & (least >= self.least_bits))
+
+
+_NEAR_THE_TOP = 0x7F000000
+"""2^127: rounded to fewer bits, larger numbers may become infinite."""
+_FAR_FROM_THE_BOTTOM = (127 - 100) << 23
+"""2^-100: the parts of smaller numbers have fewer bits."""
+
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("f16x3", "f16", 2, ((1, 0), (0, 1)), 11, 16, True),
+        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP),
+        Scheme(
+            "bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP
+        ),
+        Scheme(
+            "bf16x9", "bf16", 3, ((2, 2), (2, 1), (1, 2), (2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False,
+            _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP,
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlaneOperand:
+    """A float32 operand that is split."""
+
+    name: Literal["A", "B"]
+    matrix: Matrix
+    k_major: bool
+    """Whether k runs along its rows in memory."""
+    vector: int
+    """Elements that one load reads."""
+    scheme: Scheme
+
+    @property
+    def suffix(self) -> str:
+        return self.name.lower()
+
+    @property
+    def extent(self) -> str:
+        return "m" if self.name == "A" else "n"
+
+    @property
+    def line(self) -> str:
+        """What has a scale of its own."""
+        return "row" if self.name == "A" else "column"
+
+    @property
+    def leading_dimension(self) -> str:
+        return f"ld{self.suffix}"
+
+    @property
+    def pitch_multiple(self) -> int:
+        """Elements that a row of a plane is a multiple of: 16 bytes, as tensor maps need."""
+        return 16 // self.scheme.element_bytes
+
+    @property
+    def rows(self) -> str:
+        """Rows of a plane in memory."""
+        return self.extent if self.k_major else "k"
+
+    @property
+    def columns(self) -> str:
+        return "k" if self.k_major else self.extent
+
+    @property
+    def pitch(self) -> str:
+        return f"round_up({self.columns}, {self.pitch_multiple})"
+
+    @property
+    def plane_bytes(self) -> str:
+        return f"{self.rows} * {self.pitch} * {self.scheme.element_bytes}"
+
+    @property
+    def blocks(self) -> str:
+        """Blocks of the kernel that splits or measures it."""
+        if self.k_major:
+            return f"ceil_div({self.extent}, {SPLIT_THREADS // 32})"
+        return f"ceil_div({self.extent}, {SPLIT_THREADS}) * max(1, ceil_div(k, {CHUNK}))"
+
+    @property
+    def c_blocks(self) -> str:
+        if self.k_major:
+            return f"({self.extent} + {SPLIT_THREADS // 32 - 1}) / {SPLIT_THREADS // 32}"
+        return f"(({self.extent} + {SPLIT_THREADS - 1}) / {SPLIT_THREADS}) * max(1, (k + {CHUNK - 1}) / {CHUNK})"
+
+
+@dataclass(frozen=True)
+class WorkspacePart:
+    """A piece of the workspace."""
+
+    name: str
+    c_type: str
+    bytes: str
+    """A formula over the problem."""
+    c_bytes: str
+    """The same in CUDA, as long long."""
+
+
+@dataclass(frozen=True)
+class SplitCall:
+    """What one kernel does with one operand."""
+
+    text: str
+    """The call, without its last argument and the parenthesis."""
+    blocks: str
+    c_blocks: str
+
+
+@dataclass(frozen=True)
+class SplitKernel:
+    """A kernel before the product."""
+
+    entry: str
+    meaning: str
+    calls: tuple[SplitCall, ...]
+    operands: tuple[PlaneOperand, ...]
+
+    @property
+    def grid(self) -> Formula:
+        return Formula(f"select(min(m, n) > 0, {' + '.join(call.blocks for call in self.calls)}, 0)")
+
+
+@dataclass(frozen=True)
+class PlanesPlan:
+    """Everything around a product of planes."""
+
+    scheme: Scheme
+    operands: tuple[PlaneOperand, PlaneOperand]
+    name: str
+    promoted_steps: int
+    """Instructions along k after which the leading product leaves the tensor core."""
+
+    threads = SPLIT_THREADS
+    chunk = CHUNK
+    repair_tile = REPAIR_TILE
+    repair_k = REPAIR_K
+    repair_threads = REPAIR_THREADS
+
+    @property
+    def column_operands(self) -> tuple[PlaneOperand, ...]:
+        """Those whose rows do not run along k: their scales are found by a kernel of its own."""
+        return tuple(operand for operand in self.operands if not operand.k_major)
+
+    @property
+    def parts(self) -> tuple[WorkspacePart, ...]:
+        """The workspace, in order."""
+        found = [WorkspacePart(f"extremes_{o.suffix}", "unsigned", f"8 * {o.extent}", f"8LL * {o.extent}") for o in self.column_operands]
+        found += [WorkspacePart(f"exponents_{o.suffix}", "int", f"4 * {o.extent}", f"4LL * {o.extent}") for o in self.operands]
+        for o in self.operands:
+            size = self.scheme.planes * self.scheme.element_bytes
+            pad = o.pitch_multiple
+            c_pitch = f"(({o.columns} + {pad - 1}) / {pad} * {pad})"
+            found.append(
+                WorkspacePart(
+                    f"planes_{o.suffix}",
+                    self.scheme.part_type,
+                    f"{self.scheme.planes} * {o.plane_bytes}",
+                    f"{size}LL * {o.rows} * {c_pitch}",
+                )
+            )
+        return tuple(found)
+
+    def offset_of(self, name: str) -> Formula:
+        """Bytes from the start of the workspace to the part of that name."""
+        offset = "0"
+        for part in self.parts:
+            if part.name == name:
+                return Formula(offset)
+            offset += f" + round_up({part.bytes}, {REGION_BYTES})"
+        raise KeyError(name)
+
+    @property
+    def workspace_bytes(self) -> Formula:
+        return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in self.parts))
+
+    @property
+    def zero_bytes(self) -> Formula:
+        """The extremes, which every run starts from 0 and leaves at 0."""
+        zeros = [f"round_up({part.bytes}, {REGION_BYTES})" for part in self.parts if part.name.startswith("extremes")]
+        return Formula(" + ".join(zeros) or "0")
+
+    @property
+    def kernels(self) -> tuple[SplitKernel, ...]:
+        """The kernels before the product, in order."""
+        first, second = [], []
+        for o in self.operands:
+            source = f"{o.name}"
+            planes, exponents = f"parts.planes_{o.suffix}", f"parts.exponents_{o.suffix}"
+            if o.k_major:
+                text = f"split_{o.suffix}({source}, {planes}, {exponents}, {o.extent}, k, {o.leading_dimension}"
+                first.append((o, SplitCall(text, o.blocks, o.c_blocks)))
+            else:
+                extremes = f"parts.extremes_{o.suffix}"
+                text = f"measure_{o.suffix}({source}, {extremes}, {o.extent}, k, {o.leading_dimension}"
+                first.append((o, SplitCall(text, o.blocks, o.c_blocks)))
+                text = f"split_{o.suffix}({source}, {extremes}, {planes}, {exponents}, {o.extent}, k, {o.leading_dimension}"
+                second.append((o, SplitCall(text, o.blocks, o.c_blocks)))
+
+        def kernel(suffix: str, meaning: str, calls: list[tuple[PlaneOperand, SplitCall]]) -> SplitKernel:
+            return SplitKernel(f"{self.name}_{suffix}", meaning, tuple(call for _, call in calls), tuple(operand for operand, _ in calls))
+
+        if not second:
+            return (kernel("split", "Splits A and B into planes", first),)
+        measured = " and ".join(operand.name for operand, _ in second)
+        also = "".join(f", and splits {operand.name}" for operand, _ in first if operand.k_major)
+        return (
+            kernel("measure", f"Finds the extremes of {measured}{also}", first),
+            kernel("split", f"Splits {measured}", second),
+        )
+
+
+def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> PlanesPlan | None:
+    """What is around a product of planes; None where the mainloop multiplies the operands as they are."""
+    if mainloop.arithmetic.f32_by is None:
+        return None
+    scheme = SCHEMES[mainloop.arithmetic.f32_by]
+    a, b = (
+        PlaneOperand(which, matrix, matrix.contiguous == "k", 4 if matrix.alignment >= 4 else 1, scheme)  # type: ignore[arg-type]
+        for which, matrix in (("A", matrices[0]), ("B", matrices[1]))
+    )
+    promoted = scheme.promote_every if mainloop.promote_every == "auto" else mainloop.promote_every
+    assert isinstance(promoted, int)
+    return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k)

@@ -1,0 +1,86 @@
+"""The launch sequence of a float32 product by planes: kernels that split, the one that multiplies, and one that repairs."""
+
+from __future__ import annotations
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
+from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspace_argument
+from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, MAP_ELEMENTS
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.kernels.matrix import Matrix
+
+
+def planes_sequence(
+    name: str,
+    spec: GemmSpec,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    loop: WarpgroupLoop,
+    epilogue: tuple[Step, ...],
+    planes: PlanesPlan,
+) -> LaunchSequence:
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
+    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    workspace = workspace_argument("u8", planes.workspace_bytes, 1, "scales of rows and columns, then the planes of A and B")
+    maps = [_map(planes, operand, box) for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True)]
+    given: dict[str, list[Argument]] = {"A": [problem.a, *matrices[0].scalars], "B": [problem.b, *matrices[1].scalars]}
+    result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
+    shared: list[Argument] = [*problem.extents, *problem.alphas]
+
+    def launch(entry: str, blocks: str, threads: int, arguments: list[Argument], bytes: int = 0, cluster: int = 1) -> KernelLaunch:
+        return KernelLaunch(
+            entry=entry,
+            grid=(Formula(blocks), Formula("1"), Formula("1")),
+            block=(threads, 1, 1),
+            arguments=tuple(argument.name for argument in arguments),
+            dynamic_shared_bytes=Formula(str(bytes)),
+            cluster=(cluster, 1, 1),
+            programmatic=spec.early_launch,
+        )
+
+    launches = [
+        launch(
+            kernel.entry,
+            str(kernel.grid),
+            SPLIT_THREADS,
+            [*shared, *(argument for operand in kernel.operands for argument in given[operand.name]), workspace],
+        )
+        for kernel in planes.kernels
+    ]
+    tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n})"
+    cluster = loop.cluster_blocks
+    at_once = f"min({tiles}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else tiles
+    blocks = f"{cluster} * ({at_once})" if cluster > 1 else at_once
+    launches.append(launch(name, blocks, loop.threads, [*shared, *maps, *result, workspace], loop.shared_bytes, cluster))
+    repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE})"
+    launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, workspace]))
+    fits = Constraint(Formula(f"{repaired} < {LARGEST_INT - 65536}"), "tiles can be counted in an int")
+    return LaunchSequence(
+        name=name,
+        dimensions=problem.dimensions,
+        arguments=(*shared, *given["A"], *given["B"], *result, *maps, workspace),
+        launches=tuple(launches),
+        constraints=(*problem.constraints, fits),
+        workspace_bytes=planes.workspace_bytes,
+        workspace_zero_bytes=planes.zero_bytes,
+    )
+
+
+def _map(planes: PlanesPlan, operand: PlaneOperand, box: tuple[int, int]) -> TensorMapArgument:
+    """The planes of an operand as the copy engine sees them: one behind the other."""
+    scheme = planes.scheme
+    along = "k" if operand.k_major else operand.extent
+    return TensorMapArgument(
+        name=f"map_{operand.suffix}",
+        array="workspace",
+        element=MAP_ELEMENTS[scheme.type],
+        extents=(Formula(operand.columns), Formula(operand.rows), Formula(str(scheme.planes))),
+        strides=(Formula(f"{scheme.element_bytes} * {operand.pitch}"), Formula(operand.plane_bytes)),
+        meaning=f"planes of {operand.name} in boxes of {box[1]} rows of {box[0]} elements along {along}",
+        box=(*box, 1),
+        offset_bytes=planes.offset_of(f"planes_{operand.suffix}"),
+        swizzle="128B",
+        l2_promotion="256B",
+    )

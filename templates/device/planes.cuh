@@ -1,0 +1,43 @@
+// Parts of float32 numbers in types of the tensor core, and powers of two.
+
+// 2 to the power of `exponent`, which is from -126 to 127.
+__device__ __forceinline__ float power_of_two(int exponent)
+{
+    return __int_as_float((exponent + 127) << 23);
+}
+
+// value * 2^exponent, rounded once: in two steps, since the factor itself may be no float. Below -250 nothing is left of a sum.
+__device__ __forceinline__ float scaled(float value, int exponent)
+{
+    const int bounded = max(exponent, -250);
+    const int half = bounded >> 1;
+    return value * power_of_two(half) * power_of_two(bounded - half);
+}
+
+// The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together.
+__device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)[2])
+{
+    float high;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(parts[0]) : "f"(value));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(high) : "h"(parts[0]));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(parts[1]) : "f"((value - high) * 2048.0f));
+}
+
+// The bfloat16 nearest to a value, the one nearest to what that leaves, and once more: all 24 bits.
+__device__ __forceinline__ void split_bf16x3(float value, unsigned short (&parts)[3])
+{
+    #pragma unroll
+    for (int i = 0; i < 3; ++i) {
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(parts[i]) : "f"(value));
+        value -= __uint_as_float(static_cast<unsigned>(parts[i]) << 16);
+    }
+}
+
+// The tf32 nearest to a value, and the one nearest to what that leaves: 22 to 24 bits together.
+__device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
+{
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[0]) : "f"(value));
+    parts[0] &= 0xffffe000;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[1]) : "f"(value - __uint_as_float(parts[0])));
+    parts[1] &= 0xffffe000;
+}
