@@ -1,0 +1,187 @@
+"""float32 products by planes on tensor cores beside cuBLAS SGEMM and FFMA: speed with splitting included, and accuracy.
+
+    python -m measurements.f32_planes            on a machine with a GPU and torch
+
+Writes f32_planes.json and f32_planes.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from gemmgen.api import plan
+from gemmgen.kernels import family_of
+from gemmgen.perf.benchmark import Candidate, benchmark
+from gemmgen.runtime.cuda.driver import gpu
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
+
+HERE = Path(__file__).resolve().parent
+SPEC = HERE.parent / "specs" / "gemm" / "f32_by_f16x3.yaml"
+FFMA = HERE.parent / "specs" / "gemm" / "v3_double_buffer.yaml"
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "f16x3 128x128": (),
+    "f16x3 128x64": ("mainloop.tile.n=64", "mainloop.stages=4"),
+    "f16x3 64x64": ("mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=6"),
+    "f16x3 128x128 every 16": ("mainloop.promote_every=16",),
+    "f16x3 128x128 every 64": ("mainloop.promote_every=64",),
+    "bf16x6 128x128": ("mainloop.arithmetic.f32_by=bf16x6", "mainloop.stages=2"),
+    "tf32x3 128x128": ("mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32"),
+}
+"""Instances, as changes of the shipped spec."""
+SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
+    (16, 4096, 4096), (128, 4096, 4096), (512, 4096, 4096), (4096, 4096, 64), (4096, 4096, 256), (512, 512, 16384),
+    (8192, 128, 1024), (50260, 1024, 768), (2048, 4096, 11008), (1024, 1024, 65536),
+]  # fmt: skip
+LAYOUTS = ("nt", "nn", "tn", "tt")
+DEPTHS = (1, 2, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+ROWS, COLUMNS = 512, 256
+
+
+def compiled(overrides: Sequence[str], spec: Path = SPEC) -> Candidate:
+    """One instance, for the device."""
+    planned = plan(spec, gpu(0).architecture, overrides)
+    return Candidate(planned, compile_plan(planned))
+
+
+def speeds(rounds: int) -> list[dict[str, Any]]:
+    """Times of all instances beside cuBLAS, shape by shape."""
+    wanted = [(layout, name) for layout in LAYOUTS for name in VARIANTS if layout == "nt" or name.startswith("f16x3")]
+    with ThreadPoolExecutor() as pool:
+        made = dict(zip(wanted, pool.map(lambda key: compiled((f"transpose={key[0]}", *VARIANTS[key[1]])), wanted), strict=True))
+    rows = []
+    for layout in LAYOUTS:
+        candidates = {name: made[layout, name] for name in VARIANTS if (layout, name) in made}
+        labels = {candidate.plan.name: name for name, candidate in candidates.items()}
+        first = next(iter(candidates.values()))
+        for shape in SPEED if layout in ("nt", "nn") else [(n, n, n) for n in (1024, 2048, 4096)]:
+            problem = family_of(first.plan.spec).problem(first.plan, shape)
+            report = benchmark(list(candidates.values()), problem, rounds=rounds)
+            times = {labels.get(t.name, t.name): [t.median_us, t.p10_us, t.p90_us] for t in report.timings}
+            peer = next(t.name for t in report.timings if t.kind == "peer")
+            rows.append({"layout": layout, "shape": shape, "peer": peer, "times_us": times, "clocks": str(report.clocks.sm_highest)})
+            best = min((name for name in times if name != peer), key=lambda name: times[name][0])
+            rate = 2 * math.prod(shape) / times[best][0] / 1e6
+            print(f"{layout} {shape}: {times[peer][0] / times[best][0]:.2f} of {peer}, {rate:.0f} TFLOP/s by {best}", flush=True)
+    return rows
+
+
+def data(kind: str, rows: int, k: int, torch: Any) -> Any:
+    """A float32 matrix (rows, k) on the GPU."""
+    normal = torch.randn(rows, k, device="cuda")
+    if kind == "normal":
+        return normal
+    if kind == "uniform positive":
+        return torch.rand(rows, k, device="cuda")
+    if kind == "2^±20 by element":
+        return normal.sign() * torch.exp2(40 * torch.rand(rows, k, device="cuda") - 20)
+    if kind == "2^±20 by row":
+        return normal * torch.exp2(40 * torch.rand(rows, 1, device="cuda") - 20)
+    half = torch.randn(rows, (k + 1) // 2, device="cuda")  # cancelling: pairs that nearly add up to nothing
+    return torch.cat([half, half * (1 + 1e-3 * torch.randn_like(half))], 1)[:, :k].contiguous()
+
+
+KINDS = ("normal", "uniform positive", "2^±20 by element", "2^±20 by row", "cancelling")
+
+
+def accuracy() -> list[dict[str, Any]]:
+    """Errors over Σ|a||b|, largest and root mean square, of every way to multiply, and the residual relative to ‖AB‖."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    ways: dict[str, Callable[[Any, Any, Any], None]] = {"cuBLAS": lambda a, b, c: torch.matmul(a, b.T, out=c)}
+
+    def way(candidate: Candidate) -> Callable[[Any, Any, Any], None]:
+        kernel = Kernel(candidate.plan.sequence, candidate.binary)
+        return lambda a, b, c: kernel(A=a, B=b.T, C=c)
+
+    ways["FFMA in order of k"] = way(compiled(("transpose=nt",), FFMA))
+    for name in ("f16x3 128x128", "f16x3 128x128 every 16", "bf16x6 128x128", "tf32x3 128x128"):
+        ways[name.replace(" 128x128", "")] = way(compiled(VARIANTS[name]))
+    ways["bf16x9"] = way(compiled(("mainloop.arithmetic.f32_by=bf16x9", "mainloop.stages=2")))
+    rows = []
+    for kind in KINDS:
+        for k in DEPTHS:
+            torch.manual_seed(k)
+            pitch = -(-k // 4) * 4
+            a = torch.zeros(ROWS, pitch, device="cuda")[:, :k].copy_(data(kind, ROWS, k, torch))
+            b = data(kind, COLUMNS, k, torch)
+            if kind == "cancelling":
+                b[:, (k + 1) // 2 :] = -b[:, : k // 2]
+            b = torch.zeros(COLUMNS, pitch, device="cuda")[:, :k].copy_(b)
+            exact = a.double() @ b.double().T
+            size = a.double().abs() @ b.double().abs().T
+            errors = {}
+            for name, multiply in ways.items():
+                c = torch.full((ROWS, COLUMNS), float("nan"), device="cuda")
+                multiply(a, b, c)
+                difference = (c.double() - exact).abs()
+                relative = difference / size
+                residual = (difference.norm() / exact.norm()).item()
+                errors[name] = [relative.max().item(), relative.pow(2).mean().sqrt().item(), residual]
+            rows.append({"data": kind, "k": k, "errors": errors})
+            print(kind, k, {name: f"{worst:.1e} {rms:.1e}" for name, (worst, rms, _) in errors.items()}, flush=True)
+    return rows
+
+
+def markdown(about: dict[str, str], timed: list[dict[str, Any]], measured: list[dict[str, Any]]) -> str:
+    """Both tables."""
+    lines = [
+        "# float32 by planes on tensor cores",
+        "",
+        "Device time by CUDA-graph replay, splitting included, random data, operands rotated beyond the L2 where they fit in it,",
+        "all interleaved in one run with cuBLAS SGEMM (through torch, TF32 off); medians. Every instance's result was first compared",
+        "with cuBLAS's on small integers, for equality.",
+        f"`python -m measurements.f32_planes` makes this file. {about['device']}, {about['date']}, {about['clocks']}.",
+        "",
+        "| layout | m×n×k | cuBLAS µs | best µs | TFLOP/s | cuBLAS / best | instance |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    ratios = []
+    for row in timed:
+        times, peer = row["times_us"], row["peer"]
+        best = min((name for name in times if name != peer), key=lambda name: times[name][0])
+        ratios.append(times[peer][0] / times[best][0])
+        rate = 2 * math.prod(row["shape"]) / times[best][0] / 1e6
+        shape = "×".join(map(str, row["shape"]))
+        figures = f"{times[peer][0]:.1f} | {times[best][0]:.1f} | {rate:.0f} | {ratios[-1]:.2f}"
+        lines.append(f"| {row['layout']} | {shape} | {figures} | {best} |")
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    lines += ["", f"Geometric mean over all: **{mean:.2f}**.", "", "## Errors over Σ|a||b|", ""]
+    lines += [f"Largest, and root mean square, over {ROWS} × {COLUMNS} results against float64.", ""]
+    names = list(measured[0]["errors"])
+    lines += ["| data | k | " + " | ".join(names) + " |", "|---|---:|" + "---:|" * len(names)]
+    for row in measured:
+        cells = [f"{worst:.1e}, {rms:.1e}" for worst, rms, _ in row["errors"].values()]
+        lines.append(f"| {row['data']} | {row['k']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measures and writes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9, help="replays of each instance for a shape")
+    parser.add_argument("--output", type=Path, default=HERE / "f32_planes", help="where to write, without .json and .md")
+    arguments = parser.parse_args()
+    measured = accuracy()
+    timed = speeds(arguments.rounds)
+    about = {
+        "device": str(gpu(0)),
+        "date": datetime.date.today().isoformat(),
+        "clocks": f"SM up to {max(int(row['clocks']) for row in timed if row['clocks'].isdigit())} MHz",
+    }
+    arguments.output.with_suffix(".json").write_text(json.dumps({**about, "speed": timed, "accuracy": measured}, indent=1) + "\n")
+    text = markdown(about, timed, measured)
+    arguments.output.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
