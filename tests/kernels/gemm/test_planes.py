@@ -1,0 +1,124 @@
+"""float32 products by planes: what planes hold, the bound of their errors, and the corners of IEEE arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import SPECS
+
+import gemmgen
+from gemmgen.core.errors import PlanError
+from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
+from gemmgen.kernels.gemm.planes import SCHEMES
+
+SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
+HOLDS = {
+    "f16x3": ([1.0, 2.0**-26], [1.0, 2.0**-27]),
+    "bf16x6": ([2.0**126, 2.0**-100], [2.0**127, 1.0]),
+    "tf32x3": ([1.0, 2.0**-100], [1.0, 2.0**-101]),
+}
+
+
+def kernel(*overrides: str) -> gemmgen.Kernel:
+    changes = ["mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=2", "early_launch=false"]
+    return gemmgen.compile(gemmgen.plan(SPEC, "sm_90a", [*changes, *overrides]))
+
+
+def product(multiply: gemmgen.Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b.T, of matrices whose rows are multiples of four long."""
+    c = np.full((len(a), len(b) + len(b) % 2), np.nan, np.float32)
+    multiply(A=a, B=b.T, C=c[:, : len(b)], alpha=1.0, beta=0.0)
+    return c[:, : len(b)]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_bound_is_below_that_of_multiply_adds_from_64_on(name):
+    scheme = SCHEMES[name]
+    assert all(scheme.error_factor(k, scheme.promote_every) < k for k in (64, 100, 1024, 65536))
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_numbers_that_planes_hold(name):
+    held, not_held = HOLDS[name]
+    assert SCHEMES[name].holds(np.array([held, not_held], np.float32)).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_zeros_are_held_and_infinities_are_not(name):
+    rows = np.array([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0], [-0.0, 1.0]], np.float32)
+    assert SCHEMES[name].holds(rows).tolist() == [True, False, False, True]
+
+
+def test_infinities_and_nan_propagate_as_with_multiply_adds():
+    a = np.ones((3, 8), np.float32)
+    a[0, 3], a[1, 5] = np.inf, np.nan
+    b = np.ones((4, 8), np.float32)
+    b[1, 3], b[2, 3] = 0.0, -1.0
+    got = product(kernel(), a, b)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got, a @ b.T)
+
+
+def test_largest_floats_do_not_overflow_by_being_split():
+    largest = np.finfo(np.float32).max
+    a = np.full((2, 4), largest, np.float32)
+    b = np.full((2, 4), 2.0**-3, np.float32)
+    assert product(kernel(), a, b).tolist() == [[largest / 2] * 2] * 2
+
+
+def test_smallest_normal_floats_keep_their_bits():
+    a = np.full((2, 4), np.float32(1.2345678) * np.float32(2.0**-126), np.float32)
+    b = np.full((2, 4), 2.0**20, np.float32)
+    assert product(kernel(), a, b).tolist() == [[float(a[0, 0]) * 2.0**22] * 2] * 2
+
+
+@pytest.mark.parametrize("transpose", ["nt", "nn"])
+def test_rows_that_planes_cannot_hold_are_repaired(transpose):
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((70, 96), np.float32)
+    b = rng.standard_normal((66, 96), np.float32)
+    a[69] *= np.float32(2.0) ** rng.integers(-60, 60, 96).astype(np.float32)
+    b[0] *= np.float32(2.0) ** rng.integers(-60, 60, 96).astype(np.float32)
+    multiply = kernel(f"transpose={transpose}")
+    stored = b.T if transpose == "nt" else np.zeros((96, 68), np.float32)[:, :66]
+    stored[:] = b.T
+    c = np.full((70, 66), np.nan, np.float32)
+    for _ in range(2):  # the second run finds the workspace as the first left it
+        multiply(A=a, B=stored, C=c, alpha=1.0, beta=0.0)
+        exact = a.astype(np.float64) @ b.T.astype(np.float64)
+        size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
+        assert (np.abs(c - exact) <= 96 * UNIT_ROUNDOFF * size).all()
+
+
+@pytest.mark.parametrize("name", ["bf16x6", "tf32x3"])
+def test_other_schemes_stay_within_their_bound(name):
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((64, 128), np.float32), rng.standard_normal((64, 128), np.float32)
+    depth = ["mainloop.tile.k=32"] if name == "tf32x3" else []
+    got = product(kernel(f"mainloop.arithmetic.f32_by={name}", *depth), a, b)
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
+    factor = SCHEMES[name].error_factor(128, SCHEMES[name].promote_every)
+    assert (np.abs(got - exact) <= factor * UNIT_ROUNDOFF * size).all()
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("storage={a: bf16, b: bf16, c: f32}", "storage"),
+        ("batch=strided", "batch"),
+        ("store=tma", "store"),
+        ("mainloop.schedule=ping_pong", "mainloop.schedule"),
+        ("mainloop.promote_every=24", "mainloop.promote_every"),
+        ("decomposition={scheme: split_k_parallel, slices: 2}", "decomposition.scheme"),
+    ],
+)
+def test_specs_that_planes_cannot_serve_are_refused(override, field):
+    with pytest.raises(PlanError) as caught:
+        gemmgen.plan(SPEC, "sm_90a", [override])
+    assert field in {reason.field for reason in caught.value.reasons}
+
+
+def test_tf32_planes_need_both_operands_along_k():
+    with pytest.raises(PlanError, match="along k"):
+        gemmgen.plan(SPEC, "sm_90a", ["mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32", "transpose=nn"])
