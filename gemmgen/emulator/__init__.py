@@ -40,6 +40,7 @@ from gemmgen.emulator.hazards import (
     ScopeRace,
     SharedRace,
     UndefinedRegister,
+    UnorderedLaunch,
     UnwrittenRead,
     VolatileRace,
 )
@@ -50,11 +51,12 @@ from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, S
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
-    "Access", "BadAllocation", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier", "DivergentWarp",
-    "EarlyBarrierUse", "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col", "InFlightRead", "InFlightWrite",
-    "InactiveShuffle", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock", "Misaligned", "MissedBarrier",
-    "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "Observer", "OutOfBounds", "OutlivingAccess", "ParseError",
-    "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight", "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent",
-    "ScopeRace", "SharedRace", "Struct", "TensorMap", "Trapped", "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma",
-    "UnknownInstruction", "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
+    "Access", "BadAllocation", "BadLaunch", "BarrierMisuse", "Buffer", "ClusterMisuse", "Deadlock", "DivergentBarrier",
+    "DivergentWarp", "EarlyBarrierUse", "EarlyWarpgroupFence", "EmulatorError", "GlobalRace", "HazardError", "Im2col",
+    "InFlightRead", "InFlightWrite", "InactiveShuffle", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock",
+    "Misaligned", "MissedBarrier", "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "Observer",
+    "OutOfBounds", "OutlivingAccess", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight",
+    "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap",
+    "Trapped", "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnorderedLaunch",
+    "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

@@ -224,6 +224,11 @@ class DeviceMemory:
             if flags.any():
                 yield mapped.base, flags
 
+    def extents(self) -> Iterator[tuple[int, int, int]]:
+        """Where arrays begin on the host, where they lie in emulated memory, and their bytes; arrays that overlap as one."""
+        for mapped in self._mapped:
+            yield mapped.start, mapped.base, mapped.stop - mapped.start
+
     def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
         """Adds to the buffers' flags what `written(start, stop)` says of the bytes in between."""
         for buffer in self.buffers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, HazardError, UndefinedRegisters, find_undefined
+from gemmgen.emulator.hazards.sequences import Footprint, footprints, overlap
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.program import Program, link
@@ -48,6 +49,8 @@ class LaunchResult:
     """Warnings and notes."""
     output: str = ""
     """What the kernel printed."""
+    footprints: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
+    """What it read and wrote, for a launch that may begin before this one has ended."""
 
     @property
     def total_instructions(self) -> int:
@@ -73,6 +76,8 @@ def launch(
     strict: bool = False,
     cluster: int | Sequence[int] | None = None,
     symbols: Mapping[str, np.ndarray] | None = None,
+    overlaps: LaunchResult | None = None,
+    overlapped: bool = False,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
@@ -86,6 +91,10 @@ def launch(
     harmless is a finding of the result; with `strict` that is an error too. `symbols` fill the module's variables, by their
     names in PTX, and take back what the kernel wrote to them.
 
+    `overlaps` is the launch before this one in its stream if this one may begin before that has ended (programmatic dependent
+    launch): with `hazards`, what both touch is an error where no griddepcontrol.wait comes first. That launch has to be made with
+    `hazards` and `overlapped`.
+
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """
     try:
@@ -93,7 +102,7 @@ def launch(
             ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
             shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards, strict,
             None if cluster is None else _dimensions(cluster, "cluster"),
-            symbols,
+            symbols, overlaps, overlapped,
         )  # fmt: skip
     except EmulatorError as error:
         if error.source is None:
@@ -117,6 +126,8 @@ def _launch(
     strict: bool,
     cluster: Dim3 | None,
     symbols: Mapping[str, np.ndarray] | None,
+    overlaps: LaunchResult | None,
+    overlapped: bool,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
@@ -138,6 +149,8 @@ def _launch(
     detector = HazardDetector(program, memory, strict) if hazards else None
     if detector is not None:
         observers = [*observers, detector, detector.proxies]
+        if overlaps is not None:
+            overlap(detector, overlaps.footprints)
     counts: Counter[str] = Counter()
     steps = waves = 0
     first = 0
@@ -185,7 +198,8 @@ def _launch(
     finally:
         memory.copy_back()
     findings = () if detector is None else detector.findings.all()
-    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves, findings, "".join(output))
+    touched = tuple(footprints(detector)) if detector is not None and overlapped else ()
+    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves, findings, "".join(output), touched)
 
 
 def _dimensions(value: int | Sequence[int], name: str) -> Dim3:

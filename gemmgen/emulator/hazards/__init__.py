@@ -16,13 +16,15 @@ from gemmgen.emulator.hazards.report import (
     ScopeRace,
     SharedRace,
     UndefinedRegister,
+    UnorderedLaunch,
     UnwrittenRead,
     VolatileRace,
 )
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 
 __all__ = [
-    "EarlyBarrierUse", "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "InactiveShuffle", "MissedBarrier",
-    "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "OutlivingAccess", "SameValue", "ScopeRace",
-    "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnwrittenRead", "VolatileRace", "find_undefined",
+    "EarlyBarrierUse", "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "InactiveShuffle",
+    "MissedBarrier", "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "OutlivingAccess", "SameValue",
+    "ScopeRace", "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnorderedLaunch", "UnwrittenRead",
+    "VolatileRace", "find_undefined",
 ]  # fmt: skip

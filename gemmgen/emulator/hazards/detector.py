@@ -28,6 +28,7 @@ from gemmgen.emulator.hazards.report import (
     ScopeRace,
     SharedRace,
     UndefinedRegister,
+    UnorderedLaunch,
     UnwrittenRead,
     VolatileRace,
     global_place,
@@ -299,7 +300,9 @@ class HazardDetector(Observer):
     def _global_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
         other = records.sites[int(others[0]) >> 32]
         kind: type[HazardError] = GlobalRace
-        if site.strong and other is not None and other.strong:
+        if int(others[0]) & 0xFFFFFFFF >= self.order.first_stream:
+            kind = UnorderedLaunch
+        elif site.strong and other is not None and other.strong:
             kind = ScopeRace if site.narrow or other.narrow else VolatileRace
         self._race(kind, self._global_site(site, granules), site, lanes, records, others)
 

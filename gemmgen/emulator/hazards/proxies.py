@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gemmgen.emulator.hazards.detector import HazardDetector
     from gemmgen.emulator.hazards.shadow import Shadow
 
+EARLIER = "the launch before this one"
 _WARPS = 4
 _MOST_FENCES = 256
 
@@ -78,6 +79,8 @@ class ProxyRules(Observer):
         self.order = detector.order
         self.findings = detector.findings
         self.records = detector.records
+        self.follows = False
+        """Whether the launch may have begun before the one in front of it has ended."""
         self._sites: dict[tuple[int, str], Site] = {}
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]
@@ -88,6 +91,8 @@ class ProxyRules(Observer):
         self.shared = spaces.shared
         self._streams.clear()
         self.order.streams.clear()
+        if self.follows:
+            self._stream("launch", 0, EARLIER)
         self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
         self._fences: deque[_Fence] = deque(maxlen=_MOST_FENCES)
         self._inits: dict[int, _Initialised] = {}
@@ -161,6 +166,11 @@ class ProxyRules(Observer):
             self._check_fence(access.instruction, lanes[:1], packed, place, space="global")
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
+        if instruction.opcode == "griddepcontrol":
+            if self.follows and instruction.has("wait"):
+                who = np.arange(self.geometry.lanes) if lanes is None else lanes
+                self.order.learn(who, self.order.clock_of({self.order.first_stream: self.order.time}))
+            return
         init_only = instruction.has("mbarrier_init")
         if instruction.opcode != "fence" or not (init_only or (instruction.has("proxy") and _is_async(instruction))):
             return

@@ -161,6 +161,13 @@ class MissingInitFence(HazardError):
     hint = "fence.mbarrier_init.release.cluster by the thread that initialises, before the __syncthreads() or the barrier of the cluster"
 
 
+class UnorderedLaunch(HazardError):
+    """A launch that may begin early touches what the launch before it touches, without having waited for it."""
+
+    title = "memory of the launch before, without a wait"
+    hint = "griddepcontrol.wait (cudaGridDependencySynchronize()) before the first access, by the thread itself or before a barrier"
+
+
 class OutlivingAccess(HazardError):
     """A block may end while others of its cluster still use its shared memory."""
 

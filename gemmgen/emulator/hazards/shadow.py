@@ -265,6 +265,11 @@ class Shadow:
             same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
             self._tell(site, who[lost], granules[lost], found[lost], same)
 
+    def readers_of(self, granules: np.ndarray) -> np.ndarray:
+        """A plain read of each granule (packed)."""
+        found: np.ndarray = self._set(READ).first[granules]
+        return found
+
     def only_written_before(self, granules: np.ndarray, lanes: Lanes) -> bool:
         """Whether plain writes that all these lanes know are all that a read of granules has to look at: a quick look."""
         state = self.state[granules]

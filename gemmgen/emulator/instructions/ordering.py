@@ -32,7 +32,13 @@ def change_registers(inst: Instruction, binder: Binder) -> Operation:
     return Operation(lambda: None, lambda lanes: None)
 
 
-@instruction("nanosleep", "pmevent", "griddepcontrol")
+@instruction("griddepcontrol")
+def grid_dependency(inst: Instruction, binder: Binder) -> Operation:
+    """Waits for the launch before, or lets the next one begin: launches run one after another here, observers are told."""
+    return fence(inst, binder)
+
+
+@instruction("nanosleep", "pmevent")
 def no_effect(inst: Instruction, binder: Binder) -> Operation:
     """Timing and power only."""
     return Operation(lambda: None, lambda lanes: None)

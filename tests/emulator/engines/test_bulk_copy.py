@@ -189,9 +189,9 @@ WRONG = {
     "alignment": ("{.reg .b32 t; add.u32 t, %0, 64; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                   "[t], [%1, {0, 0}], [%2];}", emulator.Misaligned, "64 bytes past a multiple of 128"),
     "room": ("{.reg .b32 t; add.u32 t, %0, 7168; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-             "[t], [%1, {0, 0}], [%2];}", emulator.EmulatorError, ""),
+             "[t], [%1, {0, 0}], [%2];}", emulator.EmulatorError, "shared|tensor map"),
     "map": ("{.reg .b64 t; add.u64 t, %1, 64; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-            "[%0], [t, {0, 0}], [%2];}", emulator.EmulatorError, ""),
+            "[%0], [t, {0, 0}], [%2];}", emulator.EmulatorError, "shared|tensor map"),
 }  # fmt: skip
 
 
