@@ -402,6 +402,9 @@ class Warpgroups:
         behind = int(self.committed[lanes[0] // WARP]) - batch - 1
         wait = f"wgmma.wait_group {behind} by these threads has to come first"
         remedy = "its group is not even committed" if behind < 0 else wait
+        if instruction.opcode != "wgmma":
+            remedy += "; if it stands behind the wait in the source, the compiler moved it: "
+            remedy += 'asm volatile("" : "+f"(value)) behind the wait holds it there'
         raise RegisterInFlight(
             f"{message}: {remedy}", instruction=instruction, threads=self.geometry.describe(lanes),
             other=issue.instruction, other_threads=self.geometry.describe(lanes),
