@@ -106,6 +106,13 @@ class SpecialRegisters:
                 return np.uint32(self.grid_workspace >> 32)
             case "%envreg2":
                 return np.uint32(self.grid_workspace & 0xFFFFFFFF)
+            case "%aggr_smem_size":
+                return np.uint32(self.total_shared_bytes)
+            case "%current_graph_exec":
+                return np.uint64(0)
+            case _ if name.startswith(("%envreg", "%pm")):
+                # Nothing counts events, and no driver leaves anything in the other registers of the environment.
+                return np.uint64(0) if name.endswith("_64") else np.uint32(0)
             case "%gridid":
                 return np.uint64(1)
             case "%dynamic_smem_size":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from gemmgen.emulator.instructions.half import _add, join, split
 from gemmgen.emulator.instructions.memory import Transfer, through_space
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.memory import Access, Space
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Sink
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Sink, Vector
 from gemmgen.emulator.registers import DTYPES
 
 Update = Callable[..., Source]
@@ -103,8 +104,10 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
     """Reads, updates and writes back; `atom` returns what it found."""
     operation = inst.first_of(_OPERATIONS)
     type_name = inst.type
-    if operation is None or inst.has("async") or TYPE_BYTES[type_name] > 8 or inst.first_of(("v2", "v4", "v8")):
+    if operation is None or inst.has("async") or TYPE_BYTES[type_name] > 8:
         raise UnknownInstruction("this atomic form is not implemented", instruction=inst)
+    if inst.first_of(("v2", "v4", "v8")):
+        return _vector(inst, binder)
     operands = inst.operands
     has_result = inst.opcode == "atom"
     target_operand = operands[0] if has_result else Sink()
@@ -126,6 +129,32 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
         lambda space: _transfer(space, access, dtype, target, sources, update, operation == "add" and dtype.kind in "iu"
                                 and "f16" not in type_name),
     )  # fmt: skip
+
+
+def _vector(inst: Instruction, binder: Binder) -> Operation:
+    """An operation on neighbouring elements, each for itself: only the elements are atomic, not the vector."""
+    has_result = inst.opcode == "atom"
+    address = inst.operands[int(has_result)]
+    values = inst.operands[-1] if isinstance(inst.operands[-1], Vector) else inst.operands[1 + has_result]
+    if not isinstance(address, Address) or not isinstance(values, Vector):
+        raise UnknownInstruction("a vector of values is expected", instruction=inst)
+    results = inst.operands[0].elements if isinstance(inst.operands[0], Vector) and has_result else (Sink(),) * len(values.elements)
+    modifiers = tuple(modifier for modifier in inst.modifiers if modifier not in ("v2", "v4", "v8"))
+    parts = []
+    for index, (result, value) in enumerate(zip(results, values.elements, strict=True)):
+        place = replace(address, offset=address.offset + index * TYPE_BYTES[inst.type])
+        operands = (result, place, value) if has_result else (place, value)
+        parts.append(atomic(replace(inst, modifiers=modifiers, operands=operands), binder))
+
+    def full() -> None:
+        for part in parts:
+            part.full()
+
+    def some(lanes: Lanes) -> None:
+        for part in parts:
+            part.some(lanes)
+
+    return Operation(full, some)
 
 
 def _transfer(

@@ -10,7 +10,7 @@ import numpy as np
 from gemmgen.emulator.binding import Binder, Operation, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.registry import instruction
-from gemmgen.emulator.ptx.syntax import Instruction, Integer
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Pair
 from gemmgen.emulator.registers import DTYPES
 
 
@@ -64,14 +64,47 @@ def lop3_function(table: int) -> Callable[[Source, Source, Source], Source]:
 
 @instruction("lop3")
 def lop3(inst: Instruction, binder: Binder) -> Operation:
-    """Any function of three inputs, by its truth table."""
-    if inst.has("BOOL") or inst.has("or") or inst.has("and"):
-        raise UnknownInstruction("lop3 with a predicate result is not implemented", instruction=inst)
+    """Any function of three inputs, by its truth table. `.and` and `.or` also combine a predicate with whether the result is not 0."""
     table = inst.operands[4]
     if not isinstance(table, Integer):
         raise UnknownInstruction("lop3 needs a constant table", instruction=inst)
+    compute = lop3_function(table.value & 255)
+    sources = [binder.source(inst, operand, "b32") for operand in inst.operands[1:4]]
+    if not (inst.has("and") or inst.has("or")):
+        target = binder.target(inst, inst.operands[0], "b32")
+        return binder.gathered([target], compute, sources)
+    destination, condition = inst.operands[0], inst.operands[5]
+    if not isinstance(destination, Pair):
+        raise UnknownInstruction("lop3 with a predicate needs a second destination", instruction=inst)
+    targets = [binder.target(inst, destination.first, "b32"), binder.target(inst, destination.second, "pred")]
+    negated = isinstance(condition, Negated)
+    other = binder.source(inst, condition.register if isinstance(condition, Negated) else condition, "pred")
+    combine = np.logical_and if inst.has("and") else np.logical_or
+
+    def both(a: Source, b: Source, c: Source, p: Source) -> tuple[Source, Source]:
+        result = compute(a, b, c)
+        return result, combine(result != 0, ~p if negated else p)
+
+    return binder.gathered(targets, both, [*sources, other])
+
+
+@instruction("szext")
+def szext(inst: Instruction, binder: Binder) -> Operation:
+    """The low bits of a word, extended by the sign of the top one of them or by zeros."""
+    signed, clamp = inst.type == "s32", inst.has("clamp")
+
+    def compute(value: Source, count: Source) -> Source:
+        bits = np.minimum(count, np.uint32(32)) if clamp else count & np.uint32(31)
+        wide = np.asarray(value).astype(np.uint64)
+        ones = (np.uint64(1) << bits.astype(np.uint64)) - np.uint64(1)
+        kept = wide & ones
+        if signed:
+            top = (wide >> (np.maximum(bits, np.uint32(1)) - np.uint32(1)).astype(np.uint64)) & np.uint64(1)
+            kept = np.where((bits > 0) & (top > 0), kept | ~ones, kept)
+        return kept.astype(np.uint32)
+
     target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], lop3_function(table.value & 255), [binder.source(inst, o, "b32") for o in inst.operands[1:4]])
+    return binder.gathered([target], compute, [binder.source(inst, operand, "u32") for operand in inst.operands[1:]])
 
 
 def _shift_compute(opcode: str, dtype: type[np.generic]) -> Callable[[Source, Source], Source]:

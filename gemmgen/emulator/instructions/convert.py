@@ -231,13 +231,11 @@ def cvt_pack(inst: Instruction, binder: Binder) -> Operation:
     """`cvt.pack.sat.<t>.s32.b32 d, a, b, c`: two saturated values into the low bits, c's low bits above them."""
     to = inst.modifiers[2]
     bits = int(to[1:])
-    if to not in ("s8", "u8", "s16", "u16"):
-        raise UnknownInstruction(f"cvt.pack to .{to}", instruction=inst)
-    info = np.iinfo(str(np.dtype(DTYPES[to])))
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
     mask = np.uint32((1 << bits) - 1)
 
     def clamp(value: Source) -> Source:
-        return np.clip(value, np.int32(info.min), np.int32(info.max)).astype(np.int32).view(np.uint32) & mask
+        return np.clip(value, np.int32(low), np.int32(high)).astype(np.int32).view(np.uint32) & mask
 
     target = binder.target(inst, inst.operands[0], "b32")
     sources = [binder.source(inst, operand, "s32") for operand in inst.operands[1:3]]
@@ -246,6 +244,6 @@ def cvt_pack(inst: Instruction, binder: Binder) -> Operation:
     third = binder.source(inst, inst.operands[3], "u32") if len(inst.operands) > 3 else np.uint32(0)
     return binder.gathered(
         [target],
-        lambda a, b, c: (c << np.uint32(16)) | (clamp(a) << np.uint32(8)) | clamp(b),
+        lambda a, b, c: (c << np.uint32(2 * bits)) | (clamp(a) << np.uint32(bits)) | clamp(b),
         [*sources, third],
     )

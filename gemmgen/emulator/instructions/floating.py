@@ -8,7 +8,6 @@ import numpy as np
 
 from gemmgen.emulator import ieee
 from gemmgen.emulator.binding import Binder, Compute, Operation, Source
-from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.ptx.syntax import Instruction
 
@@ -16,6 +15,11 @@ from gemmgen.emulator.ptx.syntax import Instruction
 def is_f32(inst: Instruction) -> bool:
     """Whether the operation is on float32."""
     return inst.type == "f32"
+
+
+def is_mixed(inst: Instruction) -> bool:
+    """Whether float16 or bfloat16 operands are added to float32 (sm_100 and later)."""
+    return inst.types in (("f32", "f16"), ("f32", "bf16"))
 
 
 def is_f64(inst: Instruction) -> bool:
@@ -98,6 +102,28 @@ def fma_f32(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], finish_f32(inst, lambda a, b, c: ieee.fma_f32(a, b, c, mode)), _sources(inst, binder))
 
 
+@instruction("add", "sub", "fma", when=is_mixed)
+def mixed(inst: Instruction, binder: Binder) -> Operation:
+    """`add.f32.f16 d, a, c`: all operands but the last are narrow, and exact in float32."""
+    narrow, mode = inst.types[1], rounding(inst)
+    *first, last = inst.operands[1:]
+    sources = [binder.source(inst, operand, "b16") for operand in first] + [binder.source(inst, last, "f32")]
+
+    def widen(value: Source) -> Source:
+        bits = np.array(value, ndmin=1)
+        wide = ieee.bf16_to_f64(bits) if narrow == "bf16" else bits.view(np.float16).astype(np.float64)
+        return wide.astype(np.float32)
+
+    def compute(*values: Source) -> Source:
+        *factors, addend = values
+        wide = [widen(value) for value in factors]
+        if inst.opcode == "fma":
+            return ieee.fma_f32(wide[0], wide[1], addend, mode)
+        return ieee.add_f32(wide[0], -np.asarray(addend) if inst.opcode == "sub" else addend, mode)
+
+    return binder.gathered([binder.target(inst, inst.operands[0], "f32")], finish_f32(inst, compute), sources)
+
+
 @instruction("div", when=is_f32)
 def div_f32(inst: Instruction, binder: Binder) -> Operation:
     """.rn and the directed modes are exact; .full and .approx (2 ulp on the GPU) give the correctly rounded quotient."""
@@ -171,8 +197,6 @@ def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> Source:
 @instruction("min", "max", when=lambda inst: inst.type in ("f32", "f64"))
 def min_max(inst: Instruction, binder: Binder) -> Operation:
     """The smaller or the larger one."""
-    if inst.has("xorsign"):
-        raise UnknownInstruction("min/max with xorsign is not implemented", instruction=inst)
     target = binder.target(inst, inst.operands[0], inst.type)
     largest, propagate = inst.opcode == "max", inst.has("NaN")
 
@@ -185,7 +209,19 @@ def min_max(inst: Instruction, binder: Binder) -> Operation:
     if inst.has("abs"):
         inner = compute
         compute = lambda *values: inner(*[np.abs(v) for v in values])  # noqa: E731
+    if inst.has("xorsign"):
+        compute = with_crossed_signs(compute)
     return binder.gathered([target], finish_f32(inst, compute), _sources(inst, binder))
+
+
+def with_crossed_signs(compute: Callable[..., Source]) -> Callable[..., Source]:
+    """A minimum or maximum of magnitudes with the exclusive or of the operands' signs (.xorsign.abs); a NaN keeps its own."""
+
+    def crossed(a: Source, b: Source) -> Source:
+        result = compute(a, b)
+        return np.where((np.signbit(a) != np.signbit(b)) & ~np.isnan(result), -result, result)
+
+    return crossed
 
 
 @instruction("neg", "abs", when=lambda inst: inst.type in ("f32", "f64"))

@@ -8,18 +8,18 @@ import numpy as np
 
 from gemmgen.emulator import ieee
 from gemmgen.emulator.binding import Binder, Operation, Source
-from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.compare import COMPARISONS
-from gemmgen.emulator.instructions.floating import minimum, saturated
+from gemmgen.emulator.instructions.floating import is_mixed, minimum, saturated, with_crossed_signs
 from gemmgen.emulator.instructions.registry import instruction
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Pair, Sink
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Negated, Pair, Sink
+from gemmgen.emulator.registers import DTYPES
 
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _F16_TINY = 2.0**-14
 
 
 def _is_half(inst: Instruction) -> bool:
-    return inst.type in _HALVES
+    return inst.type in _HALVES and not is_mixed(inst)
 
 
 def split(value: Source, type_name: str) -> Source:
@@ -66,7 +66,8 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
     if inst.opcode in ("min", "max") and inst.has("NaN"):
         operation = lambda a, b: (minimum(a, b, inst.opcode == "max", True), 0.0)  # noqa: E731
     if inst.has("xorsign"):
-        raise UnknownInstruction("min/max with xorsign is not implemented", instruction=inst)
+        crossed = with_crossed_signs(lambda a, b: minimum(np.abs(a), np.abs(b), inst.opcode == "max", inst.has("NaN")))
+        operation = lambda a, b: (crossed(a, b), 0.0)  # noqa: E731
     flush, saturate, relu = inst.has("ftz"), inst.has("sat"), inst.has("relu")
 
     def compute(*values: Source) -> Source:
@@ -100,24 +101,38 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], compute, [binder.source(inst, inst.operands[1], raw)])
 
 
+def _combined(inst: Instruction, binder: Binder) -> tuple[Callable[[Source, Source], Source] | None, list[Source], bool]:
+    """How a comparison is combined with a predicate: the function, the predicate if there is one, and whether that is negated."""
+    name = inst.first_of(("and", "or", "xor"))
+    if name is None:
+        return None, [], False
+    operand = inst.operands[3]
+    negated = isinstance(operand, Negated)
+    source = binder.source(inst, operand.register if isinstance(operand, Negated) else operand, "pred")
+    return {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[name], [source], negated
+
+
 @instruction("setp", when=_is_half)
 def setp(inst: Instruction, binder: Binder) -> Operation:
     """Packed forms have one destination a half; each may be combined with the same predicate."""
     type_name = inst.type
     raw = f"b{TYPE_BYTES[type_name] * 8}"
     compare = COMPARISONS[inst.modifiers[0]]
-    if inst.first_of(("and", "or", "xor")):
-        raise UnknownInstruction("half comparison with a combination is not implemented", instruction=inst)
+    combine, condition, negated = _combined(inst, binder)
     destination = inst.operands[0]
     first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
     targets = [binder.target(inst, first, "pred"), binder.target(inst, second, "pred")]
     packed = TYPE_BYTES[type_name] == 4
 
-    def compute(a: Source, b: Source) -> tuple[Source, Source]:
+    def compute(a: Source, b: Source, *conditions: Source) -> tuple[Source, Source]:
         result = compare(split(a, type_name), split(b, type_name))
-        return (result[:, 0], result[:, 1]) if packed else (result[:, 0], ~result[:, 0])
+        both = [result[:, 0], result[:, 1] if packed else ~result[:, 0]]
+        if combine is not None:
+            other = ~conditions[0] if negated else conditions[0]
+            both = [combine(each, other) for each in both]
+        return both[0], both[1]
 
-    return binder.gathered(targets, compute, [binder.source(inst, o, raw) for o in inst.operands[1:3]])
+    return binder.gathered(targets, compute, [*(binder.source(inst, o, raw) for o in inst.operands[1:3]), *condition])
 
 
 @instruction("set", when=lambda inst: bool(set(inst.types) & set(_HALVES)))
@@ -125,19 +140,26 @@ def set_(inst: Instruction, binder: Binder) -> Operation:
     """A comparison as a number."""
     result_type, type_name = inst.types
     compare = COMPARISONS[inst.modifiers[0]]
-    if inst.first_of(("and", "or", "xor")):
-        raise UnknownInstruction("half comparison with a combination is not implemented", instruction=inst)
+    combine, condition, negated = _combined(inst, binder)
     raw_result, raw = f"b{TYPE_BYTES[result_type] * 8}", f"b{TYPE_BYTES[type_name] * 8}"
     target = binder.target(inst, inst.operands[0], raw_result)
+    dtype = np.dtype(DTYPES[type_name]) if type_name not in _HALVES else None
 
-    def compute(a: Source, b: Source) -> Source:
-        result = compare(split(a, type_name), split(b, type_name))
+    def compute(a: Source, b: Source, *conditions: Source) -> Source:
+        if dtype is None:
+            result = compare(split(a, type_name), split(b, type_name))
+        else:
+            result = compare(np.asarray(a).view(dtype)[..., None], np.asarray(b).view(dtype)[..., None])
+        if combine is not None:
+            other = ~conditions[0] if negated else conditions[0]
+            result = combine(result, np.asarray(other)[..., None])
         if result_type in _HALVES:
             return join(result.astype(np.float64), 0.0, result_type)
-        if TYPE_BYTES[type_name] == 4:
+        if TYPE_BYTES[type_name] == 4 and dtype is None:
             halves = np.where(result, np.uint16(0xFFFF), np.uint16(0))
             return np.ascontiguousarray(halves).view(np.uint32)[:, 0]
-        one = np.float32(1).view(np.uint32) if result_type == "f32" else np.uint32(0xFFFFFFFF)
-        return np.where(result[:, 0], one, np.uint32(0))
+        ones = np.dtype(f"u{TYPE_BYTES[result_type]}").type
+        one = np.float32(1).view(np.uint32) if result_type == "f32" else ~ones(0)
+        return np.where(result[:, 0], one, ones(0))
 
-    return binder.gathered([target], compute, [binder.source(inst, o, raw) for o in inst.operands[1:3]])
+    return binder.gathered([target], compute, [*(binder.source(inst, o, raw) for o in inst.operands[1:3]), *condition])

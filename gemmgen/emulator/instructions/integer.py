@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gemmgen.emulator.binding import Binder, Compute, Operation, Source
-from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 from gemmgen.emulator.registers import DTYPES
@@ -108,16 +107,19 @@ def mad(inst: Instruction, binder: Binder) -> Operation:
     sources = _sources(inst, binder, type_name, type_name, type_name)
     if inst.has("hi"):
         if inst.has("sat"):
-            raise UnknownInstruction("mad.hi.sat is not implemented", instruction=inst)
+            return binder.gathered([target], lambda a, b, c: _saturated(multiply_high(a, b), c), sources)
         return binder.gathered([target], lambda a, b, c: multiply_high(a, b) + c, sources)
     return binder.gathered([target], lambda a, b, c: a * b + c, sources)
+
+
+def _saturated(first: Source, second: Source) -> Source:
+    """A sum of s32, cut to their range."""
+    return np.clip(first.astype(np.int64) + second.astype(np.int64), -(2**31), 2**31 - 1).astype(np.int32)
 
 
 @instruction("mul24", "mad24")
 def mul24(inst: Instruction, binder: Binder) -> Operation:
     """The low 24 bits of each factor; `.hi` gives bits 47..16 of the product."""
-    if inst.has("sat"):
-        raise UnknownInstruction("mad24.hi.sat is not implemented", instruction=inst)
     type_name = inst.type
     target = binder.target(inst, inst.operands[0], type_name)
     wide = np.int64 if type_name == "s32" else np.uint64
@@ -132,6 +134,8 @@ def mul24(inst: Instruction, binder: Binder) -> Operation:
     sources = _sources(inst, binder, *[type_name] * count)
     if count == 2:
         return binder.gathered([target], product, sources)
+    if inst.has("sat"):
+        return binder.gathered([target], lambda a, b, c: _saturated(product(a, b), c), sources)
     return binder.gathered([target], lambda a, b, c: product(a, b) + c, sources)
 
 

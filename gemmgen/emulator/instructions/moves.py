@@ -8,7 +8,7 @@ from gemmgen.emulator.binding import Binder, Operation, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
-from gemmgen.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW
+from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Special, Symbol, Vector
 from gemmgen.emulator.registers import DTYPES
 
@@ -118,7 +118,25 @@ def isspacep(inst: Instruction, binder: Binder) -> Operation:
         return binder.gathered([target], lambda value: value >> high == local, [source])
     if inst.has("global"):
         return binder.gathered([target], lambda value: (value >> high != shared) & (value >> high != local), [source])
+    if inst.has("shared::cluster"):
+        return binder.gathered([target], lambda value: value >> high == shared, [source])
+    if inst.has("const") or inst.has("param") or inst.has("param::entry"):
+        ranges = _ranges(binder, "const" if inst.has("const") else "param")
+        return binder.gathered([target], lambda value: _within(value, ranges), [source])
     raise UnknownInstruction("isspacep of this space", instruction=inst)
+
+
+def _ranges(binder: Binder, space: str) -> list[tuple[int, int]]:
+    """Where the variables of a space lie, as generic addresses."""
+    placed = [each for each in binder.program.symbols.values() if each.variable.space == space]
+    return [(GLOBAL_BASE + each.offset, GLOBAL_BASE + each.offset + each.variable.size) for each in placed]
+
+
+def _within(value: Source, ranges: list[tuple[int, int]]) -> Source:
+    found = np.zeros(np.shape(value), np.bool_)
+    for start, stop in ranges:
+        found = found | ((value >= np.uint64(start)) & (value < np.uint64(stop)))
+    return found
 
 
 @instruction("selp")

@@ -38,7 +38,7 @@ def grid_dependency(inst: Instruction, binder: Binder) -> Operation:
     return fence(inst, binder)
 
 
-@instruction("nanosleep", "pmevent")
+@instruction("nanosleep", "pmevent", "brkpt")
 def no_effect(inst: Instruction, binder: Binder) -> Operation:
     """Timing and power only."""
     return Operation(lambda: None, lambda lanes: None)
