@@ -5,10 +5,9 @@ from __future__ import annotations
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.accesses import SharedAccess
 from gemmgen.kernels.gemm.exchange import exchange_accesses
 from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.operand import Operand
+from gemmgen.kernels.gemm.operand import Operand, SharedAccess
 from gemmgen.kernels.gemm.plan import GemmPlan
 
 WAVEFRONT_BYTES = BANKS * BANK_BYTES

@@ -9,9 +9,8 @@ from typing import Literal
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.accesses import SharedAccess, shared_accesses
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.operand import Operand, OperandRequest, plan_operand, shared_loader
+from gemmgen.kernels.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
 from gemmgen.kernels.gemm.reasons import cache_reasons, loader_reason, loop_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, TiledMainloop
 from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
@@ -172,3 +171,30 @@ def shared_regions(loop: TiledLoop, group_threads: int) -> tuple[SharedRegion, .
         shape = (loop.k_groups - 1, elements, group_threads)
         regions.append(SharedRegion("sums", "float", shape, 0, prod(shape) * FLOAT_BYTES, "sums of the groups, over the tiles"))
     return tuple(regions)
+
+
+def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture) -> list[Reason]:
+    """More shared memory, registers or threads than the architecture has for the blocks that are to fit on an SM."""
+    reasons = []
+    shared = max(region.offset + region.bytes for region in regions)
+    if shared > architecture.shared_bytes_per_block:
+        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
+        got, hint = f"{shared} bytes of shared memory", "reduce k, m, n or stages"
+        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", got, need, hint))
+    blocks = loop.min_blocks_per_sm
+    per_sm = architecture.shared_bytes_per_sm
+    reserved = architecture.reserved_shared_bytes_per_block
+    if blocks > 1 and (shared + reserved) * blocks > per_sm:
+        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
+        need = f"at most {per_sm} bytes on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
+    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
+        got = f"{blocks} blocks of {threads} threads"
+        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
+        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
+    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
+    if loop.estimated_registers > budget:
+        got = f"about {loop.estimated_registers} registers a thread"
+        need = f"at most {budget} for {blocks} block{'s' if blocks > 1 else ''} of {threads} threads on an SM"
+        reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
+    return reasons

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from gemmgen.hardware.shared_memory import WARP
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.gemm.accesses import every_load
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
-from gemmgen.kernels.gemm.operand import Operand
+from gemmgen.kernels.gemm.operand import Operand, every_load
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.shared_pictures import bank_maps
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKParallel, SplitKSerial, StreamK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal
+from typing import Any, Literal
 
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import WARP_THREADS, Architecture
@@ -13,8 +13,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
 from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
-from gemmgen.kernels.gemm.helpers import Helper, copy_helpers, fragment_helpers
-from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, shared_regions, tiled_loop
+from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.planes import PlanesPlan, planes_plan
 from gemmgen.kernels.gemm.planes_sequence import planes_sequence
@@ -22,13 +21,12 @@ from gemmgen.kernels.gemm.reasons import (
     alignment_reasons,
     combination_reasons,
     launch_reasons,
-    resource_reasons,
     thread_reasons,
     tile_reasons,
 )
 from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TensorCoreMainloop
-from gemmgen.kernels.gemm.tensor_core import fragment_store, warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ScalarArgument, TensorMapArgument
@@ -48,6 +46,15 @@ STORES = {
     "stream_k": "streamed",
     "split_k_cluster": "finished",
 }
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A device function: the template and the macro in it that write the function, and the macro's arguments."""
+
+    template: str
+    name: str
+    arguments: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -355,3 +362,63 @@ def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, in
         elif dimension.default is not None:
             problem[dimension.name] = dimension.default.evaluate(problem)
     return problem
+
+
+def fragment_store(plan: GemmPlan) -> str:
+    """How fragments of results reach memory: a macro of ``templates/gemm/fragments.cu.j2``."""
+    if plan.planes is not None:
+        return "scaled"
+    if plan.store == "partial":
+        return "partial"
+    if plan.spec.store == "tma":
+        return "boxes"
+    return "pairs" if plan.matrix_c.row_major and plan.matrix_c.alignment > 1 else "elements"
+
+
+def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
+    """Packing and guarded reads of pairs for a kernel on tensor cores, whose factors stay as they are."""
+    if plan.fragment_store not in ("boxes", "pairs"):
+        return ()
+    matrices = plan.residuals + ((plan.matrix_c,) if plan.spec.beta == "argument" else ())
+    needed = [Helper("half", "pack", (plan.matrix_c.type,))] if plan.matrix_c.is_half else []
+    for half in sorted({matrix.is_half for matrix in matrices}):
+        needed.append(Helper("half" if half else "copy", "load_guarded", (2,)))
+    for element in sorted({matrix.type for matrix in matrices if matrix.is_half}):
+        needed.append(Helper("half", "load_converted", (2, element, True)))
+    return tuple(needed)
+
+
+def copy_helpers(plan: GemmPlan, loop: TiledLoop) -> tuple[Helper, ...]:
+    """Copies of vectors between memories and registers; wide ones first, and what others call before those."""
+    needed: dict[Helper, None] = {}
+
+    def load(kind: str, width: int, half: bool) -> None:
+        needed[Helper("half" if half else "copy", f"load_{kind}", (width,))] = None
+
+    for operand in sorted(loop.copied, key=lambda operand: -operand.copy.vector):
+        kind = "guarded" if operand.guarded else "whole"
+        if operand.is_async:
+            arguments = operand.copy.vector, operand.element_bytes, operand.l2_prefetch, operand.keeps_in_l1
+            needed[Helper("copy", f"copy_async_{kind}", arguments)] = None
+            if operand.converts_fragments and operand.load_width > 1:
+                load("whole", operand.load_width, half=True)
+        else:
+            load(kind, operand.copy.vector, operand.is_half)
+    if loop.copies == "cp_async":
+        needed[Helper("copy", "copy_async_groups")] = None
+    kind = "whole" if plan.whole_minor else "guarded"
+    if plan.store == "partial":
+        needed[Helper("copy", f"store_{kind}", (plan.partial_vector,))] = None
+        return tuple(needed)
+    width, element = plan.vector_c, plan.matrix_c.type
+    half = plan.matrix_c.is_half
+    if plan.spec.beta == "argument" or plan.residuals:
+        load(kind, width, half)
+        if half:
+            needed[Helper("half", "load_converted", (width, element, kind == "guarded"))] = None
+    if half and width > 1:
+        needed[Helper("half", "pack", (element,))] = None
+    streaming = (True,) if plan.spec.cache.streaming_stores else ()
+    stored = (width, element, *streaming) if half else (width, *streaming)
+    needed[Helper("half" if half else "copy", f"store_{kind}", stored)] = None
+    return tuple(needed)

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.hardware.target import architecture as find_architecture
-from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKCluster, TensorCoreMainloop, TiledMainloop
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
-    from gemmgen.kernels.gemm.loop import TiledLoop
     from gemmgen.kernels.gemm.operand import Operand
 
 WIDEST_ACCESS_BYTES = 16
@@ -161,30 +159,3 @@ def launch_reasons(spec: GemmSpec) -> list[Reason]:
         return []
     need, hint = "an architecture with programmatic launches", "architecture: sm_90"
     return [Reason("early_launch", "early_launch", f"true on {spec.architecture}", need, hint)]
-
-
-def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture) -> list[Reason]:
-    """More shared memory, registers or threads than the architecture has for the blocks that are to fit on an SM."""
-    reasons = []
-    shared = max(region.offset + region.bytes for region in regions)
-    if shared > architecture.shared_bytes_per_block:
-        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
-        got, hint = f"{shared} bytes of shared memory", "reduce k, m, n or stages"
-        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", got, need, hint))
-    blocks = loop.min_blocks_per_sm
-    per_sm = architecture.shared_bytes_per_sm
-    reserved = architecture.reserved_shared_bytes_per_block
-    if blocks > 1 and (shared + reserved) * blocks > per_sm:
-        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
-        need = f"at most {per_sm} bytes on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
-    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
-        got = f"{blocks} blocks of {threads} threads"
-        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
-    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
-    if loop.estimated_registers > budget:
-        got = f"about {loop.estimated_registers} registers a thread"
-        need = f"at most {budget} for {blocks} block{'s' if blocks > 1 else ''} of {threads} threads on an SM"
-        reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
-    return reasons

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
@@ -14,9 +13,6 @@ from gemmgen.kernels.gemm.planes import SCHEMES, Scheme
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
 from gemmgen.kernels.matrix import Matrix
-
-if TYPE_CHECKING:
-    from gemmgen.kernels.gemm.plan import GemmPlan
 
 BYTE_FLOATS = ("e4m3", "e5m2")
 BYTE_INTEGERS = ("s8", "u8")
@@ -302,14 +298,3 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         add("sums", "float", held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
     add("barriers", "unsigned long long", (loop.barriers,), 8 * loop.barriers, "for each stage: it is full, it is empty; turns of groups")
     return tuple(regions)
-
-
-def fragment_store(plan: GemmPlan) -> str:
-    """How fragments of results reach memory: a macro of ``templates/gemm/fragments.cu.j2``."""
-    if plan.planes is not None:
-        return "scaled"
-    if plan.store == "partial":
-        return "partial"
-    if plan.spec.store == "tma":
-        return "boxes"
-    return "pairs" if plan.matrix_c.row_major and plan.matrix_c.alignment > 1 else "elements"
