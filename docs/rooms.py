@@ -29,7 +29,8 @@ line { stroke: #0969da; stroke-width: 1.6; marker-end: url(#head); }
 
 def layers() -> list[list[str]]:
     """The packages of each layer, from the highest down."""
-    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = (contract for contract in contracts if contract["type"] == "layers")
     return [[name.strip() for name in layer.split("|")] for layer in contract["layers"]]
 
 
