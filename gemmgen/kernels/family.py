@@ -23,9 +23,10 @@ PlainText = Annotated[str, StringConstraints(max_length=2000)]
 
 
 class SpecModel(BaseModel):
-    """Base of every part of a spec: immutable, and a field nobody knows is an error."""
+    """Base of every part of a spec: immutable; a field nobody knows is an error, and so is a value of another type than the field's:
+    YAML has types of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class KernelSpec(SpecModel):

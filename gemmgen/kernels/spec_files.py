@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import reprlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -133,12 +134,18 @@ def _validated(fields: dict[str, Any], name: str) -> KernelSpec:
 def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str) -> Any:
     """``fields`` as an instance of a Pydantic ``model``. Raises ``SpecError``: ``name``, ``wrong``, and all mistakes."""
     try:
-        return model.model_validate(fields)
+        # As JSON, lists become tuples and mappings parts of a spec while numbers, truth values and text stay apart.
+        return model.model_validate_json(json.dumps(fields, default=_as_data))
     except pydantic.ValidationError as error:
         reasons = [_reason(item, fields) for item in error.errors(include_url=False, include_context=False)]
-    except RecursionError:
+    except (RecursionError, ValueError):  # too deep, or a YAML alias within what it stands for
         raise SpecError(f"{name}: nested too deeply") from None
     raise SpecError("\n".join([f"{name}: {wrong}:", *(f"  - {reason}" for reason in reasons)]))
+
+
+def _as_data(value: Any) -> Any:
+    """Parts of specs as data; what else YAML may hold, such as dates, as text, which no field takes for something else."""
+    return value.model_dump(mode="json") if isinstance(value, pydantic.BaseModel) else str(value)
 
 
 def _path(location: tuple[Any, ...], fields: Any) -> str:

@@ -35,7 +35,7 @@ def test_every_shipped_spec_loads_and_says_what_it_is_for(path: Path) -> None:
         ({"label": 'quote"d'}, "label"),
         ({"epilogue": [{"op": "tanhh"}]}, "epilogue.0"),
         ({"epilogue": [{"op": "scale", "factor": float("nan")}]}, "factor"),
-        ({"epilogue": [{"op": "scale", "factor": 1e39}]}, "factor"),
+        ({"epilogue": [{"op": "leaky_relu", "slope": 1e39}]}, "slope"),
         ({"mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": True, "n": 32}}}}, "mainloop.tile.warp.m"),
         ({"mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": -8, "n": 32}}}}, "mainloop.tile.warp.m"),
         ({"mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": 10**30, "n": 32}}}}, "mainloop.tile.warp.m"),
@@ -116,3 +116,10 @@ def test_the_schema_describes_every_field_of_a_shipped_spec() -> None:
     text = str(json_schema())
     assert all(field in text for field in ("threadblock", "fragment", "alignment", "epilogue", "factor"))
     assert "$schema" in json_schema()
+
+
+@pytest.mark.parametrize("override", ["early_launch=1", "early_launch='true'", "unroll='2'", "unroll=2.0", "operations.0.factor='0.1'"])
+def test_a_value_of_another_type_is_refused(override: str) -> None:
+    fields = {"kind": "elementwise", "operations": [{"op": "scale", "factor": 2}]}
+    with pytest.raises(SpecError, match=override.split("=")[0]):
+        load_spec(fields, [override])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemmgen.kernels.spec_files import validated
 from gemmgen.sweep.engine import Settings
 from gemmgen.sweep.file import Limits, SweepFile
 from gemmgen.sweep.point import Conditions
@@ -21,7 +22,7 @@ SPEC: dict[str, Any] = {
 
 
 def space(stage: str = "verify", **more: Any) -> Space:
-    return Space(SweepFile.model_validate({"name": "trial", "base": SPEC, **more}), Stage(stage))
+    return Space(validated(SweepFile, {"name": "trial", "base": SPEC, **more}, "trial", "not a valid sweep"), Stage(stage))
 
 
 def points(*labels: str, stage: str = "verify", **more: Any) -> list[Point]:
