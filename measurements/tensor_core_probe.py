@@ -1,4 +1,4 @@
-"""What tensor cores compute where nobody has looked yet: each operand vector on a GPU, beside the emulator.
+"""Tensor cores at the edges of their arithmetic: each operand vector on a GPU, beside the emulator.
 
     python measurements/tensor_core_probe.py --out DIR      measures, writes DIR/tensor_core_probe.npz, prints the differences
     python measurements/tensor_core_probe.py --emulate      runs the same kernels on the emulator
@@ -223,6 +223,8 @@ def main() -> None:
     parser.add_argument("--emulate", action="store_true", help="run on the emulator alone")
     options = parser.parse_args()
     found: dict[str, Any] = {}
+    if not options.emulate:
+        print(driver.gpu(0))
     for number, experiment in enumerate(experiments()):
         arrays = [np.ascontiguousarray(x) for x in experiment.operands(np.random.default_rng(number), experiment.types)]
         binary = compile_source(experiment.source, architecture="sm_90a", name=f"{experiment.name}.cu")

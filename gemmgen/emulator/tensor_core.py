@@ -288,10 +288,11 @@ def _finish(sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[
     with np.errstate(invalid="ignore"):
         # Sums of finite terms stay finite in float64, whatever the order.
         naive = np.einsum("...mk,...nk->...mn", left.astype(np.float64), right.astype(np.float64)) + addend
-    if results.dtype == np.uint32:
-        special = _bits_of(ieee.canonical_f32(naive.astype(np.float32)))
-    else:
-        special = ieee.canonical_f16(naive.astype(np.float16)).view(np.uint16)
+    with np.errstate(over="ignore"):
+        if results.dtype == np.uint32:
+            special = _bits_of(ieee.canonical_f32(naive.astype(np.float32)))
+        else:
+            special = ieee.canonical_f16(naive.astype(np.float16)).view(np.uint16)
     return np.where(np.isfinite(naive), results, special)
 
 

@@ -93,6 +93,35 @@ def test_fp8_on_mma_sync_is_two_steps_on_halves(a_type, b_type, shape, half_step
     np.testing.assert_array_equal(got, total + c)
 
 
+def probed() -> dict[str, str]:
+    """The instruction's form, of each experiment of measurements/tensor_core_probe.py."""
+    with np.load(DATA / "tensor_core_probe.npz") as arrays:
+        return {key.removesuffix("_form"): str(arrays[key]) for key in arrays.files if key.endswith("_form")}
+
+
+@pytest.mark.parametrize(("name", "form"), probed().items())
+def test_what_the_probe_asked_equals_hopper(name, form):
+    """Sums beyond float32, zeros, fp8 in pairs and with float16 accumulators, integers at their ends."""
+    with np.load(DATA / "tensor_core_probe.npz") as arrays:
+        a, b, c, d = (arrays[f"{name}_{key}"] for key in "abcd")
+    wgmma = form.startswith("m64")
+    sums, a_type, b_type = form.split(".")[-3:] if wgmma else form.split(".")[-4:-1]
+    if sums == "s32":
+        a, b = (bits.view(np.int8) if type_name == "s8" else bits for bits, type_name in ((a, a_type), (b, b_type)))
+        products = tensor_core.multiply_integers(a, b)
+        got = tensor_core.accumulate_integers(c.view(np.int32), products, saturate="satfinite" in form).view(np.uint32)
+    else:
+        fp8 = a_type in ("e4m3", "e5m2")
+        left, right = tensor_core.factor(a, a_type), tensor_core.factor(b, b_type)
+        addend = c.astype(np.uint16) if sums == "f16" else c
+        if fp8 and not wgmma:
+            got = tensor_core.multiply_fp8_on_halves(left, right, addend)
+        else:
+            multiply = tensor_core.multiply_half if sums == "f16" else tensor_core.multiply_float
+            got = multiply(left, right, addend, FP8_STEP if fp8 else FLOAT_STEP)
+    np.testing.assert_array_equal(got, d)
+
+
 # -- beyond the measured vectors -----------------------------------------------------------------------------------
 
 DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "e4m3": np.uint8, "e5m2": np.uint8}
@@ -157,8 +186,7 @@ def test_agrees_with_exact_fractions(case):
     sums = np.full((1, columns), c, np.uint32)
     got = tensor_core.multiply_float(tensor_core.factor(a, type_name), tensor_core.factor(b, type_name), sums, step).view(np.float32)
     want = sum_by_fractions(row, column, c, type_name, step)
-    if abs(want) < 2.0**128:
-        assert (got == np.float32(want)).all()
+    assert (got == (np.float32(want) if abs(want) < 2.0**128 else np.copysign(np.inf, want))).all()
 
 
 def test_stacks_of_every_size_agree_with_their_matrices():
