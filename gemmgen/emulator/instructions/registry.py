@@ -46,6 +46,11 @@ def misunderstood(inst: Instruction, error: Exception) -> UnknownInstruction:
     return UnknownInstruction(f"{inst.opcode} in a form that is not understood{why}", instruction=inst)
 
 
+def handlers(opcode: str) -> list[Handler]:
+    """The handlers of an opcode, those of special forms first."""
+    return [handler for _, handler in _HANDLERS.get(opcode, ())]
+
+
 def opcodes() -> list[str]:
     """All opcodes that have a handler."""
     return sorted(_HANDLERS)
