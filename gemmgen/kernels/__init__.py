@@ -12,6 +12,7 @@ FAMILIES = {
     "gemm": "gemmgen.kernels.gemm",
     "reduction": "gemmgen.kernels.reduction",
     "conv2d": "gemmgen.kernels.conv2d",
+    "elementwise": "gemmgen.kernels.elementwise",
 }
 """The package of each kind; it has one attribute ``family``."""
 

@@ -53,7 +53,7 @@ class ProductOverview:
 
 @dataclass(frozen=True)
 class ArrayOverview:
-    """An array that is reduced, of which one block takes a part at a time."""
+    """An array of which one block takes a part at a time."""
 
     name: str
     rows: str
@@ -66,6 +66,8 @@ class ArrayOverview:
     reduces_rows: bool
     """Whether elements of one column are combined; else those of one row."""
     notes: tuple[str, ...] = ()
+    combines: bool = True
+    """Whether elements are combined at all."""
 
 
 @dataclass(frozen=True)

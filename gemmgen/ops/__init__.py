@@ -1,4 +1,4 @@
-"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``reduce``, ``conv2d``.
+"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``reduce``, ``conv2d``, ``elementwise``.
 
 torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
@@ -23,7 +23,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.ops.engine import Operator
 from gemmgen.ops.filters import Filter
 
-__all__ = ["Filter", "conv2d", "matmul", "reduce", "register_torch"]
+__all__ = ["Filter", "conv2d", "elementwise", "matmul", "reduce", "register_torch"]
 
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"),
@@ -161,12 +161,56 @@ def conv2d(
     return _CONV2D.call((x, weights, bias, residual, out), options, (alpha, beta, gamma), stream)[0]
 
 
+_ELEMENTWISE = Operator(
+    "elementwise", ("x", "bias", "bias2", "z", "z2", "f", "f2"), ("out",), ("bias", "bias2", "gamma", "gamma2"), ("operations",)
+)
+
+
+def elementwise(
+    x: Any,
+    operations: str | Mapping[str, Any] | Sequence[Any] = (),
+    *,
+    bias: Any = None,
+    bias2: Any = None,
+    z: Any = None,
+    z2: Any = None,
+    gamma: float = 1.0,
+    gamma2: float = 1.0,
+    f: Any = None,
+    f2: Any = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """The ``operations`` on every element of ``x``, one after the other.
+
+    ``operations``: names (``relu``, ``gelu``, ``exp``, ``square`` ...), or mappings as in a spec (``{"op": "scale", "factor": 2.0}``,
+    ``{"op": "cast", "type": "float16"}``), or several of them; none: a copy. ``bias`` adds ``bias``, a number or an array;
+    ``residual`` adds ``gamma`` times ``z``; ``multiply`` multiplies by ``f``; a second one of a kind reads ``bias2``, ``gamma2``
+    and ``z2``, ``f2``. All arrays have x's type, any strides but negative ones, and broadcast by NumPy's rules; up to four axes
+    may be left when neighbouring ones that lie alike count as one. ``out``: where to write; it decides the result's type, else
+    that is x's, or that of a cast.
+
+    Raises ``LaunchError`` for arguments that do not go together.
+    """
+    if _compiling is not None and _compiling():
+        names = (operations,) if isinstance(operations, str) else tuple(operations)
+        plain = all(isinstance(name, str) for name in names) and bias2 is z2 is f2 is None and not _is_number(bias.__class__)
+        return _traced("elementwise", (x, " ".join(map(str, names)), bias, z, f, gamma), plain and out is None and stream is None)
+    numbers = [0.0, 0.0, _number("elementwise", "gamma", gamma), _number("elementwise", "gamma", gamma2)]
+    biases = [bias, bias2]
+    for place, given in enumerate(biases):
+        if given is not None and _is_number(given.__class__):
+            biases[place], numbers[place] = None, _number("elementwise", "bias", given)
+    wanted = operations if operations.__class__ is str else _hashable(operations)
+    return _ELEMENTWISE.call((x, *biases, z, z2, f, f2, out), (wanted,), tuple(numbers), stream)[0]
+
+
 _compiling: Any = None
 """Once torch is known: whether a call is being traced by ``torch.compile``, which then sees the operator instead."""
 
 
 def register_torch() -> None:
-    """Registers ``torch.ops.gemmgen.matmul``, ``.reduce`` and ``.conv2d``; does nothing the second time. Imports torch.
+    """Registers ``torch.ops.gemmgen.matmul``, ``.reduce``, ``.conv2d`` and ``.elementwise``; does nothing the second time. Imports torch.
 
     Raises ``EnvironmentMissing`` without torch.
     """
@@ -178,7 +222,9 @@ def register_torch() -> None:
 
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     if not possible:
-        raise LaunchError(f"{name}: under torch.compile, out, beta and stream cannot be given: the operator makes its result")
+        raise LaunchError(
+            f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, stream or mappings"
+        )
     return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
 
 

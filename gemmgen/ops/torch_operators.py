@@ -17,6 +17,7 @@ _SCHEMAS = {
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",
+    "elementwise": "(Tensor x, str operations='', Tensor? bias=None, Tensor? z=None, Tensor? f=None, float gamma=1.0) -> Tensor",
 }  # fmt: skip
 _library: Any = None
 _functions: dict[str, Callable[..., Any]] = {}
@@ -66,7 +67,11 @@ def _conv2d(
     )  # fmt: skip
 
 
-_IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d}
+def _elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: float = 1.0) -> Any:
+    return _operations.elementwise(x, tuple(operations.split()), bias=bias, z=z, f=f, gamma=gamma)
+
+
+_IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d, "elementwise": _elementwise}
 
 
 def _fake(torch: Any, name: str) -> Any:
@@ -98,7 +103,10 @@ def _fake(torch: Any, name: str) -> Any:
         shape = {"nchw32": [n, k // 32, p, q, 32], "nchw4": [n, k // 4, p, q, 4], "nhwc": [n, p, q, k]}[layout]
         return x.new_empty(shape, dtype=getattr(torch, output))
 
-    return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d}[name]
+    def elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: Any = 1.0) -> Any:
+        return x.new_empty(torch.broadcast_shapes(*(array.shape for array in (x, bias, z, f) if array is not None)))
+
+    return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d, "elementwise": elementwise}[name]
 
 
 @cache

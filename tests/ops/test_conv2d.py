@@ -54,7 +54,7 @@ def test_a_residual_in_nhwc():
         ((PACKED, W), {"layout": "nchw"}, "layout is 'nchw'"),
         ((PACKED, W), {"output": "int16"}, "need int8, int32 or float32"),
         ((PACKED, W), {"output": "int32", "alpha": 0.5}, "cannot scale"),
-        ((PACKED, W), {"activation": "gelu"}, "activation 'gelu'"),
+        ((PACKED, W), {"activation": "gelus"}, "activation 'gelus'"),
         ((PACKED, W.astype("f")), {}, "the filter has elements f32, need int8"),
         ((PACKED[:, :, ::2], W), {}, "x must be contiguous"),
     ],

@@ -13,6 +13,7 @@ from gemmgen.kernels.conv2d.problem import constraints, dimensions
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import Argument, ArrayArgument, Dimension, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_ALIGNMENT = 16
 
@@ -57,7 +58,7 @@ def build_sequence(
     extra: list[Argument] = [*bias, *residual, *arrays, _output_array(spec, "y", "output", "the result")]
     partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
     integers = [_integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [_integer(known[dim]) for dim in passed]
-    host: list[Argument] = [_divisors(divisors)] if divisors else []
+    host: list[Argument] = [divisors_argument(divisors)] if divisors else []
     host += [_taps(table)] if table else []
     parts = spec.split_k
     tiles = f"ceil_div(n * p * q, {tile[0]}) * ceil_div(k // groups, {tile[1]})"
@@ -170,18 +171,3 @@ def _taps(table: TapTable) -> HostArgument:
     )  # fmt: skip
     fields = (increment, bounds) if table.bounded else (increment,)
     return HostArgument("taps", "Taps", fields, "the steps from each filter tap to the next")
-
-
-def _divisors(divisors: Mapping[str, str]) -> HostArgument:
-    """What a division by each number is replaced with: (high half of n * multiplier + n) >> shift, for 0 <= n < 2^31.
-
-    T. Granlund and P. L. Montgomery, "Division by invariant integers using multiplication", PLDI 1994, figure 4.1; the sum
-    does not overflow because n has 31 bits.
-    """
-    one = Formula("1")
-    fields: list[HostField] = []
-    for name, divisor in divisors.items():
-        multiplier = Formula(f"(1 << 32) * ((1 << ceil_log2({divisor})) - {divisor}) // ({divisor}) + 1")
-        fields.append(HostField(f"{name}.multiplier", "u32", 1, one, multiplier, f"divides by {divisor}"))
-        fields.append(HostField(f"{name}.shift", "u32", 1, one, Formula(f"ceil_log2({divisor})"), f"divides by {divisor}"))
-    return HostArgument("divisors", "Divisors", tuple(fields), "the numbers that the kernel divides by, prepared")

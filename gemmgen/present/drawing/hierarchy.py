@@ -116,15 +116,16 @@ def _draw_array(canvas: Canvas, overview: ArrayOverview, top: float) -> tuple[Bo
                 canvas.rect(left + column * across, top + row * high, across, high, "c1 bold" if taken else "plain thin")
     canvas.text(left, top - 10, overview.name, "head")
     bottom = top + rows * high
-    if overview.rows and overview.reduces_rows:
+    if overview.combines and overview.rows and overview.reduces_rows:
         canvas.arrow(left - 12, top, left - 12, bottom)
-    else:
+    elif overview.combines:
         canvas.arrow(left, bottom + 10, left + width, bottom + 10)
     bottom += 28
     if overview.rows:
         canvas.text(left, bottom, f"down: {overview.rows}", "note")
         bottom += LINE
     canvas.text(left, bottom, f"across: {overview.columns}", "note")
-    canvas.text(left, bottom + LINE, "arrow: what is combined", "note")
+    if overview.combines:
+        canvas.text(left, bottom + LINE, "arrow: what is combined", "note")
     row, column = min(overview.tiles_of_block, key=lambda place: (place[0], -place[1]))
     return (left + column * across, top + row * high, across, high), bottom + 2 * LINE + 6

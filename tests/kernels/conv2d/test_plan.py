@@ -157,7 +157,7 @@ def test_all_reasons_come_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["activation={op: clamp, low: 2.0, high: 1.0}", "activation={op: gelu}", "convolution.r=0", "stages=9", "colour=red"]
+    "override", ["activation={op: clamp, low: 2.0, high: 1.0}", "activation={op: gelus}", "convolution.r=0", "stages=9", "colour=red"]
 )
 def test_wrong_values_are_rejected_when_a_spec_is_read(override: str) -> None:
     with pytest.raises(SpecError):

@@ -1,0 +1,139 @@
+"""Where the elements of an elementwise kernel's arrays lie: axes, strides, and what operations read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.elements import ELEMENTS, DataType
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.elementwise.spec import ElementwiseSpec
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, Complaint, Operand
+from gemmgen.kernels.epilogue.steps import Access, convert, number_argument
+from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension
+
+AXES = ("d0", "d1", "d2", "d3")
+"""Names of extents, the slowest axis first."""
+MAXIMUM_EXTENT = 2**31 - 1
+
+
+def axis_of(per: str, rank: int) -> int | None:
+    """The axis along which a vector for each row, column or channel (of n, c, h, w) runs; None if there is none."""
+    return {"column": rank - 1, "row": rank - 2 if rank > 1 else None, "channel": 1 if rank > 2 else None}.get(per)
+
+
+@dataclass(frozen=True)
+class StridedArray:
+    """An array with all the axes, and strides of its own."""
+
+    name: str
+    stored: DataType
+    rank: int
+    contiguous: bool
+    """Whether the last axis has stride 1."""
+    alignment: int
+    """Elements that the base pointer and the other strides are multiples of."""
+
+    @property
+    def stride_names(self) -> tuple[str, ...]:
+        """The kernel's arguments for the strides that are not known."""
+        known = 1 if self.contiguous else 0
+        return tuple(f"{self.name}_stride{axis}" for axis in range(self.rank - known))
+
+    @property
+    def strides(self) -> tuple[str, ...]:
+        return (*self.stride_names, *(("1",) if self.contiguous else ()))
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Its strides; by default those of an array without gaps."""
+        found = []
+        for axis, name in enumerate(self.stride_names):
+            if axis == self.rank - 1:
+                default = "1"
+            elif axis == self.rank - 2:
+                step = "1" if self.contiguous else f"{self.name}_stride{self.rank - 1}"
+                default = f"round_up(max({AXES[self.rank - 1]}, 1) * {step}, {self.alignment})"
+            else:
+                default = f"max({AXES[axis + 1]}, 1) * {self.name}_stride{axis + 1}"
+            meaning = f"elements of {self.name} from one index along axis {axis} to the next"
+            found.append(Dimension(name, meaning, default=Formula(default)))
+        return tuple(found)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        if self.alignment == 1:
+            return ()
+        text = f"is a multiple of {self.alignment}, as the spec's alignment promises"
+        return tuple(Constraint(Formula(f"{name} % {self.alignment} == 0"), f"{name} {text}") for name in self.stride_names)
+
+    @property
+    def offset(self) -> str:
+        """The CUDA expression of where an element lies, from its indices ``i0``, ``i1`` ... and its ``column`` on the last axis."""
+        terms = [f"static_cast<long long>(i{axis}) * {name}" for axis, name in enumerate(self.stride_names[: self.rank - 1])]
+        terms.append("column" if self.contiguous else f"static_cast<long long>(column) * {self.stride_names[-1]}")
+        return " + ".join(terms)
+
+    def argument(self, role: Literal["input", "output"], meaning: str) -> ArrayArgument:
+        return ArrayArgument(
+            name=self.name,
+            type=self.stored,
+            role=role,
+            shape=tuple(Formula(extent) for extent in AXES[: self.rank]),
+            strides=tuple(Formula(stride) for stride in self.strides),
+            alignment=self.alignment * ELEMENTS[self.stored].bytes,
+            meaning=meaning,
+        )
+
+
+@dataclass(frozen=True)
+class Read:
+    """An array that the kernel reads: where the elements that belong to one vector of y lie."""
+
+    argument: ArrayArgument
+    offset: str
+    """CUDA expression of the first of them."""
+    along: bool
+    """Whether there is one for each element of the vector; else one for all of them."""
+
+    @property
+    def name(self) -> str:
+        return self.argument.name
+
+    @property
+    def c_type(self) -> str:
+        return ELEMENTS[self.argument.type].c_type
+
+
+@dataclass(frozen=True)
+class ElementSpace:
+    """The elements of y: an operation may read a number, a value for each row, column or channel, or an array of y's shape."""
+
+    spec: ElementwiseSpec
+
+    def array(self, name: str, stored: DataType) -> StridedArray:
+        """An array of y's shape."""
+        return StridedArray(name, stored, self.spec.rank, self.spec.inner == "contiguous", self.spec.alignment)
+
+    def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
+        if operand.per == "all":
+            return number_argument(operand, name, kind)
+        name, stored = name.lower(), DATA_TYPES[self.spec.input]
+        text = convert(name, stored, kind)
+        if operand.per == "result":
+            return Access(operand, self.array(name, stored).argument("input", operand.meaning), text, stored)
+        axis = axis_of(operand.per, self.spec.rank)
+        if axis is None:
+            return f"per {operand.per} of {self.spec.rank} axes", "an axis for it: rows need 2 axes, channels 3; or per all or result"
+        alignment = ELEMENTS[stored].bytes * (self.spec.alignment if operand.per == "column" else 1)
+        vector = ArrayArgument(name, stored, "input", (Formula(AXES[axis]),), (Formula("1"),), alignment, operand.meaning)
+        return Access(operand, vector, text, stored)
+
+    def read(self, access: Access) -> Read:
+        """How the kernel reads an array that an operation names."""
+        assert isinstance(access.argument, ArrayArgument)
+        if access.operand.per == "result":
+            return Read(access.argument, self.array(access.name, access.stored).offset, True)
+        axis = axis_of(access.operand.per, self.spec.rank)
+        last = axis == self.spec.rank - 1
+        return Read(access.argument, "column" if last else f"i{axis}", last)

@@ -1,0 +1,113 @@
+"""The problems that an elementwise kernel is verified on, derived from its tile, and the data in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.elements import ELEMENTS, FLOATS
+from gemmgen.core.formulas import round_up
+from gemmgen.kernels.elementwise.access import AXES
+from gemmgen.kernels.elementwise.plan import ElementwisePlan, packed_problem
+from gemmgen.kernels.family import Case
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+LARGEST_INTEGER = 4
+MOST_BLOCKS_OF_A_TURN = 64
+"""Grids of no more blocks get a case in which blocks come round again."""
+
+
+def elementwise_cases(plan: ElementwisePlan) -> list[Case]:
+    """Edges of vectors, tiles and rows, strides, broadcasts, odd pointers, nothing, and NaN and infinities."""
+    cases = [_case(plan, name, extents, data) for name, extents in _extents(plan).items() for data in ("integers", "reals")]
+    middle = _shaped(plan, plan.tile * plan.vector // 2 + 3)
+    if plan.stored in FLOATS:
+        cases.append(_case(plan, "not-a-numbers and infinities", middle, "nonfinite"))
+    else:
+        cases.append(_case(plan, "the whole range of the type", middle, "extremes"))
+    strides = [dimension.name for dimension in plan.sequence.dimensions if dimension.name not in AXES]
+    if strides:
+        padded = _padded(plan, middle)
+        cases.append(_of(plan, "padded strides", padded, "reals"))
+        for axis in range(plan.rank):
+            spread = packed_problem(plan, dict(zip(AXES, middle, strict=False)))
+            named = [name for name in strides if name.endswith(f"stride{axis}") and not name.startswith("y_")]
+            if named:
+                cases.append(_of(plan, f"broadcast along axis {axis}", {**spread, **dict.fromkeys(named, 0)}, "reals"))
+    alignment = int(plan.spec.alignment)
+    offsets = {array.name: alignment for array in plan.sequence.arrays}
+    cases.append(_case(plan, "least aligned pointers", middle, "reals", offsets=offsets))
+    for axis in range(plan.rank):
+        cases.append(_case(plan, f"no element along axis {axis}", tuple(0 if one == axis else 3 for one in range(plan.rank)), "integers"))
+    return cases
+
+
+def _padded(plan: ElementwisePlan, extents: tuple[int, ...]) -> dict[str, int]:
+    """A problem with gaps between neighbours, rows and planes."""
+    alignment = int(plan.spec.alignment)
+    problem = packed_problem(plan, dict(zip(AXES, extents, strict=False)))
+    for name in reversed([dimension.name for dimension in plan.sequence.dimensions if dimension.name not in AXES]):
+        array, axis = name.split("_stride")
+        inner = problem.get(f"{array}_stride{int(axis) + 1}", 1)
+        last = int(axis) == plan.rank - 1
+        problem[name] = 2 if last else round_up(extents[int(axis) + 1] * inner, alignment) + 3 * alignment
+    return problem
+
+
+def _extents(plan: ElementwisePlan) -> dict[str, tuple[int, ...]]:
+    tile, vector = plan.tile * plan.vector, plan.vector
+    sizes = {
+        "one element": (1,) * plan.rank,
+        "one less than a tile": _shaped(plan, tile - 1),
+        "one tile": _shaped(plan, tile),
+        "several tiles and a rest": _shaped(plan, 2 * tile + tile // 2 + 1),
+    }
+    if vector > 1:
+        sizes["one less than a vector"] = (*(2,) * (plan.rank - 1), vector - 1)
+    if plan.rank > 1:
+        sizes["rows of one element"] = (*(3,) * (plan.rank - 1), 1)
+        sizes["rows of a vector and one"] = (*(3,) * (plan.rank - 1), vector + 1)
+    if plan.spec.blocks and plan.spec.blocks <= MOST_BLOCKS_OF_A_TURN:
+        sizes["a second turn of some blocks"] = _shaped(plan, tile * plan.spec.blocks + tile + vector + 1)
+    return sizes
+
+
+def _shaped(plan: ElementwisePlan, elements: int) -> tuple[int, ...]:
+    """Extents with about so many elements; exactly so many along a single axis."""
+    if plan.rank == 1:
+        return (max(1, elements),)
+    outer = {2: (3,), 3: (2, 3), 4: (2, 2, 3)}[plan.rank]
+    count = 1
+    for extent in outer:
+        count *= extent
+    return (*outer, max(1, elements // count + 1))
+
+
+def _case(plan: ElementwisePlan, name: str, extents: tuple[int, ...], data: Any, **more: Any) -> Case:
+    return _of(plan, name, packed_problem(plan, dict(zip(AXES, extents, strict=False))), data, **more)
+
+
+def _of(plan: ElementwisePlan, name: str, problem: dict[str, int], data: Any, **more: Any) -> Case:
+    whole = data in ("integers", "nonfinite")
+    scalars = {number.name: 3.0 if whole or number.type not in FLOATS else 0.75 for number in plan.numbers}
+    return Case(name, problem, scalars, data, seed=sum(problem.values()), **more)
+
+
+def fill_array(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Small integers; reals over several magnitudes, near 0 where an operation overflows soon; the whole range of an integer type."""
+    import numpy as np
+
+    stored = ELEMENTS[plan.stored]
+    if not stored.is_float and case.data != "integers":
+        low, high = (int(limit) for limit in stored.limits)
+        return rng.integers(low, high, shape, endpoint=True)
+    if case.data == "reals":
+        if any(step.operation.op in ("exp", "square") or step.operation.approximate for step in plan.steps):
+            return rng.normal(0, 3, shape)
+        return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 1.5, shape)
+    values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    if case.data == "nonfinite":
+        return np.where(rng.random(shape) < 0.05, rng.choice([np.nan, np.inf, -np.inf], shape), values)
+    return values

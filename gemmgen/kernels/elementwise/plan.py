@@ -1,0 +1,234 @@
+"""An elementwise kernel's numbers: tiles, vectors, arguments and launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemmgen.core.elements import ELEMENTS, DataType
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula
+from gemmgen.hardware.target import ARCHITECTURES, Architecture
+from gemmgen.kernels.elementwise.access import AXES, MAXIMUM_EXTENT, ElementSpace, Read, StridedArray
+from gemmgen.kernels.elementwise.spec import ElementwiseSpec
+from gemmgen.kernels.epilogue.operations import DATA_TYPES
+from gemmgen.kernels.epilogue.steps import Step, convert, plan_steps
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import (
+    Argument,
+    ArrayArgument,
+    Constraint,
+    Dimension,
+    HostArgument,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+)
+from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.tiles.division import divisors_argument
+
+VECTOR_BYTES = 16
+"""The widest access."""
+
+
+@dataclass(frozen=True)
+class ElementwisePlan(KernelPlan):
+    """All numbers of an elementwise kernel."""
+
+    stored: DataType
+    """Type of x."""
+    output: DataType
+    """Type of y."""
+    vector: int
+    steps: tuple[Step, ...]
+    x: StridedArray
+    y: StridedArray
+    reads: tuple[Read, ...]
+    """The arrays that are read, x first."""
+    numbers: tuple[ScalarArgument, ...]
+    """Numbers that the operations read."""
+
+    @property
+    def threads(self) -> int:
+        return int(self.spec.threads)
+
+    @property
+    def unroll(self) -> int:
+        return int(self.spec.unroll)
+
+    @property
+    def rank(self) -> int:
+        return int(self.spec.rank)
+
+    @property
+    def tile(self) -> int:
+        """Vectors of a block at a time."""
+        return self.threads * self.unroll
+
+    @property
+    def contiguous(self) -> bool:
+        return bool(self.spec.inner == "contiguous")
+
+    @property
+    def stored_c(self) -> str:
+        return ELEMENTS[self.stored].c_type
+
+    @property
+    def output_c(self) -> str:
+        return ELEMENTS[self.output].c_type
+
+    @property
+    def computed_c(self) -> str:
+        """The type of the value that the first operation works on."""
+        return ELEMENTS[ELEMENTS[self.stored].computed_in].c_type
+
+    @property
+    def loaded(self) -> str:
+        """The expression of an element of x as a value."""
+        return convert("element", self.stored, ELEMENTS[self.stored].computed_in)
+
+    @property
+    def result(self) -> str:
+        """The expression of the value after all operations as an element of y."""
+        if not self.steps:
+            return convert("value", ELEMENTS[self.stored].computed_in, self.output)
+        return convert(self.steps[-1].target, self.steps[-1].result, self.output)
+
+    @property
+    def inner(self) -> str:
+        """The extent of the last axis."""
+        return AXES[self.rank - 1]
+
+    @property
+    def outer_axes(self) -> tuple[int, ...]:
+        """The axes before the last whose index is the remainder of a division, the fastest first."""
+        return tuple(range(self.rank - 2, 0, -1))
+
+    @property
+    def operation_count(self) -> int:
+        """Operations on an element, at least 1."""
+        return max(1, len(self.steps))
+
+
+def units_formula(spec: ElementwiseSpec, vector: int) -> str:
+    """Vectors of y, as a formula."""
+    axes = AXES[: spec.rank]
+    inner = axes[-1] if vector == 1 else f"ceil_div({axes[-1]}, {vector})"
+    return " * ".join((*axes[:-1], inner))
+
+
+def plan_operations(spec: ElementwiseSpec, reasons: list[Reason]) -> tuple[tuple[Step, ...], DataType]:
+    """The operations and the type of y; adds to ``reasons`` what does not go together."""
+    stored = DATA_TYPES[spec.input]
+    held = ELEMENTS[stored].computed_in
+    steps, last = plan_steps(spec.operations, held, "operations", reasons, ElementSpace(spec))
+    if spec.output is not None:
+        return steps, DATA_TYPES[spec.output]
+    return steps, stored if last == held else last
+
+
+def widest_vector(spec: ElementwiseSpec, output: DataType) -> int:
+    """Elements of 16 bytes of the wider type, no more than the alignment; 1 where neighbours do not lie side by side."""
+    if spec.inner == "strided":
+        return 1
+    size = max(ELEMENTS[DATA_TYPES[spec.input]].bytes, ELEMENTS[output].bytes)
+    return min(spec.alignment, VECTOR_BYTES // size)
+
+
+def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> ElementwisePlan:
+    """The plan of ``spec`` for ``architecture``. Raises ``PlanError`` with every reason against it."""
+    reasons = architecture_reasons(spec, architecture)
+    steps, output = plan_operations(spec, reasons)
+    widest = widest_vector(spec, output)
+    vector = spec.vector or widest
+    if vector > widest:
+        got = f"{vector} elements of {spec.input}{' with any stride' if spec.inner == 'strided' else ''}"
+        hint = f"promise alignment: {vector}" if spec.alignment < vector else ""
+        reasons.append(Reason("vector", "vector", got, f"at most {widest}: one access of 16 bytes, within the alignment", hint))
+    if spec.early_launch and not ARCHITECTURES[spec.architecture].supports("programmatic_launch"):
+        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
+        reasons.append(Reason("early_launch", "early_launch", f"architecture: {spec.architecture}", need, hint))
+    if reasons:
+        raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
+    space = ElementSpace(spec)
+    x, y = space.array("x", DATA_TYPES[spec.input]), space.array("y", output)
+    accesses = [access for step in steps for access in step.accesses if isinstance(access.argument, ArrayArgument)]
+    reads = (Read(x.argument("input", "what the operations are applied to"), x.offset, True), *map(space.read, accesses))
+    numbers = tuple(argument for step in steps for argument in step.arguments if isinstance(argument, ScalarArgument))
+    arrays = [space.array(access.name, access.stored) for access in accesses if access.operand.per == "result"]
+    name = instance_name(_prefix(spec), _name_parts(spec, vector), spec)
+    return ElementwisePlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=_sequence(name, spec, vector, [x, y, *arrays], reads, numbers),
+        template="elementwise/map.cu.j2",
+        shared_memory=(),
+        dynamic_shared_bytes=0,
+        spec=spec,
+        stored=x.stored,
+        output=output,
+        vector=vector,
+        steps=steps,
+        x=x,
+        y=y,
+        reads=reads,
+        numbers=numbers,
+    )
+
+
+def packed_problem(plan: ElementwisePlan, extents: Mapping[str, int]) -> dict[str, int]:
+    """All dimensions of a problem without gaps."""
+    problem = {name: extents[name] for name in AXES[: plan.rank]}
+    # A stride is as long as the axes after it: the last one is known first.
+    for dimension in reversed(plan.sequence.dimensions):
+        if dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem
+
+
+def _prefix(spec: ElementwiseSpec) -> str:
+    operations = "_".join(operation.op for operation in spec.operations[:3]) or "copy"
+    return f"{operations}_{DATA_TYPES[spec.input]}"
+
+
+def _name_parts(spec: ElementwiseSpec, vector: int) -> list[str]:
+    parts = [f"{spec.rank}d"] + (["strided"] if spec.inner == "strided" else [])
+    return [*parts, f"{spec.threads}x{vector}x{spec.unroll}", *([f"grid{spec.blocks}"] if spec.blocks else [])]
+
+
+def _sequence(
+    name: str, spec: ElementwiseSpec, vector: int, arrays: list[StridedArray], reads: tuple[Read, ...], numbers: tuple[ScalarArgument, ...]
+) -> LaunchSequence:
+    extents = tuple(Dimension(axis, f"extent of axis {place}", maximum=MAXIMUM_EXTENT) for place, axis in enumerate(AXES[: spec.rank]))
+    strides = tuple(dimension for array in arrays for dimension in array.dimensions)
+    dimensions = (*extents, *strides)
+    units = units_formula(spec, vector)
+    constraints = [constraint for array in arrays for constraint in array.constraints]
+    if spec.rank > 1:
+        constraints.append(Constraint(Formula(f"{units} <= {MAXIMUM_EXTENT}"), "an index counts the vectors of y in 31 bits"))
+    y = arrays[1]
+    scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]
+    arguments: list[Argument] = [*scalars, *(read.argument for read in reads), y.argument("output", "the result"), *numbers]
+    divisors = _divisors(spec, vector)
+    if divisors is not None:
+        arguments.append(divisors)
+    tile = spec.threads * spec.unroll
+    blocks = f"ceil_div({units}, {tile})"
+    grid = blocks if spec.blocks is None else f"min({blocks}, {spec.blocks})"
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(grid), Formula("1"), Formula("1")),
+        block=(spec.threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        programmatic=spec.early_launch,
+    )
+    return LaunchSequence(name, dimensions, tuple(arguments), (launch,), tuple(constraints))
+
+
+def _divisors(spec: ElementwiseSpec, vector: int) -> HostArgument | None:
+    """The numbers that an index is divided by to find the place of its vector."""
+    if spec.rank == 1:
+        return None
+    inner = f"max(ceil_div({AXES[spec.rank - 1]}, {vector}), 1)"
+    return divisors_argument({"vectors": inner} | {AXES[axis]: f"max({AXES[axis]}, 1)" for axis in range(spec.rank - 2, 0, -1)})

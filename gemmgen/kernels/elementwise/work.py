@@ -1,0 +1,74 @@
+"""The work of an elementwise kernel's launch, for the model of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.kernels.elementwise.access import AXES
+from gemmgen.kernels.elementwise.plan import ElementwisePlan
+from gemmgen.kernels.work import Work
+
+BASE_REGISTERS = 20
+SECTOR_BYTES = 32
+
+
+def elements_of(plan: ElementwisePlan, problem: Mapping[str, int]) -> int:
+    """Elements of y."""
+    count = 1
+    for axis in AXES[: plan.rank]:
+        count *= problem[axis]
+    return count
+
+
+def distinct_elements(plan: ElementwisePlan, problem: Mapping[str, int], shape: tuple[str, ...], strides: tuple[str, ...]) -> int:
+    """Elements of an array that lie apart: along a stride of 0 there is one."""
+    count = 1
+    for extent, stride in zip(shape, strides, strict=True):
+        count *= problem[extent] if stride == "1" or problem[stride] != 0 else min(problem[extent], 1)
+    return count
+
+
+def bytes_read(plan: ElementwisePlan, problem: Mapping[str, int]) -> int:
+    """Bytes of all arrays that are read, each element once."""
+    total = 0
+    for read in plan.reads:
+        shape, strides = (tuple(str(part) for part in parts) for parts in (read.argument.shape, read.argument.strides))
+        total += distinct_elements(plan, problem, shape, strides) * ELEMENTS[read.argument.type].bytes
+    return total
+
+
+def elementwise_work(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+    """The launch of one problem. A step of a block is its tile."""
+    resolved = plan.sequence.resolve(problem)
+    if not resolved:
+        return ()
+    blocks = resolved[0].grid[0]
+    elements = float(elements_of(plan, problem))
+    share = elements / max(blocks, 1)
+    tile = float(min(plan.tile * plan.vector, share))
+    size = ELEMENTS[plan.stored].bytes
+    # Neighbouring threads that read a row with gaps fill no sector.
+    apart = [problem[array.strides[-1]] for array in (plan.x,) if not plan.contiguous]
+    waste = max([1.0, *(min(SECTOR_BYTES / size, float(stride)) for stride in apart)])
+    along = sum(ELEMENTS[read.argument.type].bytes for read in plan.reads if read.along)
+    registers = BASE_REGISTERS + 2 * plan.rank + plan.unroll * (2 + plan.vector * len(plan.reads) * max(1, size // 4))
+    written = elements * ELEMENTS[plan.output].bytes
+    return (
+        Work(
+            blocks=blocks,
+            threads=plan.threads,
+            registers=min(255, registers),
+            shared_bytes=0,
+            steps=max(1.0, share / max(tile, 1.0)),
+            operations=tile * plan.operation_count,
+            unit="fp32",
+            issue=2.0,
+            shared_clocks=0.0,
+            loaded_bytes=tile * along * waste,
+            in_flight=1.0,
+            stored_bytes=written / max(blocks, 1),
+            memory_bytes=bytes_read(plan, problem) + written,
+            early=plan.spec.early_launch,
+        ),
+    )
