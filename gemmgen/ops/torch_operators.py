@@ -68,7 +68,7 @@ def _conv2d(
 
 
 def _elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: float = 1.0) -> Any:
-    return _operations.elementwise(x, tuple(operations.split()), bias=bias, z=z, f=f, gamma=gamma)
+    return _functions["elementwise"](x, tuple(operations.split()), bias=bias, z=z, f=f, gamma=gamma)
 
 
 _IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d, "elementwise": _elementwise}

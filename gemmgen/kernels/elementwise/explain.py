@@ -7,7 +7,7 @@ from gemmgen.kernels.elementwise.plan import ElementwisePlan
 from gemmgen.kernels.family import Section
 
 
-def summary_lines(plan: ElementwisePlan) -> list[str]:
+def summary(plan: ElementwisePlan) -> list[str]:
     """What the kernel computes, in a few lines."""
     steps = ", then ".join(step.operation.describe() for step in plan.steps)
     stored, output = ELEMENTS[plan.stored].word, ELEMENTS[plan.output].word
@@ -20,7 +20,7 @@ def summary_lines(plan: ElementwisePlan) -> list[str]:
     ]
 
 
-def explain_elementwise(plan: ElementwisePlan) -> list[Section]:
+def explain(plan: ElementwisePlan) -> list[Section]:
     """Work of a thread, a block and the grid; bytes and operations."""
     vector = plan.vector
     read = sum(ELEMENTS[one.argument.type].bytes for one in plan.reads if one.along)
@@ -30,7 +30,7 @@ def explain_elementwise(plan: ElementwisePlan) -> list[Section]:
     at_a_time = f"{plan.unroll} vector{'s' if plan.unroll > 1 else ''} at a time"
     intensity = plan.operation_count / (read + written)
     return [
-        Section("What it computes", tuple(("", line) for line in summary_lines(plan))),
+        Section("What it computes", tuple(("", line) for line in summary(plan))),
         Section(
             "Who computes what",
             (

@@ -7,7 +7,7 @@ from gemmgen.kernels.elementwise.plan import ElementwisePlan
 from gemmgen.kernels.pictures import ArrayOverview, Division, Picture, Share, TileHierarchy, product
 
 
-def elementwise_pictures(plan: ElementwisePlan) -> list[Picture]:
+def pictures(plan: ElementwisePlan) -> list[Picture]:
     """The tiles."""
     vector, unroll, threads = plan.vector, plan.unroll, plan.threads
     rows, columns = range(unroll), threads * vector

@@ -16,7 +16,7 @@ from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 
 
-def elementwise_reference(plan: ElementwisePlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+def reference(plan: ElementwisePlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """The expected y of one case."""
 
     def read(access: Access) -> npt.NDArray[Any]:

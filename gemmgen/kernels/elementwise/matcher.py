@@ -1,21 +1,19 @@
-"""Elementwise operations as requests: the arguments of ``ops.elementwise`` understood, and how an instance does them."""
+"""Elementwise requests: which instance does them, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, ClassVar, get_args
 
-import pydantic
-
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.core.errors import LaunchError, PlanError, SpecError
+from gemmgen.core.errors import LaunchError, SpecError
 from gemmgen.kernels.elementwise.access import AXES
-from gemmgen.kernels.elementwise.plan import VECTOR_BYTES, plan_operations, widest_vector
+from gemmgen.kernels.elementwise.plan import VECTOR_BYTES, ElementwisePlan, plan_operations, widest_vector
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, AnyOperation, Bias, NumberType, Operation
-from gemmgen.kernels.requests import Fit, Interpretation, Layout, Request, Result, changed_fields, replaced, say_once, widest
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, NumberType, Operation
+from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {DATA_TYPES[name]: name for name in get_args(NumberType)}
 ARRAYS = ("bias", "bias2", "z", "z2", "f", "f2")
@@ -72,7 +70,7 @@ class ElementwiseRequest(Request):
         )
 
 
-def fit_elementwise(spec: ElementwiseSpec, request: ElementwiseRequest) -> Fit | str:
+def fit(spec: ElementwiseSpec, request: ElementwiseRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     x = request.arrays[0][1]
     contiguous = request.contiguous
@@ -100,98 +98,7 @@ def fit_elementwise(spec: ElementwiseSpec, request: ElementwiseRequest) -> Fit |
     return Fit(changed, arrays, {name: name for name in NUMBERS}, dimensions, changed_fields(spec, changed))
 
 
-@cache
-def _adapter() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(AnyOperation)
-
-
-def parse_operations(wanted: Any) -> tuple[Operation, ...]:
-    """Operations from names, mappings as in a spec (or their items), or several of them. Raises ``LaunchError``."""
-    if wanted is None:
-        return ()
-    if isinstance(wanted, str | Mapping) or (isinstance(wanted, tuple) and wanted and _is_item(wanted[0])):
-        wanted = (wanted,)
-    found = []
-    for one in wanted:
-        fields = {"op": one} if isinstance(one, str) else dict(one)
-        try:
-            found.append(_adapter().validate_python(fields))
-        except pydantic.ValidationError as error:
-            raise LaunchError(f"elementwise: operation {one!r}: {error.errors(include_url=False)[0]['msg']}") from None
-    return tuple(found)
-
-
-def _is_item(one: Any) -> bool:
-    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and not isinstance(one[1], tuple)
-
-
-def interpret_elementwise(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
-    """The request of a call. ``options``: ``operations`` as ``parse_operations`` takes them. Raises ``LaunchError``."""
-    x = operands["x"]
-    if x.type not in SPEC_TYPES:
-        raise LaunchError(f"elementwise: x has elements {x.type}, need one of {', '.join(SPEC_TYPES.values())}")
-    operations, names = _with_places(parse_operations(options.get("operations")), operands)
-    given = {name: operands[name] for name in names}
-    for name, layout in given.items():
-        if layout.type != x.type:
-            raise LaunchError(f"elementwise: {name} has elements {layout.type}, need x's, {x.type}")
-    shape = _broadcast({"x": x, **given})
-    spec = ElementwiseSpec(kind="elementwise", input=SPEC_TYPES[x.type], operations=operations)  # type: ignore[arg-type]
-    reasons: list[Any] = []
-    own = plan_operations(spec, reasons)[1]
-    if reasons:
-        raise LaunchError(str(PlanError("elementwise:", reasons)))
-    out = operands.get("out")
-    kind = out.type if out is not None else own
-    if kind not in SPEC_TYPES:
-        raise LaunchError(f"elementwise: out has elements {kind}, need one of {', '.join(SPEC_TYPES.values())}")
-    if out is not None and out.shape != shape:
-        raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
-    arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **given}
-    for name, layout in arrays.items():
-        if layout.alignment < layout.element_bytes:
-            raise LaunchError(f"elementwise: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
-        if any(stride < 0 for stride in layout.strides):
-            raise LaunchError(f"elementwise: {name} has negative strides; pass a contiguous copy")
-    extents, merged = merge_axes(shape, {name: _spread(layout, shape) for name, layout in arrays.items()})
-    if len(extents) > len(AXES):
-        raise LaunchError(f"elementwise: the arrays need {len(extents)} axes, {len(AXES)} are the most; pass contiguous copies")
-    layouts = tuple((name, Layout(extents, strides, arrays[name].type, arrays[name].alignment)) for name, strides in merged.items())
-    request = ElementwiseRequest(
-        extents, layouts, tuple((name, "out" if name == "y" else name) for name in arrays), operations,
-        None if kind == own else SPEC_TYPES[kind],
-    )  # fmt: skip
-    return Interpretation(request, (Result("out", shape, kind),))
-
-
-def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layout]) -> tuple[tuple[Operation, ...], list[str]]:
-    """The operations, a bias that is an array as one for each element, and the names of the arrays that they read."""
-    names: list[str] = []
-    seen: dict[str, int] = {}
-    found = []
-    for operation in operations:
-        seen[operation.op] = count = seen.get(operation.op, 0) + 1
-        number = "" if count == 1 else str(count)
-        if isinstance(operation, Bias):
-            name = f"bias{number}"
-            operation = Bias(op="bias", per="result" if name in operands else "all")
-        for operand in operation.operands():
-            name = f"{operand.name.lower()}{number}"
-            known = NUMBERS if operand.per == "all" else ARRAYS
-            if name not in known:
-                raise LaunchError(f"elementwise: at most two operations {operation.op} read arrays or numbers in one call")
-            if operand.per != "all":
-                if name not in operands:
-                    raise LaunchError(f"elementwise: the operation {operation.op} reads an array; pass {name}=...")
-                names.append(name)
-        found.append(operation)
-    unused = [name for name in ARRAYS if name in operands and name not in names]
-    if unused:
-        raise LaunchError(f"elementwise: no operation reads {', '.join(unused)}")
-    return tuple(found), names
-
-
-def _broadcast(arrays: Mapping[str, Layout]) -> tuple[int, ...]:
+def broadcast(arrays: Mapping[str, Layout]) -> tuple[int, ...]:
     """The shape that all arrays have by NumPy's rules."""
     rank = max(len(layout.shape) for layout in arrays.values())
     shape = [1] * rank
@@ -229,9 +136,26 @@ def merge_axes(shape: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]) -
     return tuple(extent for extent, _ in axes), {name: tuple(steps[place] for _, steps in axes) for place, name in enumerate(strides)}
 
 
-def packed_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRequest:
-    """A request from four extents and words: ``f16``, ``padded`` (gaps between rows), ``strided``, ``unaligned``, operations that read
-    nothing such as ``relu``. Raises ``SpecError``."""
+def request_of(
+    arrays: Mapping[str, Layout], shape: tuple[int, ...], operations: tuple[Operation, ...], output: str | None
+) -> ElementwiseRequest:
+    """The request for arrays by the kernel's names, x and y first, that broadcast to ``shape``. Raises ``LaunchError``."""
+    for name, layout in arrays.items():
+        if layout.alignment < layout.element_bytes:
+            raise LaunchError(f"elementwise: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
+        if any(stride < 0 for stride in layout.strides):
+            raise LaunchError(f"elementwise: {name} has negative strides; pass a contiguous copy")
+    extents, merged = merge_axes(shape, {name: _spread(layout, shape) for name, layout in arrays.items()})
+    if len(extents) > len(AXES):
+        raise LaunchError(f"elementwise: the arrays need {len(extents)} axes, {len(AXES)} are the most; pass contiguous copies")
+    layouts = tuple((name, Layout(extents, strides, arrays[name].type, arrays[name].alignment)) for name, strides in merged.items())
+    operands = tuple((name, "out" if name == "y" else name) for name in arrays)
+    return ElementwiseRequest(extents, layouts, operands, operations, output)
+
+
+def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRequest:
+    """A request from four extents and words: ``f16``, ``padded`` (gaps between rows), ``strided``, ``unaligned``. Raises
+    ``SpecError``."""
     kind, aligned, padded, strided = "f32", True, False, False
     operations: list[str] = []
     said: dict[str, str] = {}
@@ -253,10 +177,27 @@ def packed_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseR
         gap = VECTOR_BYTES // packed.element_bytes
         strides = [stride * 2 if axis < len(shape) - 1 and shape[-1] % gap == 0 else stride for axis, stride in enumerate(strides)]
     x = Layout(shape, tuple(strides), kind, packed.alignment if aligned else packed.element_bytes)
-    try:
-        request = interpret_elementwise({"x": x, "out": x}, {"operations": tuple(operations) or None}).request
-    except LaunchError as error:
-        need = "a type such as f16, padded, strided, unaligned, or operations that read nothing, such as relu"
-        raise SpecError(f"{error}; the words of an elementwise problem are {need}") from None
-    assert isinstance(request, ElementwiseRequest)
-    return request
+    if operations:
+        need = "a type such as f16, padded, strided, aligned or unaligned"
+        raise SpecError(f"an elementwise problem has no option {operations[0]!r}: need {need}")
+    return request_of({"x": x, "y": x}, shape, (), None)
+
+
+FLAT = tuple(1 << exponent for exponent in (12, 16, 20, 22, 24, 26, 28))
+ROWS = ((1 << 20, 32), (1 << 16, 512), (1 << 14, 4096), (4096, 768), (64, 1 << 20))
+
+
+def problem_grid(fine: bool) -> list[str]:
+    """Flat arrays of all sizes, rows with gaps, other types and broadcasts at some."""
+    flat = [f"1,1,1,{size}" for size in FLAT]
+    rows = [f"1,1,{rows},{columns},padded" for rows, columns in ROWS]
+    found = [*flat, *rows]
+    found += [f"{text},{word}" for word in ("f16", "unaligned") for text in (flat[3], flat[5], rows[2])]
+    if fine:
+        found += [f"{text},{word}" for word in ("bf16", "f64", "s8", "strided") for text in (*flat[2::2], *rows[1::2])]
+    return list(dict.fromkeys(found))
+
+
+def operand_orders(plan: ElementwisePlan) -> Mapping[str, str]:
+    """None: arrays are read as they lie."""
+    return {}

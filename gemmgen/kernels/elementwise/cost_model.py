@@ -1,13 +1,15 @@
-"""The work of an elementwise kernel's launch, for the model of its time."""
+"""Bytes, operations and work of an elementwise kernel's launch, and what torch would do instead."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.kernels.elementwise.access import AXES
+from gemmgen.kernels.elementwise.access import AXES, axis_of
 from gemmgen.kernels.elementwise.plan import ElementwisePlan
-from gemmgen.kernels.work import Work
+from gemmgen.kernels.epilogue.steps import Access
+from gemmgen.kernels.family import Cost, Work
 
 BASE_REGISTERS = 20
 SECTOR_BYTES = 32
@@ -38,7 +40,7 @@ def bytes_read(plan: ElementwisePlan, problem: Mapping[str, int]) -> int:
     return total
 
 
-def elementwise_work(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+def work(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launch of one problem. A step of a block is its tile."""
     resolved = plan.sequence.resolve(problem)
     if not resolved:
@@ -72,3 +74,39 @@ def elementwise_work(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple
             early=plan.spec.early_launch,
         ),
     )
+
+
+def cost(plan: ElementwisePlan, problem: Mapping[str, int]) -> Cost:
+    """N operations for each of the kernel's operations, and the bytes of each array once: 3 N elements for a binary one.
+    Utilisation follows from these: operations / (time x rate), bytes / (time x bandwidth)."""
+    elements = elements_of(plan, problem)
+    written = elements * ELEMENTS[plan.output].bytes
+    return Cost(float(elements * plan.operation_count), float(bytes_read(plan, problem) + written), "fp32")
+
+
+def executed_operations(plan: ElementwisePlan, problem: Mapping[str, int]) -> float:
+    """The operations of ``cost``: no element is computed in vain but those past the end of a row."""
+    return cost(plan, problem).operations
+
+
+def peer(plan: ElementwisePlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
+    """One torch operation after the other, in the type that the kernel computes in, then a copy into y."""
+    import torch
+
+    x, y = arrays["x"], arrays["y"]
+    computed = getattr(torch, ELEMENTS[ELEMENTS[plan.stored].computed_in].word)
+
+    def read(access: Access) -> Any:
+        if access.operand.per == "all":
+            return scalars[access.name]
+        axis = axis_of(access.operand.per, plan.rank)
+        array = arrays[access.name]
+        return array if axis is None else array.reshape([-1 if one == axis else 1 for one in range(plan.rank)])
+
+    def run() -> None:
+        values = x.to(computed, copy=True) if plan.steps else x
+        for step in plan.steps:
+            values = step.operation.apply_torch(values, [read(access) for access in step.accesses])
+        y.copy_(values)
+
+    return f"torch ({len(plan.steps)} operations)" if len(plan.steps) > 1 else "torch", run

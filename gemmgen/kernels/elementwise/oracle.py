@@ -7,41 +7,45 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.elements import ELEMENTS, FLOATS
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.elementwise.access import AXES
+from gemmgen.kernels.elementwise.cost_model import cost
 from gemmgen.kernels.elementwise.plan import ElementwisePlan, packed_problem
+from gemmgen.kernels.elementwise.reference import reference
 from gemmgen.kernels.family import Case
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+__all__ = ["cases", "counted_case", "fill", "reference"]
+
 LARGEST_INTEGER = 4
 MOST_BLOCKS_OF_A_TURN = 64
 """Grids of no more blocks get a case in which blocks come round again."""
 
 
-def elementwise_cases(plan: ElementwisePlan) -> list[Case]:
+def cases(plan: ElementwisePlan) -> list[Case]:
     """Edges of vectors, tiles and rows, strides, broadcasts, odd pointers, nothing, and NaN and infinities."""
-    cases = [_case(plan, name, extents, data) for name, extents in _extents(plan).items() for data in ("integers", "reals")]
+    found = [_case(plan, name, extents, data) for name, extents in _extents(plan).items() for data in ("integers", "reals")]
     middle = _shaped(plan, plan.tile * plan.vector // 2 + 3)
     if plan.stored in FLOATS:
-        cases.append(_case(plan, "not-a-numbers and infinities", middle, "nonfinite"))
+        found.append(_case(plan, "not-a-numbers and infinities", middle, "nonfinite"))
     else:
-        cases.append(_case(plan, "the whole range of the type", middle, "extremes"))
+        found.append(_case(plan, "the whole range of the type", middle, "extremes"))
     strides = [dimension.name for dimension in plan.sequence.dimensions if dimension.name not in AXES]
     if strides:
         padded = _padded(plan, middle)
-        cases.append(_of(plan, "padded strides", padded, "reals"))
+        found.append(_of(plan, "padded strides", padded, "reals"))
         for axis in range(plan.rank):
             spread = packed_problem(plan, dict(zip(AXES, middle, strict=False)))
             named = [name for name in strides if name.endswith(f"stride{axis}") and not name.startswith("y_")]
             if named:
-                cases.append(_of(plan, f"broadcast along axis {axis}", {**spread, **dict.fromkeys(named, 0)}, "reals"))
+                found.append(_of(plan, f"broadcast along axis {axis}", {**spread, **dict.fromkeys(named, 0)}, "reals"))
     alignment = int(plan.spec.alignment)
     offsets = {array.name: alignment for array in plan.sequence.arrays}
-    cases.append(_case(plan, "least aligned pointers", middle, "reals", offsets=offsets))
+    found.append(_case(plan, "least aligned pointers", middle, "reals", offsets=offsets))
     for axis in range(plan.rank):
-        cases.append(_case(plan, f"no element along axis {axis}", tuple(0 if one == axis else 3 for one in range(plan.rank)), "integers"))
-    return cases
+        found.append(_case(plan, f"no element along axis {axis}", tuple(0 if one == axis else 3 for one in range(plan.rank)), "integers"))
+    return found
 
 
 def _padded(plan: ElementwisePlan, extents: tuple[int, ...]) -> dict[str, int]:
@@ -95,7 +99,7 @@ def _of(plan: ElementwisePlan, name: str, problem: dict[str, int], data: Any, **
     return Case(name, problem, scalars, data, seed=sum(problem.values()), **more)
 
 
-def fill_array(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+def fill(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Small integers; reals over several magnitudes, near 0 where an operation overflows soon; the whole range of an integer type."""
     import numpy as np
 
@@ -111,3 +115,8 @@ def fill_array(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, .
     if case.data == "nonfinite":
         return np.where(rng.random(shape) < 0.05, rng.choice([np.nan, np.inf, -np.inf], shape), values)
     return values
+
+
+def counted_case(plan: ElementwisePlan) -> Case:
+    """The case with most bytes, whose traffic and instructions stand for the instance."""
+    return max(cases(plan), key=lambda case: cost(plan, case.dimensions).bytes)

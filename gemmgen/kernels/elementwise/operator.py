@@ -1,0 +1,97 @@
+"""``gemmgen.ops.elementwise``: from the arrays and options of a call to the request that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pydantic
+
+from gemmgen.core.errors import LaunchError, PlanError, Reason
+from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, broadcast, request_of
+from gemmgen.kernels.elementwise.plan import plan_operations
+from gemmgen.kernels.elementwise.spec import ElementwiseSpec
+from gemmgen.kernels.epilogue.operations import AnyOperation, Bias, Operation
+from gemmgen.kernels.requests import Interpretation, Layout, Result
+
+NAME = "elementwise"
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(AnyOperation)
+
+
+def parse_operations(wanted: Any) -> tuple[Operation, ...]:
+    """Operations from names, mappings as in a spec (or their items), or several of them. Raises ``LaunchError``."""
+    if wanted is None:
+        return ()
+    if isinstance(wanted, str | Mapping) or (isinstance(wanted, tuple) and wanted and _is_item(wanted[0])):
+        wanted = (wanted,)
+    found = []
+    for one in wanted:
+        fields = {"op": one} if isinstance(one, str) else dict(one)
+        try:
+            found.append(_adapter().validate_python(fields))
+        except pydantic.ValidationError as error:
+            raise LaunchError(f"elementwise: operation {one!r}: {error.errors(include_url=False)[0]['msg']}") from None
+    return tuple(found)
+
+
+def _is_item(one: Any) -> bool:
+    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and not isinstance(one[1], tuple)
+
+
+def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    """The request of a call. ``options``: ``operations`` as ``parse_operations`` takes them. Raises ``LaunchError``."""
+    x = operands["x"]
+    if x.type not in SPEC_TYPES:
+        raise LaunchError(f"elementwise: x has elements {x.type}, need one of {', '.join(SPEC_TYPES.values())}")
+    operations, names = _with_places(parse_operations(options.get("operations")), operands)
+    given = {name: operands[name] for name in names}
+    for name, layout in given.items():
+        if layout.type != x.type:
+            raise LaunchError(f"elementwise: {name} has elements {layout.type}, need x's, {x.type}")
+    shape = broadcast({"x": x, **given})
+    spec = ElementwiseSpec(kind="elementwise", input=SPEC_TYPES[x.type], operations=operations)  # type: ignore[arg-type]
+    reasons: list[Reason] = []
+    own = plan_operations(spec, reasons)[1]
+    if reasons:
+        raise LaunchError(str(PlanError("elementwise:", reasons)))
+    out = operands.get("out")
+    kind = out.type if out is not None else own
+    if kind not in SPEC_TYPES:
+        raise LaunchError(f"elementwise: out has elements {kind}, need one of {', '.join(SPEC_TYPES.values())}")
+    if out is not None and out.shape != shape:
+        raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
+    arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **given}
+    request = request_of(arrays, shape, operations, None if kind == own else SPEC_TYPES[kind])
+    return Interpretation(request, (Result("out", shape, kind),))
+
+
+def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layout]) -> tuple[tuple[Operation, ...], list[str]]:
+    """The operations, a bias that is an array as one for each element, and the names of the arrays that they read."""
+    names: list[str] = []
+    seen: dict[str, int] = {}
+    found = []
+    for operation in operations:
+        seen[operation.op] = count = seen.get(operation.op, 0) + 1
+        number = "" if count == 1 else str(count)
+        if isinstance(operation, Bias):
+            name = f"bias{number}"
+            operation = Bias(op="bias", per="result" if name in operands else "all")
+        for operand in operation.operands():
+            name = f"{operand.name.lower()}{number}"
+            known = NUMBERS if operand.per == "all" else ARRAYS
+            if name not in known:
+                raise LaunchError(f"elementwise: at most two operations {operation.op} read arrays or numbers in one call")
+            if operand.per != "all":
+                if name not in operands:
+                    raise LaunchError(f"elementwise: the operation {operation.op} reads an array; pass {name}=...")
+                names.append(name)
+        found.append(operation)
+    unused = [name for name in ARRAYS if name in operands and name not in names]
+    if unused:
+        raise LaunchError(f"elementwise: no operation reads {', '.join(unused)}")
+    return tuple(found), names
