@@ -7,8 +7,8 @@ instance (``gemmgen explain --problem`` says which, and why), compiles it if the
 later calls only launch. Nothing is copied: a layout that no kernel reads is an error. Derivatives are not computed: tensors
 that require gradients are refused.
 
-Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.reduce`` and
-``.conv2d``; else ``gemmgen.ops.register_torch()`` does that.
+Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.reduce``,
+``.conv2d`` and ``.elementwise``; else ``gemmgen.ops.register_torch()`` does that.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def register_torch() -> None:
     global _compiling
     from gemmgen.ops.torch_operators import register
 
-    _compiling = register(matmul, reduce, conv2d)
+    _compiling = register(matmul, reduce, conv2d, elementwise)
 
 
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:

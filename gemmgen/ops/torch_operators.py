@@ -24,7 +24,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 """What the operators call."""
 
 
-def register(matmul: Callable[..., Any], reduce: Callable[..., Any], conv2d: Callable[..., Any]) -> Any:
+def register(*functions: Callable[..., Any]) -> Any:
     """Defines ``torch.ops.gemmgen.*`` for functions of ``gemmgen.ops``, once; gives ``torch.compiler.is_compiling``.
 
     Raises ``EnvironmentMissing`` without torch.
@@ -36,7 +36,7 @@ def register(matmul: Callable[..., Any], reduce: Callable[..., Any], conv2d: Cal
         raise EnvironmentMissing(f"torch cannot be imported ({error}); install torch") from None
     if _library is not None:
         return torch.compiler.is_compiling
-    _functions.update(matmul=matmul, reduce=reduce, conv2d=conv2d)
+    _functions.update({function.__name__: function for function in functions})
     library = torch.library.Library("gemmgen", "DEF")
     for name, schema in _SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
