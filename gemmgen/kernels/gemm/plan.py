@@ -25,7 +25,7 @@ from gemmgen.kernels.gemm.reasons import (
     tile_reasons,
 )
 from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
@@ -157,8 +157,8 @@ class GemmPlan(KernelPlan):
 
     @property
     def slices(self) -> int:
-        """Parts that k is divided into."""
-        return int(getattr(self.spec.decomposition, "slices", 1))
+        """Parts that k is divided into, those of a cluster's blocks aside."""
+        return 1 if isinstance(self.spec.decomposition, SplitKCluster) else int(getattr(self.spec.decomposition, "slices", 1))
 
     @property
     def store(self) -> str:
