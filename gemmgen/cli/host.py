@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ()) -> bool:
-    """Whether all ``files`` are specs for processors. Raises ``UsageError`` where some are and some are not."""
+    """True if all ``files`` are specs for processors. Raises ``UsageError`` where some are and some are not."""
     from gemmgen.kernels import HOST_FAMILIES
     from gemmgen.kernels.spec_files import read_yaml
 

@@ -341,7 +341,7 @@ def _locked(name: str, building: int) -> bool:
 
 
 def _usable(directory: Path) -> bool:
-    """Whether the directory is this user's to write; where there is none yet, whether one can be made."""
+    """True if the directory is this user's to write; where there is none yet, whether one can be made."""
     try:
         with open_private_folder(directory):
             return os.access(directory, os.W_OK | os.X_OK)

@@ -28,7 +28,7 @@ class FloatFormat:
     largest: float
     """The largest finite number."""
     saturates: bool = False
-    """Whether conversions give the largest finite number where others give infinity."""
+    """True if conversions give the largest finite number where others give infinity."""
 
     @property
     def roundoff(self) -> float:

@@ -57,7 +57,7 @@ class Grammar:
     """By name: how many arguments (None: one or more), and the function."""
     constants: tuple[type, ...]
     general: bool
-    """Whether there are members, lists, chains of comparisons, signs, ``and or not`` and ``yes if condition else no``."""
+    """True if there are members, lists, chains of comparisons, signs, ``and or not`` and ``yes if condition else no``."""
     parts: str
     """What there is, in words."""
 

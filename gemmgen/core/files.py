@@ -60,7 +60,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a pipe or a device, or stands for something open, whatever that is."""
+    """True if a path is a pipe or a device, or stands for something open, whatever that is."""
     if os.path.abspath(path).startswith(_DESCRIPTORS):
         return True
     try:

@@ -133,7 +133,7 @@ class Formula:
 
     @property
     def is_name(self) -> bool:
-        """Whether the formula is a single name, so that a measured value can bind it."""
+        """True if the formula is a single name, so that a measured value can bind it."""
         return isinstance(self.tree, ast.Name)
 
     def evaluate(self, values: Mapping[str, int]) -> int:

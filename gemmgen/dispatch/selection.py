@@ -41,7 +41,7 @@ class Option:
 
     @property
     def certified(self) -> bool:
-        """Whether the library holds a certificate for this kernel on this architecture."""
+        """True if the library holds a certificate for this kernel on this architecture."""
         return not self.fit.derived and self.plan.architecture.name in self.candidate.certified
 
 

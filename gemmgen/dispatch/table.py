@@ -129,7 +129,7 @@ class Table:
 
     @property
     def current(self) -> bool:
-        """Whether the times that the rows have from the model are those of today's."""
+        """True if the times that the rows have from the model are those of today's."""
         return self.origin.get("model") == PARAMETERS.digest
 
     @cached_property

@@ -75,14 +75,14 @@ def polls(body: Sequence[Instruction]) -> Instruction | None:
 
 
 def is_warp_synchronous(instruction: Instruction) -> bool:
-    """Whether lanes of a warp wait for each other at this instruction."""
+    """True if lanes of a warp wait for each other at this instruction."""
     if instruction.opcode in _WARP_SYNCHRONOUS:
         return True
     return instruction.opcode == "bar" and instruction.has("warp")
 
 
 def may_park(instruction: Instruction) -> bool:
-    """Whether lanes may have to wait before this instruction for what an engine does."""
+    """True if lanes may have to wait before this instruction for what an engine does."""
     match instruction.opcode:
         case "mbarrier":
             return instruction.has("try_wait") or instruction.has("test_wait")

@@ -42,7 +42,7 @@ class _Group:
 
 
 def is_fusible(inst: Instruction) -> bool:
-    """Whether an instruction may join a group: fma.rn.f32 without flushing, saturation or guard."""
+    """True if an instruction may join a group: fma.rn.f32 without flushing, saturation or guard."""
     return inst.opcode == "fma" and inst.modifiers == ("rn", "f32") and inst.guard is None and all(
         isinstance(operand, Register) or (isinstance(operand, Float) and operand.width == 32) for operand in inst.operands
     )  # fmt: skip

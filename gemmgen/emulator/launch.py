@@ -33,7 +33,7 @@ _CACHED_MACHINE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """What a launch did. Counts are of lanes: one instruction executed by a full warp counts 32."""
+    """Result of a launch. Counts are of lanes: one instruction executed by a full warp counts 32."""
 
     entry: str
     grid: Dim3
@@ -48,7 +48,7 @@ class LaunchResult:
     findings: tuple[HazardError, ...] = ()
     """Warnings and notes."""
     output: str = ""
-    """What the kernel printed."""
+    """Text that the kernel printed."""
     footprints: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
     """What it read and wrote, for a launch that may begin before this one has ended."""
 

@@ -449,7 +449,7 @@ class Spaces:
     shared: BankedSpace
     local: BankedSpace
     output: list[str] = field(default_factory=list)
-    """What the kernel printed."""
+    """Text that the kernel printed."""
 
     def watch(self, observers: Sequence[Observer]) -> None:
         """Lets observers see every access."""

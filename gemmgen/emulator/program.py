@@ -64,9 +64,9 @@ class Program:
     """Bytes [start, stop) of shared memory that lie between variables; sizes and `dynamic_shared_offset` do not count them."""
     shared_gap_bytes: int = 0
     allocates: bool = False
-    """Whether it calls malloc."""
+    """True if it calls malloc."""
     meets_grid: bool = False
-    """Whether it asks where grid barriers count."""
+    """True if it asks where grid barriers count."""
     """What the gaps add to the addresses of the last variable."""
 
 

@@ -43,7 +43,7 @@ class SpecialRegisters:
         return self._rows[name]
 
     def is_clock(self, name: str) -> bool:
-        """Whether a register changes from one read to the next."""
+        """True if a register changes from one read to the next."""
         return name in _CLOCKS
 
     def tick(self) -> int:

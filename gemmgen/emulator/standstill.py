@@ -79,7 +79,7 @@ class Probe(Observer):
         self.machine = machine
         lanes = machine.geometry.lanes
         self.refuted = False
-        """Whether something happens: a lane left its loop, or memory changed."""
+        """True if something happens: a lane left its loop, or memory changed."""
         self._acted = np.zeros(lanes, np.bool_)
         self._periodic = np.zeros(lanes, np.bool_)
         self._place = np.full(lanes, -1, np.int32)
@@ -149,7 +149,7 @@ class Probe(Observer):
             self._writes.append((memory, index, memory[index]))
 
     def _compare_writes(self) -> None:
-        """Whether the last step's writes have changed anything."""
+        """True if the last step's writes have changed anything."""
         for memory, index, before in self._writes:
             if not np.array_equal(before.view(np.uint8), memory[index].view(np.uint8)):
                 self.refuted = True

@@ -24,7 +24,7 @@ INT64: Range = (-(2**63), 2**63 - 1)
 _ANYTHING: Range = (-(2**1000), 2**1000)
 
 _ATOM, _MULTIPLY, _ADD, _SHIFT, _RELATION, _SELECT = 10, 8, 7, 6, 5, 1
-"""How tightly the parts of an expression bind, as in C."""
+"""Precedence of the parts of an expression, as in C."""
 
 _CONTRARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -32,7 +32,7 @@ _CONTRARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 class Facts:
-    """What is known of the values of names and of whole expressions, at one place in a program."""
+    """Knowledge of the values of names and of whole expressions, at one place in a program."""
 
     def __init__(self, names: Mapping[str, Range]) -> None:
         """``names``: the least and the largest value of each name, both within ``int64_t``."""
@@ -48,7 +48,7 @@ class Facts:
 
     @staticmethod
     def of_either(alternatives: Sequence[Facts]) -> Facts:
-        """What holds if one of the ``alternatives`` does."""
+        """Facts that hold if one of the ``alternatives`` does."""
         common = Facts({})
         for key in set.intersection(*(set(facts._ranges) for facts in alternatives)):
             ranges = [facts._ranges[key] for facts in alternatives]
@@ -95,7 +95,7 @@ class Facts:
         return _Printer(self, {}).term(node).limits
 
     def known(self, node: ast.expr) -> Range:
-        """What was assumed of an expression as a whole."""
+        """Assumption about an expression as a whole."""
         low, high = self._ranges.get(ast.dump(node), _ANYTHING)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             high = min([high, *self._product_limits(_factors(node))])
@@ -198,7 +198,7 @@ class _Term:
     binds: int
     limits: Range
     wide: bool = True
-    """Whether its type is ``int64_t`` rather than ``int``."""
+    """True if its type is ``int64_t`` rather than ``int``."""
     checked: bool = False
     literal: bool = False
 
@@ -339,7 +339,7 @@ class _Printer:
 
 
 def _is_power_above(node: ast.BinOp) -> bool:
-    """Whether this is ``(1 << ceil_log2(x)) - x``."""
+    """True if this is ``(1 << ceil_log2(x)) - x``."""
     match node.left:
         case ast.BinOp(left=ast.Constant(value=1), op=ast.LShift(), right=ast.Call(func=ast.Name(id="ceil_log2"), args=[value])):
             return ast.dump(value) == ast.dump(node.right)

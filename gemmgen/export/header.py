@@ -34,7 +34,7 @@ class Check:
     condition: str
     message: str
     checked: bool = False
-    """Whether evaluating the condition may set ``overflow``."""
+    """True if evaluating the condition may set ``overflow``."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Launch:
 
     @property
     def has_large_cluster(self) -> bool:
-        """Whether the driver has to be asked for clusters of that size."""
+        """True if the driver has to be asked for clusters of that size."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2] > PORTABLE_CLUSTER
 
     @property
@@ -191,17 +191,17 @@ class Header:
 
     @property
     def zeroes(self) -> bool:
-        """Whether a part of the workspace has to be zero."""
+        """True if a part of the workspace has to be zero."""
         return self.workspace is not None and self.workspace_zero_bytes.constant != 0
 
     @property
     def has_computed_shared(self) -> bool:
-        """Whether a kernel's dynamic shared memory depends on the problem."""
+        """True if a kernel's dynamic shared memory depends on the problem."""
         return any(launch.shared.constant is None for launch in self.launches)
 
     @property
     def may_overflow(self) -> bool:
-        """Whether planning a problem needs the variable ``overflow``."""
+        """True if planning a problem needs the variable ``overflow``."""
         expressions: list[Expression | Check | Default | None] = [step.default for step in self.steps]
         expressions += [*self.constraints, self.workspace_bytes, self.workspace_zero_bytes]
         expressions += [extent.value for launch in self.launches for extent in launch.grid]
@@ -225,7 +225,7 @@ class Header:
 
     @property
     def reads_plan(self) -> bool:
-        """Whether checking pointers needs the problem."""
+        """True if checking pointers needs the problem."""
         return self.workspace is not None or any(pointer.nonempty or pointer.nested for pointer in self.pointers)
 
     @property

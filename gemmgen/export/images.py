@@ -1,4 +1,4 @@
-"""What an export carries: an instance compiled for several architectures, and the PTX that later ones translate."""
+"""Contents of an export: an instance compiled for several architectures, and the PTX that later ones translate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Image:
 
     @property
     def runs_on(self) -> Literal["same", "family", "later"]:
-        """Which devices it runs on: those of exactly its compute capability, also those of later minor versions, or also
+        """Devices that it runs on: those of exactly its compute capability, also those of later minor versions, or also
         those of later major ones."""
         if self.kind == "ptx":
             return "later"
@@ -65,7 +65,7 @@ def bundle(plan: KernelPlan, binaries: Sequence[Binary]) -> Bundle:
 
 
 def same_machine_code(one: Binary, other: Binary) -> bool:
-    """Whether two binaries hold the same instructions and use the same resources, whatever they say of lines of the source."""
+    """True if two binaries hold the same instructions and use the same resources, whatever they say of lines of the source."""
     return text_sections(one.cubin) == text_sections(other.cubin) and one.resources == other.resources
 
 

@@ -36,7 +36,7 @@ _LINE = 120
 
 @dataclass(frozen=True)
 class ArrayText:
-    """What the template needs of an array."""
+    """Template's view of an array."""
 
     argument: ArrayArgument
 
@@ -71,7 +71,7 @@ class ArrayText:
 
 @dataclass(frozen=True)
 class LaunchText:
-    """What the template needs of a launch."""
+    """Template's view of a launch."""
 
     entry: str
     grid: tuple[Formula, Formula, Formula]
@@ -96,7 +96,7 @@ class LaunchText:
 
 @dataclass(frozen=True)
 class FieldText:
-    """What the template needs of a part of a struct."""
+    """Template's view of a part of a struct."""
 
     letter: str
     capacity: int
@@ -110,7 +110,7 @@ class FieldText:
 
 @dataclass(frozen=True)
 class StructText:
-    """What the template needs of a struct."""
+    """Template's view of a struct."""
 
     name: str
     fields: tuple[FieldText, ...]
@@ -118,7 +118,7 @@ class StructText:
 
 @dataclass(frozen=True)
 class MapText:
-    """What the template needs of a tensor map."""
+    """Template's view of a tensor map."""
 
     argument: TensorMapArgument
 
@@ -173,7 +173,7 @@ class ModuleText:
 
     @property
     def has_large_clusters(self) -> bool:
-        """Whether the driver has to be asked for clusters of that size."""
+        """True if the driver has to be asked for clusters of that size."""
         return any(prod(launch.cluster) > PORTABLE_CLUSTER for launch in self.launches)
 
     @property
@@ -281,7 +281,7 @@ def _parameter_type(argument: Any) -> str:
 
 
 def _argument_lines(sequence: LaunchSequence) -> list[str]:
-    """What each argument is, for the documentation of the function."""
+    """Meaning of each argument, for the documentation of the function."""
     lines = []
     for argument in sequence.arrays:
         if argument.role != "workspace":

@@ -1,4 +1,4 @@
-"""How exported C is written: identifiers, comments, strings, and lines of a readable width."""
+"""Style of exported C: identifiers, comments, strings, and lines of a readable width."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOCALS = frozenset({
     "given", "bytes", "problem", "plan", "overflow", "blocks_x", "blocks_y", "blocks_z", "i", "value", "count", "extents", "strides",
     "arguments", "config", "attributes", "result", "kernel", "stream", "images", "reason", "workspace", "NULL",
 })  # fmt: skip
-"""What the functions of a header call their own things."""
+"""Local names in the functions of a header."""
 
 
 def c_type(kind: str) -> str:
@@ -144,7 +144,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "parameter_list": parameter_list, "words": words, "c_name": c_name, "c_type": c_type,
     "type_name": type_name,
 }  # fmt: skip
-"""What a template of C writes text with."""
+"""Filters of templates of C."""
 
 
 def template(name: str, filters: Mapping[str, Callable[..., Any]]) -> Any:

@@ -25,7 +25,7 @@ class CpuArchitecture:
     registers: int
     """Architectural vector registers."""
     masks: bool
-    """Whether loads and stores can leave out lanes."""
+    """True if loads and stores can leave out lanes."""
     compiler_flags: tuple[str, ...]
     """Flags of GCC and Clang."""
     zig_target: str
@@ -77,7 +77,7 @@ def host_features() -> frozenset[str]:
 
 
 def runs_here(wanted: CpuArchitecture) -> bool:
-    """Whether this machine executes code for ``wanted``."""
+    """True if this machine executes code for ``wanted``."""
     return platform.machine().lower() in (wanted.machine, {"x86_64": "amd64", "aarch64": "arm64"}[wanted.machine]) and (
         wanted.features <= host_features()
     )

@@ -73,7 +73,7 @@ class Architecture:
         return feature in self.features
 
     def runs_cubins_of(self, other: Architecture) -> bool:
-        """Whether a chip of this architecture loads a cubin made for `other`.
+        """True if a chip of this architecture loads a cubin made for `other`.
 
         A cubin runs on its own major version at the same or a later minor version; one for an architecture-specific
         name (the suffix a) runs on exactly that compute capability.

@@ -1,4 +1,4 @@
-"""What a kernel family provides, and the parts of specs, plans and cases that every family shares."""
+"""Contents of a kernel family, and the parts of specs, plans and cases that every family shares."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KernelSpec(SpecModel):
     label: Identifier | None = None
     """Replaces the family's prefix in the instance's name: lower-case letters, digits and underscores."""
     description: PlainText = ""
-    """What the instance is for, in words. It does not change the kernel or its name."""
+    """Purpose of the instance, in words. It does not change the kernel or its name."""
     architecture: Literal["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100"] = "sm_75"
     """Oldest architecture that the kernel is written for; it compiles for this one and newer."""
 
@@ -64,14 +64,14 @@ class SharedRegion:
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """What every plan has, whatever it is compiled for."""
+    """Fields that every plan has, whatever it is compiled for."""
 
     name: str
     """The instance's name and the stem of its files: prefix, readable parameters, short digest of the whole spec."""
     spec_digest: str
     """SHA-256 of the spec's identity, in hex."""
     architecture: Any
-    """What it is planned for: an ``Architecture`` of GPUs, or one of processors."""
+    """Target of the plan: an ``Architecture`` of GPUs, or one of processors."""
     sequence: LaunchSequence
     spec: Any
     """The spec, of the family's own type."""
@@ -113,24 +113,24 @@ class Case:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an output must be: ``value`` exactly, or within ``bound`` of it, element by element."""
+    """Expected output: ``value`` exactly, or within ``bound`` of it, element by element."""
 
     value: npt.NDArray[Any]
     """Float64; or integers, which are then compared as such, so that those beyond 2**53 stay exact."""
     bound: npt.NDArray[np.float64] | None = None
     """Infinite where nothing is known, since it is open whether a step before overflowed."""
     signed_zeros: bool = False
-    """Whether +0 and -0 count as different."""
+    """True if +0 and -0 count as different."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a problem needs at least: arithmetic operations, and bytes if each array crosses the memory bus once."""
+    """Least cost of a problem: arithmetic operations, and bytes if each array crosses the memory bus once."""
 
     operations: float
     bytes: float
     unit: str
-    """Which peak of a device the operations run at: the name of a rate field of ``Device``."""
+    """Peak of a device that the operations run at: the name of a rate field of ``Device``."""
 
     @property
     def intensity(self) -> float:
@@ -139,13 +139,13 @@ class Cost:
 
     @property
     def weight(self) -> tuple[float, float]:
-        """What problems are ordered by: operations, then bytes."""
+        """Order of problems: operations, then bytes."""
         return self.operations, self.bytes
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one kernel on one problem makes a device do, in the few numbers that a model of its time needs.
+    """Work that one kernel on one problem makes for a device, in the few numbers that a model of its time needs.
 
     Blocks are alike: each walks through ``steps``, loading, computing, then stores its result.
     """
@@ -162,7 +162,7 @@ class Work:
     operations: float
     """Of a block in one step, those on padding included."""
     unit: str
-    """Which peak of the device they run at, as in ``Cost``."""
+    """Peak of the device that they run at, as in ``Cost``."""
     issue: float
     """Instructions issued for each one that counts as an operation: at least 1."""
     shared_clocks: float
@@ -178,9 +178,9 @@ class Work:
     turns: int = 1
     """Blocks that take turns at one result, one after the other."""
     follows: bool = False
-    """Whether the kernel works on what the one before it left, which is still in the L2."""
+    """True if the kernel works on what the one before it left, which is still in the L2."""
     early: bool = False
-    """Whether it is launched while the one before it still runs."""
+    """True if it is launched while the one before it still runs."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a host needs to call an instance: problem, arguments, workspace and launches, free of any kernel family.
+"""Description for a host that calls an instance: problem, arguments, workspace and launches, free of any kernel family.
 
 An instance is a *launch sequence*: one or more kernels in order. Every size in it is a ``Formula`` over the problem's
 integers, so the same description serves Python, C++ and the certificate.
@@ -254,7 +254,7 @@ class KernelLaunch:
     dynamic_shared_bytes: Formula = field(default_factory=lambda: Formula("0"))
     cluster: tuple[int, int, int] = (1, 1, 1)
     programmatic: bool = False
-    """Whether the kernel may start while the work before it in the stream still runs, to hide the time that a launch takes
+    """True if the kernel may start while the work before it in the stream still runs, to hide the time that a launch takes
     (programmatic stream serialization): it waits for that work itself, before it touches memory."""
 
     @property
@@ -314,7 +314,7 @@ class LaunchSequence:
     workspace_bytes: Formula = field(default_factory=lambda: Formula("0"))
     """Size of the workspace, the memory that every workspace argument points to; it is the sequence's alone while it runs."""
     workspace_zero_bytes: Formula = field(default_factory=lambda: Formula("0"))
-    """How many bytes at the start of the workspace, for tickets and flags, the host sets to zero before it is first used.
+    """Number of bytes at the start of the workspace, for tickets and flags, that the host sets to zero before it is first used.
     Every run of the sequence leaves them zero, so that the next run with the same workspace finds them so; the rest of
     the workspace holds anything."""
 
@@ -340,7 +340,7 @@ class LaunchSequence:
 
     @property
     def host_arguments(self) -> tuple[HostArgument, ...]:
-        """What the host computes from the problem."""
+        """Values that the host computes from the problem."""
         return tuple(argument for argument in self.arguments if isinstance(argument, HostArgument))
 
     @property

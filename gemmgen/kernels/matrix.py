@@ -12,7 +12,7 @@ from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension, ScalarA
 
 @dataclass(frozen=True)
 class Matrix:
-    """How a matrix lies in memory."""
+    """Layout of a matrix in memory."""
 
     name: str
     rows: str
@@ -36,7 +36,7 @@ class Matrix:
 
     @property
     def is_half(self) -> bool:
-        """Whether elements are 16-bit floats, which are converted to float32 for arithmetic."""
+        """True if elements are 16-bit floats, which are converted to float32 for arithmetic."""
         return self.type in ("f16", "bf16")
 
     @property
@@ -46,7 +46,7 @@ class Matrix:
 
     @property
     def variable(self) -> str:
-        """What a kernel calls elements of it."""
+        """Name of its elements in a kernel."""
         return self.name.lower()
 
     @property
@@ -70,7 +70,7 @@ class Matrix:
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """What must hold for them."""
+        """Constraints on them."""
         ld, slow = self.leading_dimension, "row" if self.row_major else "column"
         text = f"{ld} is at least {self.contiguous}: the {slow}s of {self.name} do not overlap"
         constraints = [Constraint(Formula(f"{ld} >= {self.contiguous}"), text)]

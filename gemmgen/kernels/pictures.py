@@ -11,7 +11,7 @@ Rectangle = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Share:
-    """What one warp, lane or instruction has of a tile."""
+    """Part of a tile that one warp, lane or instruction has."""
 
     number: int
     rectangles: tuple[Rectangle, ...]
@@ -27,7 +27,7 @@ class Division:
     row_axis: str
     column_axis: str
     owner: str
-    """What shares are numbered by: ``warp``, ``lane``."""
+    """Owner that shares are numbered by: ``warp``, ``lane``."""
     shares: tuple[Share, ...]
     notes: tuple[str, ...] = ()
 
@@ -40,7 +40,7 @@ class ProductOverview:
     b: str
     c: str
     m: str
-    """What the rows of C are, in a word or two."""
+    """Name of the rows of C, in a word or two."""
     n: str
     k: str
     tile_m: int
@@ -57,17 +57,17 @@ class ArrayOverview:
 
     name: str
     rows: str
-    """What the rows are called; empty if the array has only one."""
+    """Name of the rows; empty if the array has only one."""
     columns: str
     tile_rows: int
     tile_columns: int
     tiles_of_block: tuple[tuple[int, int], ...]
-    """Which of the array's tiles the first block takes, by row and column of tiles."""
+    """Tiles of the array that the first block takes, by row and column of tiles."""
     reduces_rows: bool
-    """Whether elements of one column are combined; else those of one row."""
+    """True if elements of one column are combined; else those of one row."""
     notes: tuple[str, ...] = ()
     combines: bool = True
-    """Whether elements are combined at all."""
+    """True if elements are combined at all."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TileHierarchy:
 
 @dataclass(frozen=True)
 class Fragments:
-    """Which lane has which elements of a tile of C, and of the operands that it is the product of."""
+    """Assignment of lanes to the elements of a tile of C, and of the operands that it is the product of."""
 
     title: str
     c: Division
@@ -106,7 +106,7 @@ class SharedAccess:
     width: int
     """Bytes a lane."""
     store: bool
-    """Whether the groups that it is served by never pair up: stores, and matrices of ``ldmatrix``."""
+    """True if the groups that it is served by never pair up: stores, and matrices of ``ldmatrix``."""
 
     @staticmethod
     def of(offsets: Iterable[int], width: int, *, store: bool) -> SharedAccess:
@@ -121,11 +121,11 @@ class LaneOrder:
 
     title: str
     chosen: bool
-    """Whether it is the instance's own."""
+    """True if it is the instance's own."""
     positions: tuple[tuple[int, int], ...]
     """Row and column, in thread tiles, of each lane."""
     reads: tuple[tuple[str, SharedAccess], ...]
-    """What is read, and a read of it."""
+    """Operand, and a read of it."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class SharedLayout:
     """The color of each piece of ``BankMap.unit`` bytes, by its byte offset; what is missing is padding."""
     access: SharedAccess
     chosen: bool = True
-    """Whether it is the instance's own."""
+    """True if it is the instance's own."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class BankMap:
     title: str
     layouts: tuple[SharedLayout, ...]
     total: str
-    """How often it is made, and what all of them cost."""
+    """Number of times it is made, and the cost of all."""
     notes: tuple[str, ...] = ()
     unit: int = 16
     """So many bytes are shown as one."""
@@ -190,12 +190,12 @@ class TreeStep:
     access: SharedAccess | None = None
     """The first warp's load of what is combined, if that lies in shared memory."""
     barrier: str = ""
-    """What separates it from the next step."""
+    """Barrier between it and the next step."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """How the threads of a block combine their results."""
+    """Combination of a block's results by its threads."""
 
     title: str
     threads: int

@@ -38,5 +38,5 @@ def _architecture(spec: KernelSpec, architecture: str | Architecture | CpuArchit
 
 
 def is_for_processors(spec: KernelSpec) -> bool:
-    """Whether the instances of a spec run on the host's processor."""
+    """True if the instances of a spec run on the host's processor."""
     return spec.kind in HOST_FAMILIES

@@ -1,4 +1,4 @@
-"""What somebody wants computed, whichever instance does it, and how one instance would do it."""
+"""Requests for a computation, whichever instance does it, and their fit to an instance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an array lies in memory, wherever that is."""
+    """Layout of an array in memory, wherever that is."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -59,12 +59,12 @@ class Request(ABC):
     @property
     @abstractmethod
     def traits(self) -> tuple[str, ...]:
-        """What beside its sizes decides how fast an instance is on it: layouts, types, alignment. Always the same positions."""
+        """Traits that decide, beside its sizes, how fast an instance is on it: layouts, types, alignment. Always the same positions."""
 
     @property
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether the result has no element, so that nothing is launched."""
+        """True if the result has no element, so that nothing is launched."""
 
     @property
     def text(self) -> str:
@@ -80,12 +80,12 @@ class Result:
     shape: tuple[int, ...]
     type: str
     truth: bool = False
-    """Whether its bytes are truth values."""
+    """True if its bytes are truth values."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How an instance does what a request wants."""
+    """An instance's way to do what a request wants."""
 
     spec: KernelSpec
     arrays: Mapping[str, tuple[str, Layout]]
@@ -104,7 +104,7 @@ class Interpretation:
 
     request: Request
     results: tuple[Result, ...]
-    """What the operation returns, in order, whether the caller gave the arrays or not."""
+    """Results of the operation, in order, whether the caller gave the arrays or not."""
 
 
 def changed_fields(before: KernelSpec, after: KernelSpec) -> tuple[str, ...]:

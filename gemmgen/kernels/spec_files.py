@@ -68,7 +68,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse_yaml(data: bytes | str, name: str) -> Any:
-    """What a YAML text holds. Raises ``SpecError`` that begins with ``name`` if it is not valid, or has keys twice or aliases."""
+    """Contents of a YAML text. Raises ``SpecError`` that begins with ``name`` if it is not valid, or has keys twice or aliases."""
     try:
         return yaml_text.parse(data)
     except yaml_text.YamlTextError as error:

@@ -21,7 +21,7 @@ from gemmgen.library.listing import Instance, Listing
 from gemmgen.library.workers import cpus, run_tasks
 
 SAVE_SECONDS = 15.0
-"""How much work on the emulator is lost at most when a build is killed."""
+"""Most work on the emulator that is lost when a build is killed."""
 
 Target = tuple[str, str]
 """Instance and architecture."""
@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class BuildReport:
-    """What a build did. Names of files below the library's folder."""
+    """Result of a build. Names of files below the library's folder."""
 
     compiled: int = 0
     verified: int = 0
@@ -105,7 +105,7 @@ def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[
 
 
 def compiler_fits(listing: Listing) -> bool:
-    """Whether the compiler at hand is of the release that the list names."""
+    """True if the compiler at hand is of the release that the list names."""
     from gemmgen.toolchain.nvrtc import nvrtc_version
 
     try:
@@ -115,7 +115,7 @@ def compiler_fits(listing: Listing) -> bool:
 
 
 def how_to_get_compiler(listing: Listing) -> str:
-    """What to install to compile for the library."""
+    """Installation advice for compiling for the library."""
     major, minor = listing.compiler
     return f"NVRTC {listing.release}, which {listing.path.name} names: pip install 'nvidia-cuda-nvrtc=={major}.{minor}.*'"
 

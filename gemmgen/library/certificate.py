@@ -33,7 +33,7 @@ def certificate_name(instance: str, architecture: str) -> str:
 
 
 def make_certificate(listing: Listing, instance: Instance, architecture: str, facts: Facts, evidence: Evidence) -> dict[str, Any]:
-    """What is known of an instance on one architecture, as plain data."""
+    """Facts about an instance on one architecture, as plain data."""
     plan = instance.plans[architecture]
     options = options_digest()
     emulated = evidence.emulator.get((facts.program, cases_digest(plan)))
@@ -157,7 +157,7 @@ def _occupancy(plan: KernelPlan, instance: Instance, facts: Facts) -> dict[str, 
 
 
 def _predicted(record: Record, instance: Instance) -> dict[str, Any]:
-    """What the emulator counted, each access site with its line of the source."""
+    """Counters of the emulator, each access site with its line of the source."""
     lines = instance.source.text.splitlines()
 
     def quoted(line: int) -> str:
@@ -189,7 +189,7 @@ def _origin(record: Record) -> dict[str, Any]:
 
 
 def failures(certificate: Mapping[str, Any]) -> list[str]:
-    """What the evidence in a certificate says against its instance, in words."""
+    """Evidence in a certificate against its instance, in words."""
     name = certificate["name"]
     found = [f"{name}: wrong on {item['device']}: {item['failure']}" for item in certificate["verification"] if not item["passed"]]
     return found + [

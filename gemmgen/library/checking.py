@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass
 class CheckReport:
-    """What a check found."""
+    """Findings of a check."""
 
     files: int = 0
     """Files that should be there."""

@@ -1,4 +1,4 @@
-"""What identifies the parts of an instance: digests of its templates, its options, its cases and the program that came out."""
+"""Identity of the parts of an instance: digests of its templates, its options, its cases and the program that came out."""
 
 from __future__ import annotations
 

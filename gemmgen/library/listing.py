@@ -33,7 +33,7 @@ class Group(SpecModel):
 
 
 class ListFile(SpecModel):
-    """What the file of the list holds."""
+    """Contents of the list's file."""
 
     schema_version: Literal[1] = 1
     compiler: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")]
@@ -113,7 +113,7 @@ class Listing:
 
 
 def takes(plan: KernelPlan, problem: Mapping[str, int]) -> bool:
-    """Whether the instance can be launched on the problem, without a workspace out of proportion."""
+    """True if the instance can be launched on the problem, without a workspace out of proportion."""
     sequence = plan.sequence
     holds = all(constraint.condition.evaluate(problem) for constraint in sequence.constraints)
     return holds and sequence.workspace_bytes.evaluate(problem) <= LARGEST_WORKSPACE

@@ -40,7 +40,7 @@ class Measurement:
     """Evidence in the making."""
 
     run: dict[str, Any]
-    """What all records have in common: device, driver, compiler, date."""
+    """Fields that all records share: device, driver, compiler, date."""
     records: dict[str, dict[str, Any]]
     """By the name of the instance."""
     failures: list[str] = field(default_factory=list)
@@ -178,7 +178,7 @@ def group_contests(instances: Sequence[Instance]) -> list[tuple[dict[str, int], 
 
 
 def benchmark_item(report: BenchmarkReport, name: str) -> dict[str, Any]:
-    """What a benchmark says of one instance, as an item of a record's ``benchmarks``. Times in microseconds."""
+    """Benchmark results of one instance, as an item of a record's ``benchmarks``. Times in microseconds."""
     own = next(timing for timing in report.timings if timing.name == name)
     peer = next((timing for timing in report.timings if timing.kind == "peer"), None)
     clocks = report.clocks

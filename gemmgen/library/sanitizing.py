@@ -49,7 +49,7 @@ def sanitize(program: Path, tool: str, spec: Path, architecture: str) -> dict[st
 
 
 def read_verdict(tool: str, status: int, output: str, errors: str) -> dict[str, Any]:
-    """What a tool's output means: it passed if the cases were run to the end and its summary counts nothing."""
+    """Verdict of a tool's output: it passed if the cases were run to the end and its summary counts nothing."""
     summary = _SUMMARY.search(output + errors)
     own = [line for line in output.splitlines() if not line.startswith("=========")]
     cases = next((int(line) for line in reversed(own) if line.strip().isdigit()), None)

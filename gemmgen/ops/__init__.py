@@ -234,7 +234,7 @@ def _twice(value: Any) -> Any:
 
 @cache
 def _is_number(kind: type) -> bool:
-    """Whether objects of a class are numbers; remembered, for asking costs a tenth of a launch."""
+    """True if objects of a class are numbers; remembered, for asking costs a tenth of a launch."""
     return issubclass(kind, Real)
 
 

@@ -39,7 +39,7 @@ def alignment_of(pointer: int) -> int:
 
 
 def is_torch(array: Any) -> bool:
-    """Whether it is a torch tensor; torch is not imported for this."""
+    """True if it is a torch tensor; torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
@@ -61,7 +61,7 @@ def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False)
 
 
 def array_type(like: Any, kind: str, truth: bool) -> Any:
-    """What the library of ``like``, NumPy or CuPy, calls the type of a result."""
+    """Name of a result's type in the library of ``like``, NumPy or CuPy."""
     if truth:
         return "bool"
     if kind == "bf16":

@@ -31,7 +31,7 @@ CACHED_CALLS = 8192
 
 
 class Call:
-    """What every call with the same layouts and options has in common."""
+    """State shared by all calls with the same layouts and options."""
 
     __slots__ = ("apart", "choice", "interpretation", "kernel", "launcher", "native", "orders", "ordinal", "spans", "templates")
 
@@ -51,11 +51,11 @@ class Call:
         """How the host's processor does it; there is then neither a choice nor a kernel."""
         self.spans = spans
         self.orders = orders
-        """Which of the call's arrays are read in an order of the instance's, and in which."""
+        """Arrays of the call that are read in an order of the instance's, and that order."""
         self.ordinal = 0
         """The GPU."""
         self.templates: tuple[Any, ...] = ()
-        """What the arrays' library makes each result from fastest."""
+        """Templates from which the arrays' library makes each result fastest."""
         self.apart: list[int] = []
         """Addresses of arrays that were found not to overlap."""
         self.launcher: Launcher | None = None

@@ -29,7 +29,7 @@ class Filter:
                 raise LaunchError(f"conv2d: the filter has {extent} {name} channels, need a multiple of 32; fill up with zeros")
         self.source = w
         self.key = "filter", str(getattr(w, "dtype", "")), str(getattr(w, "device", ""))
-        """What calls with this filter and with another have in common, beside the shape."""
+        """Key shared by calls with equal filters, beside the shape."""
         self._ordered: dict[str, Any] = {}
 
     def ordered(self, order: str) -> Any:

@@ -10,11 +10,11 @@ MOST_LIKENESSES = 4
 """For so many combinations of layouts the calls of one form are recognised; the others are looked up."""
 
 Likeness = Callable[..., bool]
-"""Whether tensors have the class, type, device, shape and strides of those that it was made from, and are as lazy and differentiable."""
+"""True if tensors have the class, type, device, shape and strides of those that it was made from, and are as lazy and differentiable."""
 
 
 def likeness(torch: Any, tensors: Sequence[Any]) -> Likeness | None:
-    """What recognises tensors like these; None for subclasses that may mean something else, and where torch offers nothing."""
+    """Key of tensors like these; None for subclasses that may mean something else, and where torch offers nothing."""
     make = _maker(torch)
     plain = torch.Tensor, torch.nn.Parameter
     return None if make is None or any(tensor.__class__ not in plain for tensor in tensors) else make(tensors)

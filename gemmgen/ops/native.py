@@ -78,7 +78,7 @@ class NativeCall:
 
 
 def native_call(request: Request) -> NativeCall | None:
-    """How this processor computes a request; None where it does not: other types than float32, or no compiler."""
+    """Plan of a request on this processor; None where it does not: other types than float32, or no compiler."""
     if not isinstance(request, GemmRequest) or {request.a.type, request.b.type, request.c.type} != {"f32"}:
         return None
     if not is_stored(request.c, row_major=True):
@@ -142,7 +142,7 @@ def general_spec() -> CpuGemmSpec | None:
 
 
 def _fastest(plans: list[CpuGemmPlan]) -> int:
-    """Which of the plans multiplies middling matrices in the least time, on one thread."""
+    """The plan that multiplies middling matrices in the least time, on one thread."""
     import numpy as np
 
     from gemmgen.perf.host.benchmark import in_turns

@@ -1,4 +1,4 @@
-"""What operations need of torch: its streams, its memory, and tensors to make results from."""
+"""Access to torch: its streams, its memory, and tensors to make results from."""
 
 from __future__ import annotations
 

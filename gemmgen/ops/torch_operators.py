@@ -21,7 +21,7 @@ _SCHEMAS = {
 }  # fmt: skip
 _library: Any = None
 _functions: dict[str, Callable[..., Any]] = {}
-"""What the operators call."""
+"""Functions behind the operators."""
 
 
 def register(*functions: Callable[..., Any]) -> Any:
@@ -75,7 +75,7 @@ _IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d, "el
 
 
 def _fake(torch: Any, name: str) -> Any:
-    """What the operator returns, without doing it: shapes may be symbolic."""
+    """Shape and type of the operator's result, without computing it: shapes may be symbolic."""
 
     def matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: Any = 1.0, gamma: Any = 1.0, activation: Any = "") -> Any:
         left, right = a.shape, b.shape

@@ -398,7 +398,7 @@ class Contest:
     def _within_bounds(
         self, name: str, got: npt.NDArray[Any], inputs: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, float]
     ) -> bool:
-        """Whether results that are rounded even for integers, a mean or a logarithm, are within the bound of the reference."""
+        """True if results that are rounded even for integers, a mean or a logarithm, are within the bound of the reference."""
         if self._model.cost(self._plan, self._problem).operations > REFERENCE_OPERATIONS:
             return False
         if not self._bounds:

@@ -20,7 +20,7 @@ class Illustration(Protocol):
     """The module ``pictures`` of a family."""
 
     def pictures(self, plan: Any) -> list[Picture]:
-        """What there is to draw of the plan, as plain data: at least its tiles."""
+        """Pictures of the plan, as plain data: at least its tiles."""
 
 
 def explanation_of(kind: str) -> Explanation:

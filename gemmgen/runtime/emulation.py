@@ -180,7 +180,7 @@ def _tensor_map(described: ResolvedMap, pointers: Mapping[str, Buffer]) -> Tenso
 
 
 def _written(buffer: HostBuffer) -> npt.NDArray[np.bool_] | None:
-    """Which bytes of a buffer hold something, one flag each; None: all."""
+    """Bytes of a buffer that hold something, one flag each; None: all."""
     import numpy as np
 
     if not buffer.initialised:

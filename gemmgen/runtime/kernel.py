@@ -137,7 +137,7 @@ class Kernel:
 
 
 class _Problem:
-    """What every call with the same layouts and dimensions has in common."""
+    """State shared by all calls with the same layouts and dimensions."""
 
     __slots__ = ("dimensions", "ordinal", "prepared", "spans")
 

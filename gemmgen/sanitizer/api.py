@@ -33,7 +33,7 @@ class FindingsError(GemmgenError):
 
 @dataclass(frozen=True)
 class Result:
-    """What a launch did. The arrays that were given are as they were; `arrays` holds what the kernel left, by parameter name."""
+    """Result of a launch. The arrays that were given are as they were; `arrays` holds what the kernel left, by parameter name."""
 
     entry: str
     """The kernel's name, as people write it."""
@@ -48,11 +48,11 @@ class Result:
     symbols: dict[str, npt.NDArray[Any]] = field(repr=False, default_factory=dict)
     """The bytes of the module's variables that were given, by their names in PTX."""
     output: str = field(repr=False, default="")
-    """What the kernel printed."""
+    """Text that the kernel printed."""
 
     @property
     def clean(self) -> bool:
-        """Whether there is no error among the findings; warnings and notes are none."""
+        """True if there is no error among the findings; warnings and notes are none."""
         return all(finding.severity != "error" for finding in self.findings)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:

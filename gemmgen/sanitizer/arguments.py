@@ -57,7 +57,7 @@ class KernelArgument:
     type: str
     value: Any
     initialised: bool = True
-    """Whether an array was filled."""
+    """True if an array was filled."""
     pointers: tuple[tuple[int, str, KernelArgument], ...] = ()
     tensor_map: TensorMap | None = None
     """What the parameter takes in place of a pointer to the array."""

@@ -1,4 +1,4 @@
-"""What an array is expected to hold after a launch."""
+"""Expected contents of an array after a launch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, in one sentence, with all that is known of it. `code` names its page: ``gemmgen emulate --explain CODE``."""
+    """A finding in one sentence, with all that is known of it. `code` names its page: ``gemmgen emulate --explain CODE``."""
 
     code: str
     title: str
@@ -42,7 +42,7 @@ class Finding:
     element: str | None
     """The first array element that it was seen at, `tile[12]`."""
     count: int
-    """How many accesses of threads it was seen at."""
+    """Number of accesses of threads that it was seen at."""
     text: str
     """The whole message, lines of the source quoted."""
 

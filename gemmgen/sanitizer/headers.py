@@ -91,5 +91,5 @@ def header_folders() -> list[str]:
 
 
 def found_in(name: str, folders: Sequence[str]) -> bool:
-    """Whether one of the folders has a header."""
+    """True if one of the folders has a header."""
     return any((Path(folder) / name).is_file() for folder in folders)

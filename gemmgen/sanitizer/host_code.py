@@ -17,7 +17,7 @@ _HOST_TYPES = re.compile(r"\bstd::(?:vector|string|map|unordered_map|mt19937|ofs
 
 
 def has_host_code(text: str) -> bool:
-    """Whether a file holds code for the host."""
+    """True if a file holds code for the host."""
     return _HOST_SIGN.search(_without_comments(text)) is not None
 
 

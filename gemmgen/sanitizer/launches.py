@@ -35,7 +35,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Settings:
-    """How launches are watched."""
+    """Observers of launches."""
 
     strict: bool = False
     hazards: bool = True
@@ -53,12 +53,12 @@ class Run:
     findings: tuple[Finding, ...]
     counters: Counters | None
     output: str = ""
-    """What the kernels printed."""
+    """Text that the kernels printed."""
     error: EmulatorError | None = field(default=None, repr=False)
 
     @property
     def failed(self) -> bool:
-        """Whether there is an error among the findings."""
+        """True if there is an error among the findings."""
         return any(finding.severity == "error" for finding in self.findings)
 
     @property

@@ -27,7 +27,7 @@ class UnusableInput(GemmgenError):
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How CUDA becomes PTX. `options` are NVRTC's own; `debug` compiles without optimisation, as nvcc -G does."""
+    """Compilation of CUDA to PTX. `options` are NVRTC's own; `debug` compiles without optimisation, as nvcc -G does."""
 
     architecture: str | None = None
     include_directories: tuple[str, ...] = ()

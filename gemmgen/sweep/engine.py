@@ -107,7 +107,7 @@ class Engine:
         self.reused = 0
         """Points whose result was known."""
         self.interrupted = False
-        """Whether the user stopped an evaluation."""
+        """True if the user stopped an evaluation."""
         self._store = store
         self._listener = listener
         memory = int((settings.limits.memory_gib or 0) * 2**30) or _machine_memory()

@@ -72,11 +72,11 @@ class Expression:
 
     @cached_property
     def reads_plan(self) -> bool:
-        """Whether it needs the plan."""
+        """True if it needs the plan."""
         return any(isinstance(node, ast.Name) and node.id == PLAN for node in ast.walk(self._tree))
 
     def holds(self, spec: Mapping[str, Any], plan: Any = None) -> bool:
-        """Whether the expression is true for a spec (plain data) and its plan.
+        """True if the expression is true for a spec (plain data) and its plan.
 
         Raises ``UnknownName`` for a name that there is not, ``ExpressionError`` for values that do not go together.
         """

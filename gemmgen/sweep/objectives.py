@@ -27,7 +27,7 @@ class Objective:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether values are times or rates, of which ratios tell which is better, and how much."""
+        """True if values are times or rates, of which ratios tell which is better, and how much."""
         return self.metric.endswith(_RATIOS)
 
     def value(self, result: PointResult) -> float | None:

@@ -64,7 +64,7 @@ class Ending:
     seconds: dict[str, float] = field(default_factory=dict)
     cases: tuple[str, ...] = ()
     context_lost: bool = False
-    """Whether the process cannot use its GPU any more."""
+    """True if the process cannot use its GPU any more."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class _Checked:
             self.rejection = ("spec", " ".join(str(error).removeprefix("spec: ").split()))
 
     def _constrained(self, before_planning: bool) -> bool:
-        """Whether constraints reject the point: first those that need no plan."""
+        """True if constraints reject the point: first those that need no plan."""
         chosen = [constraint for constraint in self._conditions.constraints if constraint.reads_plan is not before_planning]
         broken = [constraint for constraint in chosen if not self._holds(constraint)]
         if broken:
@@ -369,7 +369,7 @@ def _short(text: str) -> str:
 
 
 def selects(point: Point, where: Expression, conditions: Conditions) -> bool:
-    """Whether ``where`` holds for a point; it does not for one without the plan or the fields that it asks about."""
+    """True if ``where`` holds for a point; it does not for one without the plan or the fields that it asks about."""
     try:
         checked = _Checked(point, Conditions(Stage.CHECK, architecture=conditions.architecture))
     except Exception:  # a point that breaks its planning is run, and ends with the reason

@@ -91,7 +91,7 @@ class PointResult:
 
     @property
     def failed(self) -> bool:
-        """Whether it was accepted and then did not come out right."""
+        """True if it was accepted and then did not come out right."""
         return self.status in FAILURES
 
     def to_json(self) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class Plot:
 
 
 def turned(names: Sequence[str], room: float) -> bool:
-    """Whether names with so much room for each do not fit beside each other."""
+    """True if names with so much room for each do not fit beside each other."""
     return max((len(name) for name in names), default=0) * 6.2 > room
 
 

@@ -48,7 +48,7 @@ class Trial:
     note: str = ""
     """What was left out, or why the point cannot be taken."""
     replayed: bool = False
-    """Whether its results were known before the search."""
+    """True if its results were known before the search."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SearchResult:
     objectives: tuple[Objective, ...]
     trials: tuple[Trial, ...]
     exhausted: bool = False
-    """Whether every point of the space has been tried."""
+    """True if every point of the space has been tried."""
     interrupted: bool = False
 
     @property
@@ -229,7 +229,7 @@ class _Search:
         return Request(self.space.fields(choice), self.space.problems[problem])
 
     def _ends(self, problem: int, result: PointResult) -> bool:
-        """Whether a point is run on no problem after this one; keeps the best so far."""
+        """True if a point is run on no problem after this one; keeps the best so far."""
         last = problem == len(self.space.problems) - 1
         goal = self.objectives[0]
         value = goal.value(result) if result.status is Status.CORRECT else None

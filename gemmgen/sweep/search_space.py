@@ -25,7 +25,7 @@ class SearchAxis:
 
     @property
     def ordered(self) -> bool:
-        """Whether the settings are growing numbers, so that neighbours are alike."""
+        """True if the settings are growing numbers, so that neighbours are alike."""
         if any(len(setting) != 1 for setting in self.settings):
             return False
         values = [next(iter(setting.values())) for setting in self.settings]

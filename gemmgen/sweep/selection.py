@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Whether it takes all points of the space."""
+        """True if it takes all points of the space."""
         return self.where is None and (self.sample is None or self.sample >= self.space.size)
 
     @property

@@ -34,7 +34,7 @@ class Conclusion:
     benchmarks: tuple[BenchmarkReport, ...]
     """For each problem a run with the winner, the runner-up and the peer; empty if nothing can be timed here."""
     overturned: bool = False
-    """Whether the last measurement made the search's second its first."""
+    """True if the last measurement made the search's second its first."""
     notes: tuple[str, ...] = ()
 
 
@@ -171,7 +171,7 @@ def _measure(plans: Sequence[KernelPlan], trial: Trial, measure: Measure, notes:
 
 
 def _faster(plans: Sequence[KernelPlan], reports: Sequence[BenchmarkReport]) -> bool:
-    """Whether the second plan is faster than the first: over all problems, and by more than the spread on one of them."""
+    """True if the second plan is faster than the first: over all problems, and by more than the spread on one of them."""
     pairs = []
     for report in reports:
         names = {timing.name for timing in report.timings}

@@ -63,7 +63,7 @@ class Instruction:
 
     @property
     def conditional(self) -> bool:
-        """Whether lanes may pass it by: it has a predicate other than the one that is always true."""
+        """True if lanes may pass it by: it has a predicate other than the one that is always true."""
         return self.predicate not in ("", "PT", "UPT")
 
     @property
@@ -80,7 +80,7 @@ class Instruction:
         return sum(operand.count(".reuse") for operand in self.operands)
 
     def is_a(self, opcode: str) -> bool:
-        """Whether this is `opcode` with any further modifiers: LDS.128 is a LDS, and a LDS.128."""
+        """True if this is `opcode` with any further modifiers: LDS.128 is a LDS, and a LDS.128."""
         wanted = opcode.split(".")
         own = self.opcode.split(".")
         return own[0] == wanted[0] and all(modifier in own[1:] for modifier in wanted[1:])

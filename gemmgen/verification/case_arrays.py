@@ -82,7 +82,7 @@ class CaseMemory:
         self.view[...] = to_elements(self.array.type, values)
 
     def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
-        """What was changed that must not be: all of an input, and of an output what lies between its elements."""
+        """Changes where there must be none: all of an input, and of an output what lies between its elements."""
         changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
         if written:
             changed &= ~_element_bytes(self.view, changed.size)
@@ -94,7 +94,7 @@ class CaseMemory:
 
 
 def _element_bytes(view: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
-    """Which of the ``size`` bytes from the view's first one on belong to its elements."""
+    """A flag for each of the ``size`` bytes from the view's first one on: true if it belongs to an element."""
     flags = np.zeros(size, np.bool_)
     if view.size:
         np.lib.stride_tricks.as_strided(flags, (*view.shape, view.itemsize), (*view.strides, 1))[...] = True

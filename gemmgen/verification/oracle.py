@@ -26,7 +26,7 @@ class Oracle(Protocol):
         """Values for the array argument ``name`` before the launch, as float64 or integers of ``shape``."""
 
     def reference(self, plan: Any, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
-        """What each written array must hold afterwards, from the arrays as they are before the launch."""
+        """Expected contents of each written array, from the arrays as they are before the launch."""
 
 
 def oracle_of(kind: str) -> Oracle:

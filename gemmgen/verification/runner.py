@@ -25,7 +25,7 @@ from gemmgen.verification.oracle import oracle_of
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What one case came to."""
+    """Outcome of one case."""
 
     case: Case
     passed: bool
@@ -61,11 +61,11 @@ class VerificationReport:
     results: tuple[CaseResult, ...] = field(default=())
     seconds: float = 0.0
     counters: CaseCounters | None = None
-    """What one case costs, if that was asked for and all cases passed."""
+    """Costs of one case, if that was asked for and all cases passed."""
 
     @property
     def passed(self) -> bool:
-        """Whether there were cases and all of them passed."""
+        """True if there were cases and all of them passed."""
         return bool(self.results) and all(result.passed for result in self.results)
 
     @property
@@ -132,7 +132,7 @@ def verify_binary(
 
 
 def _counters(plan: InstancePlan, binary: Binary | HostBinary) -> CaseCounters | None:
-    """What one case costs on the emulator; None for what does not run there."""
+    """Costs of one case on the emulator; None for what does not run there."""
     if isinstance(plan, KernelPlan) and isinstance(binary, Binary):
         return count_case(plan, binary)
     return None

@@ -24,7 +24,7 @@ MARK = "cases under the sanitizers:"
 
 @dataclass(frozen=True)
 class SanitizerReport:
-    """What the sanitizers had to say."""
+    """Findings of the sanitizers."""
 
     name: str
     cases: int

@@ -487,7 +487,7 @@ def _accesses(inst: Instruction) -> tuple[list[str], list[str]]:
 
 
 def meets_warpgroup(inst: Instruction) -> bool:
-    """Whether all warps of a warpgroup execute an instruction together."""
+    """True if all warps of a warpgroup execute an instruction together."""
     return inst.opcode == "wgmma" and (inst.has("mma_async") or inst.has("fence"))
 
 

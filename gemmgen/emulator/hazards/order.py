@@ -95,7 +95,7 @@ class Order:
 
     def __init__(self, parts_of_blocks: bool) -> None:
         self.parts_of_blocks = parts_of_blocks
-        """Whether the program has barriers that only a part of a block takes part in."""
+        """True if the program has barriers that only a part of a block takes part in."""
         self.time = 1
         self.clocks = Clocks()
         self.device, self.block = Level(self.clocks), Level(self.clocks)
@@ -185,7 +185,7 @@ class Order:
     # -- the question ------------------------------------------------------------------------------------------
 
     def ordered(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Whether what `threads` did at `times` happened before what `lanes` do now, pair by pair."""
+        """True if what `threads` did at `times` happened before what `lanes` do now, pair by pair."""
         mine = self.threads[lanes]
         stride = self.geometry.stride
         same_block = threads // stride == mine // stride

@@ -35,7 +35,7 @@ class Polling:
         return frozenset(deciding)
 
     def waits_with(self, load: Instruction) -> bool:
-        """Whether what a load reads decides on another turn of its loop."""
+        """True if what a load reads decides on another turn of its loop."""
         if self._deciding.isdisjoint(results_of(load)):
             return False
         return any(inst is load for block in self._loops for inst in block.body)

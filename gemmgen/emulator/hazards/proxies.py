@@ -80,7 +80,7 @@ class ProxyRules(Observer):
         self.findings = detector.findings
         self.records = detector.records
         self.follows = False
-        """Whether the launch may have begun before the one in front of it has ended."""
+        """True if the launch may have begun before the one in front of it has ended."""
         self._sites: dict[tuple[int, str], Site] = {}
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]
@@ -266,7 +266,7 @@ class ProxyRules(Observer):
         self._check_chunks(access.instruction, access.lanes, access.chunks)
 
     def _ask(self, site: Site, lanes: Lanes, chunks: np.ndarray) -> None:
-        """Whether what lanes start races with what others did."""
+        """True if what lanes start races with what others did."""
         for lane in lanes.tolist():
             self._shadow.access(site, np.full(len(chunks), lane), chunks * CHUNK, writes=False)
 

@@ -271,7 +271,7 @@ class Shadow:
         return found
 
     def only_written_before(self, granules: np.ndarray, lanes: Lanes) -> bool:
-        """Whether plain writes that all these lanes know are all that a read of granules has to look at: a quick look."""
+        """True if plain writes that all these lanes know are all that a read of granules has to look at: a quick look."""
         state = self.state[granules]
         if int(np.bitwise_or.reduce(state)) & (UNWRITTEN | STRONG_WRITE | GUARD):
             return False

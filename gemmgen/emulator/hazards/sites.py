@@ -33,7 +33,7 @@ class Site:
 
     @property
     def narrow(self) -> bool:
-        """Whether it is strong for the threads of its own block only."""
+        """True if it is strong for the threads of its own block only."""
         return self.strong and not self.device
 
     @property
@@ -93,7 +93,7 @@ def _element_bytes(inst: Instruction, space: str) -> int:
 
 
 def has_parts_of_blocks(program: Program) -> bool:
-    """Whether a barrier of the program can be met by a part of a block."""
+    """True if a barrier of the program can be met by a part of a block."""
     for block in program.blocks:
         inst = block.terminator
         if inst is not None and inst.opcode in ("bar", "barrier"):

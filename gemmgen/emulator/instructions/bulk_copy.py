@@ -38,7 +38,7 @@ def _is_bulk(*words: str) -> Callable[[Instruction], bool]:
 
 
 def _to_shared(inst: Instruction) -> bool:
-    """Whether the first state space, the destination, is shared memory."""
+    """True if the first state space, the destination, is shared memory."""
     first = inst.first_of(("shared::cluster", "shared::cta", "global"))
     return first is not None and first != "global"
 

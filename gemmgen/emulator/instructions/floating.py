@@ -13,17 +13,17 @@ from gemmgen.emulator.ptx.syntax import Instruction
 
 
 def is_f32(inst: Instruction) -> bool:
-    """Whether the operation is on float32."""
+    """True if the operation is on float32."""
     return inst.type == "f32"
 
 
 def is_mixed(inst: Instruction) -> bool:
-    """Whether float16 or bfloat16 operands are added to float32 (sm_100 and later)."""
+    """True if float16 or bfloat16 operands are added to float32 (sm_100 and later)."""
     return inst.types in (("f32", "f16"), ("f32", "bf16"))
 
 
 def is_f64(inst: Instruction) -> bool:
-    """Whether the operation is on float64."""
+    """True if the operation is on float64."""
     return inst.type == "f64"
 
 

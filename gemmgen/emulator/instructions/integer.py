@@ -13,17 +13,17 @@ INTEGER_TYPES = {"u16", "s16", "u32", "s32", "u64", "s64", "u8", "s8"}
 
 
 def is_integer(inst: Instruction) -> bool:
-    """Whether the type of an instruction is a plain integer type."""
+    """True if the type of an instruction is a plain integer type."""
     return inst.type in INTEGER_TYPES
 
 
 def is_plain(inst: Instruction) -> bool:
-    """Whether an integer operation neither leaves nor takes a carry."""
+    """True if an integer operation neither leaves nor takes a carry."""
     return is_integer(inst) and not inst.has("cc")
 
 
 def is_packed_integer(inst: Instruction) -> bool:
-    """Whether the operation is on two 16-bit integers."""
+    """True if the operation is on two 16-bit integers."""
     return inst.has("u16x2") or inst.has("s16x2")
 
 

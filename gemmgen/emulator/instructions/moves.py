@@ -107,7 +107,7 @@ def cvta(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("isspacep")
 def isspacep(inst: Instruction, binder: Binder) -> Operation:
-    """Whether a generic address lies in a space."""
+    """True if a generic address lies in a space."""
     target = binder.target(inst, inst.operands[0], "pred")
     source = binder.source(inst, inst.operands[1], "u64")
     shared, local = np.uint64(SHARED_WINDOW >> 32), np.uint64(LOCAL_WINDOW >> 32)

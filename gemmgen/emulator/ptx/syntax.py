@@ -148,7 +148,7 @@ class Instruction:
         return tuple(modifier for modifier in self.modifiers if modifier in TYPE_BYTES)
 
     def has(self, modifier: str) -> bool:
-        """Whether the instruction carries this modifier."""
+        """True if the instruction carries this modifier."""
         return modifier in self.modifiers
 
     def first_of(self, candidates: tuple[str, ...]) -> str | None:

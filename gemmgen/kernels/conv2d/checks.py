@@ -18,11 +18,11 @@ FEWEST_OTHER_REGISTERS = 16
 EXACT_FLOAT_DEPTH = 256
 """Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 OTHER_PARAMETER_BYTES = 256
-"""What the parameters of a kernel take beside the table, at most."""
+"""Most bytes of a kernel's parameters beside the table."""
 
 
 def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
-    """What contradicts itself in the layer, the sums, the output and the table."""
+    """Contradictions in the layer, the sums, the output and the table."""
     reasons = _channel_reasons(spec) + _output_reasons(spec)
     fixed = fixed_parameters(spec)
     if fixed.get("groups", 1) > GRID_LIMITS[1]:
@@ -99,7 +99,7 @@ def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
 
 
 def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
-    """What is wrong with the tile hierarchy and the copies, before numbers can be derived from it."""
+    """Mistakes in the tile hierarchy and the copies, before numbers can be derived from it."""
     reasons: list[Reason] = []
     tile = spec.tile
     for axis in ("m", "n"):
@@ -156,7 +156,7 @@ def _copy_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
 def resource_reasons(
     spec: Conv2dSpec, regions: Sequence[SharedRegion], threads: int, registers: int, architecture: Architecture
 ) -> list[Reason]:
-    """What a multiprocessor has not enough of."""
+    """Resources that a multiprocessor has not enough of."""
     reasons = []
     blocks = spec.min_blocks_per_sm
     shared = sum(region.bytes for region in regions)

@@ -15,7 +15,7 @@ _WALKS = {
 
 
 def summary(plan: Conv2dPlan) -> list[str]:
-    """What the kernel computes and how the tensors are stored."""
+    """The kernel's computation and the storage of its tensors."""
     spec = plan.spec
     rounding = {"s8": ", rounded to nearest even and saturated to int8", "s32": ", saturated to int32", "f32": " in float32"}
     lines = [

@@ -86,7 +86,7 @@ def restore_filter(filter: Any, order: FilterOrder) -> Any:
 
 
 def channel_order(order: FilterOrder) -> tuple[int, ...]:
-    """Which of 32 output channels lies at each position of a reordered filter.
+    """The one of 32 output channels at each position of a reordered filter.
 
     Lane l of a warp holds rows l / 4 and columns l % 4 * 2 + {0, 1} of each 8 x 8 block of results. ``octets``: channels are
     columns, and the four blocks' columns of a lane are 8 consecutive channels; ``pairs``: 4 consecutive ones, and 4 that are

@@ -30,7 +30,7 @@ class Conv2dRequest(Request):
     bias: Literal["none", "s32", "f32"] = "none"
     residual: bool = False
     alpha: bool = True
-    """Whether alpha may be other than 1; the same for beta and gamma."""
+    """True if alpha may be other than 1; the same for beta and gamma."""
     beta: bool = False
     gamma: bool = False
     activation: AnyActivation = _NO_ACTIVATION

@@ -188,7 +188,7 @@ def fill(plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: n
 
 
 def reference(plan: Conv2dPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
-    """What the output must hold."""
+    """Expected output."""
     return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays)}
 
 

@@ -1,4 +1,4 @@
-"""What there is to draw of a convolution plan: tiles of the implicit GEMM, fragments of the tensor cores, and shared memory."""
+"""Pictures of a convolution plan: tiles of the implicit GEMM, fragments of the tensor cores, and shared memory."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def pictures(plan: Conv2dPlan) -> list[Picture]:
 
 
 def _wide(plan: Conv2dPlan) -> bool:
-    """Whether the instruction takes 16 rows and 32 channels; else 8 and 16."""
+    """True if the instruction takes 16 rows and 32 channels; else 8 and 16."""
     return plan.instruction == "m16n8k32"
 
 
 def _axes(plan: Conv2dPlan) -> tuple[str, str]:
-    """What the rows and the columns of the product are."""
+    """Names of the rows and the columns of the product."""
     return ("channels", "pixels") if plan.channels_are_rows else ("pixels", "channels")
 
 

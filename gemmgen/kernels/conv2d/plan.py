@@ -69,39 +69,39 @@ class Conv2dPlan(KernelPlan):
     """Planes in a step: 32 input channels of one filter tap each."""
     stages: int
     channels_are_rows: bool
-    """Whether output channels are the rows of the GEMM, and pixels its columns."""
+    """True if output channels are the rows of the GEMM, and pixels its columns."""
     walk: Walk
-    """How a thread gets from one filter tap to the next: there is only one; by the host's table; by counting."""
+    """A thread's way from one filter tap to the next: there is only one; by the host's table; by counting."""
     bounded: bool
-    """Whether a tap of a pixel can lie outside of its image."""
+    """True if a tap of a pixel can lie outside of its image."""
     pointwise: bool
-    """Whether each output pixel depends on the input pixel of the same position, so that neither needs coordinates."""
+    """True if each output pixel depends on the input pixel of the same position, so that neither needs coordinates."""
     grouped: bool
     tail: bool
-    """Whether the last step can have fewer planes."""
+    """True if the last step can have fewer planes."""
     whole_channels: bool
-    """Whether every tile has all its output channels."""
+    """True if every tile has all its output channels."""
     biased: bool
-    """Whether sums begin at the bits of a large float, so that they need no conversion."""
+    """True if sums begin at the bits of a large float, so that they need no conversion."""
     saturation: tuple[float, float] | None
     """Bounds of an int8 result that take care of the activation too; None if it has to be computed."""
     unit: bool
-    """Whether results are scaled so that saturation to [0, 1] bounds them: the factor 1/128 is exact."""
+    """True if results are scaled so that saturation to [0, 1] bounds them: the factor 1/128 is exact."""
     steps: tuple[Step, ...]
     """Operations that are computed on each result: the activation, unless saturation takes care of it, and the epilogue."""
     exchange: bool
     lane: LaneOutput
-    """What a lane takes of the accumulators."""
+    """Part of the accumulators that a lane takes."""
     output_lane: LaneOutput
-    """What a lane finishes; something else where another kernel does that."""
+    """Part of the results that a lane finishes; something else where another kernel does that."""
     filter_order: FilterOrder
     v: Mapping[str, str]
-    """How the source writes each parameter: a constant's name, a kernel argument's, or a number."""
+    """Each parameter as the source writes it: a constant's name, a kernel argument's, or a number."""
     constants: tuple[LayerConstant, ...]
     table_entries: int
     """Elements of the table; 0 if there is none."""
     divisors: tuple[str, ...]
-    """What the kernel divides by with numbers that the host prepares."""
+    """Divisors for which the host prepares numbers."""
     kernel_arguments: tuple[Argument, ...]
     finish_entry: str
     finish_arguments: tuple[Argument, ...]
@@ -119,22 +119,22 @@ class Conv2dPlan(KernelPlan):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether copies bypass the registers."""
+        """True if copies bypass the registers."""
         return bool(self.spec.copy_through == "cp_async")
 
     @property
     def double_buffered(self) -> bool:
-        """Whether there are two sets of fragments; which one is in use must be known at each point of the unrolled loop."""
+        """True if there are two sets of fragments; which one is in use must be known at each point of the unrolled loop."""
         return self.stages > 1 and self.planes % 2 == 0 and not self.persistent
 
     @property
     def persistent(self) -> bool:
-        """Whether a block takes several tiles."""
+        """True if a block takes several tiles."""
         return self.spec.persistent_blocks is not None
 
     @property
     def walk_arguments(self) -> str:
-        """What copying x takes beside the iterator."""
+        """Arguments of copying x beside the iterator."""
         return {"counters": "window", "table": "taps, period", "single": "next_block"}[self.walk]
 
     @property
@@ -144,7 +144,7 @@ class Conv2dPlan(KernelPlan):
 
     @property
     def shifted(self) -> bool:
-        """Whether there is a bias."""
+        """True if there is a bias."""
         return bool(self.spec.bias != "none")
 
     @property
@@ -167,12 +167,12 @@ class Conv2dPlan(KernelPlan):
 
     @property
     def exchange_swizzle(self) -> str:
-        """How the exchange permutes groups of channels, as a C expression over ``pixel``."""
+        """Permutation of groups of channels in the exchange, as a C expression over ``pixel``."""
         return exchange_swizzle(self.channels_are_rows, self.lane)
 
     @property
     def formula(self) -> str:
-        """What becomes of a sum, in words."""
+        """The formula from a sum to a result, in words."""
         spec: Conv2dSpec = self.spec
         terms = ["alpha * sum" if spec.alpha == "argument" else "sum"]
         if spec.bias != "none":
@@ -327,7 +327,7 @@ def _whole_channels(fixed: Mapping[str, int], tile: int) -> bool:
 
 
 def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
-    """Whether the number of 32-channel filter taps is not known to be a multiple of a step's planes."""
+    """True if the number of 32-channel filter taps is not known to be a multiple of a step's planes."""
     known = 1
     if "r" in fixed and "s" in fixed:
         known *= fixed["r"] * fixed["s"]
@@ -337,7 +337,7 @@ def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
 
 
 def _registers(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int) -> int:
-    """What a thread holds at the same time at least: results, a set of fragments, tiles on their way, pixels."""
+    """Registers that a thread holds at the same time at least: results, a set of fragments, tiles on their way, pixels."""
     results = warp_pixels * warp_channels // WARP_THREADS
     staged = 0
     if spec.copy_through == "registers":

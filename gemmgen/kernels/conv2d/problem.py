@@ -81,7 +81,7 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
 
 
 def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
-    """What the instance expects; ``table``: whether it reads precomputed steps."""
+    """Constraints of the instance; ``table``: whether it reads precomputed steps."""
     fixed = fixed_parameters(spec)
     found = [
         ("c == 32 * c_blocks", f"c is a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),

@@ -1,4 +1,4 @@
-"""What a convolution kernel must compute: exact integer sums, then float32 operations in the kernel's order, then rounding."""
+"""Reference of a convolution: exact integer sums, then float32 operations in the kernel's order, then rounding."""
 
 from __future__ import annotations
 

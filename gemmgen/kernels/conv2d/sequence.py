@@ -26,7 +26,7 @@ class TapTable:
     advance: int
     """Entries that a thread moves on by at a time."""
     bounded: bool
-    """Whether it also says which rows and columns must lie within the image."""
+    """True if it also says which rows and columns must lie within the image."""
 
 
 def build_sequence(

@@ -1,4 +1,4 @@
-"""What a user can ask of a convolution kernel."""
+"""Spec of a convolution kernel."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class Conv2dSpec(KernelSpec):
 
     kind: Literal["conv2d"]
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
-    """What the rows of the implicit GEMM are; the columns are the other."""
+    """Rows of the implicit GEMM; the columns are the other."""
     tile: Tile
     copy_through: Literal["cp_async", "registers"] = "cp_async"
-    """How tiles get from global to shared memory; ``cp_async`` needs sm_80."""
+    """Copy of tiles from global to shared memory; ``cp_async`` needs sm_80."""
     input_cache: Literal["l1", "l2"] = "l2"
-    """Which cache cp_async reads x through. ``l1``: filter taps find pixels that they share with the ones before in the
+    """Cache that cp_async reads x through. ``l1``: filter taps find pixels that they share with the ones before in the
     multiprocessor, which spares the L2; copies through registers always do."""
     stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
@@ -120,7 +120,7 @@ class Conv2dSpec(KernelSpec):
     maximum_depth: Annotated[int, Field(ge=1, le=LARGEST_DEPTH, strict=True)] = LARGEST_DEPTH
     """Largest c / groups * r * s."""
     float_conversion: Literal["instruction", "addition"] = "instruction"
-    """How sums become float32: by a conversion, or, if they have at most 256 products, by starting at a large float and
+    """Conversion of sums to float32: by a conversion, or, if they have at most 256 products, by starting at a large float and
     subtracting it."""
     bias: Literal["none", "s32", "f32"] = "s32"
     """Type of the bias, one value for each output channel."""
@@ -135,12 +135,12 @@ class Conv2dSpec(KernelSpec):
     """Operations on the results after the activation, in this order."""
     output: Output = Output()
     store: Literal["shared", "direct"] = "shared"
-    """How results leave: exchanged through shared memory so that each lane holds 8 consecutive channels, or directly from the
+    """Store of results: exchanged through shared memory so that each lane holds 8 consecutive channels, or directly from the
     accumulators, for which the filters' output channels are permuted when they are reordered."""
     split_k: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Parts that the sum is divided into, each computed by blocks of its own; a second kernel adds them up."""
     rasterization: Literal["channels_first", "pixels_first"] = "channels_first"
-    """Which tiles consecutive blocks take: those of all output channels for the same pixels, or the other way round."""
+    """Order of tiles over consecutive blocks: those of all output channels for the same pixels, or the other way round."""
     persistent_blocks: Annotated[int, Field(ge=1, le=65535, strict=True)] | None = None
     """Blocks that take tile after tile and copy for the next while they finish one, with cp_async: a multiple of the
     multiprocessors. Without it, there is a block for each tile."""

@@ -27,7 +27,7 @@ def vector_offset(row: int, half: int) -> int:
 
 @dataclass(frozen=True)
 class OperandTile:
-    """How the threads of a block share out one operand's tile: each copies one half of the same rows in some of the planes."""
+    """Division of one operand's tile among the threads of a block: each copies one half of the same rows in some of the planes."""
 
     rows: int
     planes: int
@@ -67,7 +67,7 @@ class OperandTile:
 
     @property
     def is_even(self) -> bool:
-        """Whether every thread has the same number of vectors, in rows whose order within four it keeps."""
+        """True if every thread has the same number of vectors, in rows whose order within four it keeps."""
         return (
             2 * self.rows % self.threads_per_plane == 0
             and self.threads % self.threads_per_plane == 0
@@ -105,7 +105,7 @@ def fragment_cost(blocks_first: bool) -> SharedAccessCost:
 
 @dataclass(frozen=True)
 class LaneOutput:
-    """Which results a lane stores of each 8 pixels x 32 channels."""
+    """Results of each 8 pixels x 32 channels that a lane stores."""
 
     pixels: int
     channels: int

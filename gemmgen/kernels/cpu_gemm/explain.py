@@ -11,7 +11,7 @@ KIB = 1024
 
 
 def summary(plan: CpuGemmPlan) -> list[str]:
-    """What the instance computes and how the matrices are stored."""
+    """The instance's computation and the storage of its matrices."""
     product = "alpha A B" if plan.spec.alpha == "argument" else "A B"
     if plan.spec.beta == "argument":
         product += " + beta C"
@@ -26,7 +26,7 @@ def _layout(matrix: Matrix) -> str:
 
 
 def explain(plan: CpuGemmPlan) -> list[Section]:
-    """What is computed, the micro-kernel, the blocks and what they are to fill, packing, and threads."""
+    """The computation, the micro-kernel, the blocks and what they are to fill, packing, and threads."""
     computes = Section("What it computes", tuple(("", line) for line in summary(plan)))
     blocked = plan.blocked
     if blocked is None:

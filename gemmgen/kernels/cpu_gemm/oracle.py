@@ -125,7 +125,7 @@ def fill(plan: CpuGemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: 
 
 
 def reference(plan: CpuGemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
-    """What C must hold afterwards.
+    """Expected contents of C.
 
     The terms of an element are k products and beta C. Each takes part in a rounding for every product (Higham, Accuracy and
     Stability of Numerical Algorithms, 2nd ed., section 3.1), in one for its factor, and in one for every slice of k, whose sums

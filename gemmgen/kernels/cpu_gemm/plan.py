@@ -40,7 +40,7 @@ class OperandAccess:
 
     @property
     def along_k(self) -> bool:
-        """Whether neighbours in memory differ in k."""
+        """True if neighbours in memory differ in k."""
         return self.step == "1"
 
 
@@ -58,7 +58,7 @@ class BlockedPlan:
     packs_left: bool
     packs_right: bool
     masked: bool
-    """Whether tiles at an edge have functions of their own; otherwise they are computed whole."""
+    """True if tiles at an edge have functions of their own; otherwise they are computed whole."""
     prefetch_left: int
     prefetch_right: int
     prefetch_c: bool
@@ -78,7 +78,7 @@ class BlockedPlan:
 
     @property
     def masks(self) -> bool:
-        """Whether loads and stores at an edge leave out lanes."""
+        """True if loads and stores at an edge leave out lanes."""
         return self.masked and self.lanes > 1
 
     @property
@@ -119,11 +119,11 @@ class CpuGemmPlan(InstancePlan):
     blocked: BlockedPlan | None
     """None for plain loops."""
     blas: bool = False
-    """Whether the source is a BLAS: it takes transpositions and storage orders as arguments, as ``cblas_sgemm`` does."""
+    """True if the source is a BLAS: it takes transpositions and storage orders as arguments, as ``cblas_sgemm`` does."""
 
     @property
     def swapped(self) -> bool:
-        """Whether C is stored by columns, so that A and B trade places."""
+        """True if C is stored by columns, so that A and B trade places."""
         return not self.matrix_c.row_major
 
     @property
@@ -146,7 +146,7 @@ class CpuGemmPlan(InstancePlan):
 
     @property
     def packs(self) -> bool:
-        """Whether an operand is packed."""
+        """True if an operand is packed."""
         return bool(self.packed_sides)
 
     @property
@@ -159,11 +159,11 @@ class CpuGemmPlan(InstancePlan):
         return [*sides, ("right", "TILE_COLUMNS")] if blocked.packs_right else sides
 
     def turns_side(self, side: Side) -> bool:
-        """Whether packing an operand may have to turn it."""
+        """True if packing an operand may have to turn it."""
         return self.blas or (self.left if side == "left" else self.right).along_k
 
     def copies_side(self, side: Side) -> bool:
-        """Whether packing an operand may be a copy of runs of its elements."""
+        """True if packing an operand may be a copy of runs of its elements."""
         return self.blas or not (self.left if side == "left" else self.right).along_k
 
     @property
@@ -191,17 +191,17 @@ class CpuGemmPlan(InstancePlan):
 
     @property
     def approximate(self) -> bool:
-        """Whether the epilogue calls functions of the math library."""
+        """True if the epilogue calls functions of the math library."""
         return any(step.operation.approximate for step in self.epilogue)
 
     @property
     def epilogue_arguments(self) -> tuple[Argument, ...]:
-        """What the epilogue adds to the arguments of the instance."""
+        """Arguments that the epilogue adds to the instance."""
         return tuple(parameter for step in self.epilogue for parameter in step.parameters)
 
     @property
     def calls_exponential(self) -> bool:
-        """Whether the epilogue calls what its macros name ``exponential``."""
+        """True if the epilogue calls what its macros name ``exponential``."""
         return any(step.operation.op == "exp" for step in self.epilogue)
 
     @property

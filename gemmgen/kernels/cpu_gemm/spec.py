@@ -39,16 +39,16 @@ class Prefetch(SpecModel):
     b: Annotated[int, Field(ge=0, le=256, strict=True)] = 0
     """The same for packed B."""
     c: bool = True
-    """Whether the tile of C is fetched before the sums begin."""
+    """True if the tile of C is fetched before the sums begin."""
 
 
 class Threads(SpecModel):
-    """How many threads work on one product, and what each gets."""
+    """Threads that work on one product, and the share of each."""
 
     count: Literal["all"] | Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
     """``all``: as many as the process may run at a time."""
     divide: Literal["rows", "columns", "grid"] = "grid"
-    """What is shared out: rows of C, columns of C, or both, so that the parts are as square as the number of threads allows."""
+    """Matrices that are shared out: rows of C, columns of C, or both, so that the parts are as square as the number of threads allows."""
     parts: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
     others less, at the price of more packing."""
@@ -79,12 +79,12 @@ class BlockedLoops(SpecModel):
     """``scalar``: one element at a time, in plain C; ``vector``: intrinsics of the architecture. Vectors run along the contiguous
     dimension of C."""
     pack: Literal["none", "a", "b", "both"] = "both"
-    """Which operands are copied, block by block, into the order in which the micro-kernel reads them."""
+    """Operands that are copied, block by block, into the order in which the micro-kernel reads them."""
     prefetch: Prefetch = Prefetch()
     unroll: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """Steps along k that one pass of the innermost loop makes."""
     edges: Literal["masked", "padded"] = "masked"
-    """What becomes of tiles that reach beyond C. ``masked``: a smaller micro-kernel for every extent, and masks for lanes;
+    """Treatment of tiles that reach beyond C. ``masked``: a smaller micro-kernel for every extent, and masks for lanes;
     ``padded``: the whole micro-kernel on zeros, its tile stored through a buffer."""
     threads: Threads = Threads()
 
@@ -99,7 +99,7 @@ class CpuGemmSpec(KernelSpec):
     architecture: Literal["x86_64_v3", "x86_64_v4", "aarch64"] = "x86_64_v3"  # type: ignore[assignment]
     """The processors that the kernel is written for, and all that run their code."""
     order: Literal["row_major", "column_major"] = "row_major"
-    """How C is stored, and how A and B are stored where they are not transposed."""
+    """Storage order of C, and of A and B where they are not transposed."""
     transpose: Literal["nn", "nt", "tn", "tt"] = "nn"
     """One letter each for A and B: ``n`` as ``order`` says, ``t`` the other way."""
     alpha: Literal["argument", "one"] = "argument"

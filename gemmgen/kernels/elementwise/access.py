@@ -30,7 +30,7 @@ class StridedArray:
     stored: DataType
     rank: int
     contiguous: bool
-    """Whether the last axis has stride 1."""
+    """True if the last axis has stride 1."""
     alignment: int
     """Elements that the base pointer and the other strides are multiples of."""
 
@@ -94,7 +94,7 @@ class Read:
     offset: str
     """CUDA expression of the first of them."""
     along: bool
-    """Whether there is one for each element of the vector; else one for all of them."""
+    """True if there is one for each element of the vector; else one for all of them."""
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from gemmgen.kernels.family import Section
 
 
 def summary(plan: ElementwisePlan) -> list[str]:
-    """What the kernel computes, in a few lines."""
+    """The kernel's computation, in a few lines."""
     steps = ", then ".join(step.operation.describe() for step in plan.steps)
     stored, output = ELEMENTS[plan.stored].word, ELEMENTS[plan.output].word
     computed = ELEMENTS[ELEMENTS[plan.stored].computed_in].word

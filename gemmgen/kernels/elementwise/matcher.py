@@ -46,7 +46,7 @@ class ElementwiseRequest(Request):
 
     @property
     def contiguous(self) -> bool:
-        """Whether neighbours along the last axis lie side by side in all arrays."""
+        """True if neighbours along the last axis lie side by side in all arrays."""
         return self.extents[-1] <= 1 or all(layout.strides[-1] == 1 for _, layout in self.arrays)
 
     def promise(self, most: int) -> int:

@@ -61,7 +61,7 @@ class Operand:
     default: float | None = None
     """Value of a number where the caller gives none."""
     like_output: bool = False
-    """Whether it is an array of the output's shape with strides of its own."""
+    """True if it is an array of the output's shape with strides of its own."""
 
 
 class Operation(SpecModel):
@@ -74,7 +74,7 @@ class Operation(SpecModel):
     rounds correctly and a GPU nearly so: within the error bound, but not with the same bits."""
 
     def operands(self) -> tuple[Operand, ...]:
-        """What the operation reads beside the value, with the names that the first operation of its kind gives them."""
+        """Operands that the operation reads beside the value, with the names that the first operation of its kind gives them."""
         return ()
 
     @property

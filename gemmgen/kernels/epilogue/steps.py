@@ -41,7 +41,7 @@ class OutputSpace(Protocol):
     """The elements that a family's operations work on, and where what they read lies."""
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
-        """How a value of type ``kind`` reads the operand under this name; or why there is no such operand."""
+        """Access of a value of type ``kind`` to the operand under this name; or why there is no such operand."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ PADDING_CANDIDATES = tuple(range(33))
 
 @dataclass(frozen=True)
 class Exchange:
-    """How a warp passes its tile through shared memory: one row of every thread tile at a time, which together make a slab.
+    """Passage of a warp's tile through shared memory: one row of every thread tile at a time, which together make a slab.
 
     A slab has as many rows as the warp has lanes along the slow dimension of C. Its columns are those of the warp tile, closed up
     where the fragments leave gaps.
@@ -30,7 +30,7 @@ class Exchange:
     fragment: FragmentMap
     """Of the operand along the contiguous dimension of C."""
     copy: TileCopy
-    """How the lanes share out the slab for global memory."""
+    """Division of the slab among lanes for global memory."""
 
     @property
     def pitch(self) -> int:
@@ -49,7 +49,7 @@ class Exchange:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the columns of the warp tile are adjacent in C."""
+        """True if the columns of the warp tile are adjacent in C."""
         return self.fragment.extent * self.fragment.lanes == self.fragment.warp_stride
 
     @property

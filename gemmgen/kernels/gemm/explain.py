@@ -18,13 +18,13 @@ STORAGE = {
     "f32": "", "f16": " in float16", "bf16": " in bfloat16", "tf32": " in float32, read as tf32", "s8": " in int8", "u8": " in uint8",
     "e4m3": " in 8-bit floats (e4m3)", "e5m2": " in 8-bit floats (e5m2)", "s32": " in int32",
 }  # fmt: skip
-"""How a matrix of each type is described."""
+"""Words for a matrix of each type."""
 
 Lines = tuple[tuple[str, str], ...]
 
 
 def summary(plan: GemmPlan) -> list[str]:
-    """What the kernel computes and how the matrices are stored."""
+    """The kernel's computation and the storage of its matrices."""
     spec = plan.spec
     product = "alpha A B" if spec.alpha == "argument" else "A B"
     if spec.beta == "argument":
@@ -50,7 +50,7 @@ def _layout(matrix: Matrix) -> str:
 
 
 def explain(plan: GemmPlan) -> list[Section]:
-    """What is computed, the tile hierarchy, who has which tile, copies, mainloop, shared memory, and stores."""
+    """The computation, the tile hierarchy, who has which tile, copies, mainloop, shared memory, and stores."""
     loop = plan.loop
     computes = Section("What it computes", tuple(("", line) for line in summary(plan)))
     if isinstance(loop, NaiveLoop):
@@ -120,7 +120,7 @@ def _blocks(plan: GemmPlan) -> Lines:
 
 
 def _edges(plan: GemmPlan) -> str:
-    """Which promises make checks superfluous, and which checks remain."""
+    """Promises that make checks superfluous, and the checks that remain."""
     tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": plan.spec.mainloop.tile.threadblock.k}
     promised = {axis: getattr(plan.spec.multiple_of, axis) for axis in tiles}
     whole = [f"{axis} is a multiple of {promised[axis]}" for axis in tiles if promised[axis] % tiles[axis] == 0]

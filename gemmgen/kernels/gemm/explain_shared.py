@@ -1,4 +1,4 @@
-"""What a GEMM plan does in shared memory, in words: the tiles, what each access costs, and what it would cost at best."""
+"""A GEMM plan's use of shared memory, in words: the tiles, what each access costs, and what it would cost at best."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shared_memory_section(plan: GemmPlan, loop: TiledLoop) -> Section:
 
 
 def _may_be_joined(loop: TiledLoop, operand: Operand) -> bool:
-    """Whether reads that are narrower than the widest there are lie side by side in the unrolled loop."""
+    """True if reads that are narrower than the widest there are lie side by side in the unrolled loop."""
     narrow = operand.load_width * operand.shared_bytes < WIDEST_READ_BYTES
     return not operand.mn_major and narrow and operand.k_vector < operand.tile_k and loop.unroll != " 1"
 

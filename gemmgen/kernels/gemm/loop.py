@@ -27,26 +27,26 @@ class TiledLoop:
     a: Operand
     b: Operand
     copied: tuple[Operand, ...]
-    """What a thread copies: A and B, or one thing that is A for some threads and B for the others."""
+    """Operands that a thread copies: A and B, or one thing that is A for some threads and B for the others."""
     tile_k: int
     stages: int
     row_major: bool
-    """Whether C is stored row-major."""
+    """True if C is stored row-major."""
     lanes_major: int
     """Lanes of a warp along the slow dimension of C."""
     lanes_minor: int
     """Lanes of a warp along the contiguous dimension of C."""
     z_order: bool
-    """Whether lanes are counted in a zig-zag instead of along the contiguous dimension first."""
+    """True if lanes are counted in a zig-zag instead of along the contiguous dimension first."""
     copies: Literal["registers", "cp_async"]
     fragment_buffers: int
     k_group: int
     """Values of k that the fragments hold at a time."""
     unroll: str
-    """What follows ``#pragma unroll`` at the loop over the k of a tile: nothing, or a factor."""
+    """Argument of ``#pragma unroll`` at the loop over the k of a tile: nothing, or a factor."""
     order: FmaOrder
     whole_k: bool
-    """Whether k is a multiple of ``tile_k``."""
+    """True if k is a multiple of ``tile_k``."""
     warps_minor: int
     """Warps of a block along the contiguous dimension of C; warps are counted along it first."""
     k_groups: int

@@ -29,13 +29,13 @@ class GemmRequest(Request):
     b: Layout
     c: Layout
     scaled: bool = False
-    """Whether alpha may be other than 1."""
+    """True if alpha may be other than 1."""
     accumulates: bool = False
-    """Whether beta may be other than 0."""
+    """True if beta may be other than 0."""
     epilogue: tuple[Operation, ...] = ()
     residual: Layout | None = None
     operands: tuple[str, str] = ("a", "b")
-    """What the operation calls A and B."""
+    """Names of A and B in the operation."""
 
     @property
     def m(self) -> int:
@@ -95,7 +95,7 @@ def transposed(layout: Layout) -> Layout:
 
 
 def is_stored(layout: Layout, row_major: bool) -> bool:
-    """Whether the matrix can be read as one stored row-major (or column-major), with a leading dimension."""
+    """True if the matrix can be read as one stored row-major (or column-major), with a leading dimension."""
     if layout.is_empty:
         return True
     (rows, columns), (row_stride, column_stride) = layout.shape[-2:], layout.strides[-2:]

@@ -1,4 +1,4 @@
-"""How A, B and C are stored."""
+"""Layouts of A, B and C."""
 
 from __future__ import annotations
 

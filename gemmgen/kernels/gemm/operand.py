@@ -1,4 +1,4 @@
-"""How one operand, A or B, travels: from global memory through registers into shared memory and on into fragments."""
+"""Path of one operand, A or B: from global memory through registers into shared memory and on into fragments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEPTHS = (4, 8, 16, 32, 64)
 WIDEST_COPY_BYTES = 16
 """Of an asynchronous copy; only these can pass by the L1."""
 CHUNK_BYTES = 16
-"""What a swizzle moves as a whole: the widest vector of one access."""
+"""Unit that a swizzle moves as a whole: the widest vector of one access."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Operand:
     type: DataType
     """Of its elements in global memory."""
     contiguous_along_k: bool
-    """Whether neighbours in global memory differ in k."""
+    """True if neighbours in global memory differ in k."""
     extent: int
     """Extent of the threadblock tile along ``axis``."""
     tile_k: int
     copy: TileCopy
     """Global memory to registers; rows and columns as the matrix is stored."""
     mn_major: bool
-    """Whether consecutive elements in shared memory run along ``axis``."""
+    """True if consecutive elements in shared memory run along ``axis``."""
     padding: int
     fragment: FragmentMap
     lane_positions: tuple[int, ...]
@@ -60,19 +60,19 @@ class Operand:
     k_vector: int
     """Values of k that one read of a fragment takes."""
     is_async: bool
-    """Whether the tile is copied straight into shared memory, without registers."""
+    """True if the tile is copied straight into shared memory, without registers."""
     l2_prefetch: int
     """Bytes that the L2 fetches along with an asynchronous copy; 0: as many as it likes."""
     keeps_in_l1: bool
-    """Whether asynchronous copies of 16 bytes leave what they read in the L1."""
+    """True if asynchronous copies of 16 bytes leave what they read in the L1."""
     guards_rows: bool
-    """Whether rows of the stored matrix may end within a tile."""
+    """True if rows of the stored matrix may end within a tile."""
     guards_columns: bool
-    """Whether columns of the stored matrix may end within a tile."""
+    """True if columns of the stored matrix may end within a tile."""
     swizzle: XorSwizzle | None = None
     """Where in its row of the shared tile an element lies, if not where its column says."""
     shares_loader: bool = False
-    """Whether one half of the threads copies A and the other B, into tiles that are laid out alike."""
+    """True if one half of the threads copies A and the other B, into tiles that are laid out alike."""
 
     @property
     def suffix(self) -> str:
@@ -93,7 +93,7 @@ class Operand:
 
     @property
     def converts_fragments(self) -> bool:
-        """Whether halves lie in shared memory as such: an asynchronous copy does not convert, so fragments are converted."""
+        """True if halves lie in shared memory as such: an asynchronous copy does not convert, so fragments are converted."""
         return self.is_async and self.is_half
 
     @property
@@ -117,7 +117,7 @@ class Operand:
 
     @property
     def pitch_constant(self) -> str:
-        """What a kernel calls the pitch."""
+        """Name of the pitch in a kernel."""
         return f"kPitch{'AB' if self.shares_loader else self.name}"
 
     @property
@@ -127,7 +127,7 @@ class Operand:
 
     @property
     def transposes(self) -> bool:
-        """Whether the tile is transposed on its way into shared memory, element by element."""
+        """True if the tile is transposed on its way into shared memory, element by element."""
         return self.mn_major == self.contiguous_along_k
 
     @property
@@ -138,7 +138,7 @@ class Operand:
 
     @property
     def swizzles_each_vector(self) -> bool:
-        """Whether the swizzle moves a fragment's vectors differently, so that each has its own place and not all follow the first."""
+        """True if the swizzle moves a fragment's vectors differently, so that each has its own place and not all follow the first."""
         if self.swizzle is None:
             return False
         period = self.swizzle.span if self.mn_major else self.swizzle.row_period
@@ -147,7 +147,7 @@ class Operand:
 
     @property
     def guarded(self) -> bool:
-        """Whether copies have to look where the matrix ends."""
+        """True if copies have to look where the matrix ends."""
         return self.guards_rows or self.guards_columns
 
     @property
@@ -160,7 +160,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class OperandRequest:
-    """What the plan of an operand starts from."""
+    """Input of an operand's plan."""
 
     name: Literal["A", "B"]
     axis: Literal["m", "n"]
@@ -173,11 +173,11 @@ class OperandRequest:
     lane_grid: tuple[int, int]
     """Lanes of a warp along the major and the minor direction of C."""
     is_minor: bool
-    """Whether ``axis`` is the minor direction."""
+    """True if ``axis`` is the minor direction."""
     whole_extent: bool
-    """Whether the matrix's extent along ``axis`` is a multiple of the tile."""
+    """True if the matrix's extent along ``axis`` is a multiple of the tile."""
     whole_k: bool
-    """Whether k is a multiple of the tile's depth."""
+    """True if k is a multiple of the tile's depth."""
     l2_prefetch: int
     keeps_in_l1: bool
 
@@ -297,7 +297,7 @@ def _fragment(request: OperandRequest, kind: str, tile: Tile) -> FragmentMap:
 
 
 def _aligned_elements(operand: Operand) -> int:
-    """What the pitch must be a multiple of: the widest vector that is read or, asynchronously, written."""
+    """Alignment of the pitch: the widest vector that is read or, asynchronously, written."""
     width = operand.fragment.vector if operand.mn_major else operand.k_vector
     if operand.is_async and not operand.transposes:
         width = max(width, operand.copy.vector)
@@ -340,7 +340,7 @@ class SharedAccess:
     store: bool
     width_bytes: int
     per_step: int
-    """How many times a warp does it for each tile along k."""
+    """Number of times that a warp does it for each tile along k."""
     wavefronts: int
     """Of all of them together."""
     conflicts: int

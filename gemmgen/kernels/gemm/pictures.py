@@ -1,4 +1,4 @@
-"""What there is to draw of a GEMM plan: tiles, who has what, orders of lanes, and accesses to shared memory."""
+"""Pictures of a GEMM plan: tiles, who has what, orders of lanes, and accesses to shared memory."""
 
 from __future__ import annotations
 

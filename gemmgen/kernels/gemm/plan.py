@@ -70,17 +70,17 @@ class GemmPlan(KernelPlan):
     vector_c: int
     """Elements of C that one access reads or writes."""
     whole_major: bool
-    """Whether the extent along the slow dimension of C is a multiple of the tile."""
+    """True if the extent along the slow dimension of C is a multiple of the tile."""
     whole_minor: bool
-    """Whether the extent along the contiguous dimension of C is a multiple of the tile."""
+    """True if the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[Step, ...]
     loop: TiledLoop | NaiveLoop | WarpgroupLoop
     exchange: Exchange | None
-    """How results pass through shared memory on their way to C, if they do."""
+    """Exchange of results through shared memory on their way to C, if there is one."""
     reduction_groups: int
     """Groups of threads among which a block that sums up slices of k shares them."""
     planes: PlanesPlan | None = None
-    """How float32 is computed by planes of a smaller type, if it is."""
+    """Computation of float32 by planes of a smaller type, if there is one."""
 
     @property
     def main_launch(self) -> int:
@@ -89,13 +89,13 @@ class GemmPlan(KernelPlan):
 
     @property
     def epilogue_coordinates(self) -> tuple[str, ...]:
-        """Which coordinates of an element the epilogue looks at."""
+        """Coordinates of an element that the epilogue looks at."""
         used = {access.operand.per for step in self.epilogue for access in step.accesses}
         return tuple(coordinate for coordinate in ("row", "column") if coordinate in used)
 
     @property
     def epilogue_parameters(self) -> tuple[Argument, ...]:
-        """What the device function for the epilogue is given: the value, coordinates, arguments and elements of matrices."""
+        """Parameters of the epilogue's device function: the value, coordinates, arguments and elements of matrices."""
         parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
         parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
         for step in self.epilogue:
@@ -105,7 +105,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def looks_up_along_minor(self) -> bool:
-        """Whether the epilogue looks something up along the contiguous dimension, for elements that must then exist."""
+        """True if the epilogue looks something up along the contiguous dimension, for elements that must then exist."""
         return ("column" if self.minor == "n" else "row") in self.epilogue_coordinates
 
     @property
@@ -126,12 +126,12 @@ class GemmPlan(KernelPlan):
 
     @property
     def approximate(self) -> bool:
-        """Whether the epilogue calls functions whose last bits differ between backends."""
+        """True if the epilogue calls functions whose last bits differ between backends."""
         return any(step.operation.approximate for step in self.epilogue)
 
     @property
     def mainloop(self) -> str:
-        """Which of the mainloops in ``templates/gemm/mainloop.cu.j2`` the kernel has."""
+        """The kernel's mainloop in ``templates/gemm/mainloop.cu.j2``."""
         assert isinstance(self.loop, TiledLoop)
         if self.loop.fragment_buffers == 2:
             return f"{self.loop.copies}_read_ahead"
@@ -162,12 +162,12 @@ class GemmPlan(KernelPlan):
 
     @property
     def store(self) -> str:
-        """What becomes of a block's tile: ``finished``, or, with k divided among blocks, ``partial``, ``in_turn`` or ``streamed``."""
+        """Destination of a block's tile: ``finished``, or, with k divided among blocks, ``partial``, ``in_turn`` or ``streamed``."""
         return STORES[self.spec.decomposition.scheme]
 
     @property
     def divides_k(self) -> bool:
-        """Whether a thread may have only a part of k."""
+        """True if a thread may have only a part of k."""
         return self.store != "finished" or self.group_threads < self.threads
 
     @property
@@ -179,7 +179,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def unit(self) -> str:
-        """Which peak of a device the arithmetic runs at."""
+        """Peak of a device that the arithmetic runs at."""
         if self.planes is not None:
             return f"f32_by_{self.planes.scheme.name}"
         return self.loop.unit if isinstance(self.loop, WarpgroupLoop) else "fp32"
@@ -190,7 +190,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def fragment_store(self) -> str:
-        """How fragments of results reach memory, in a kernel on tensor cores."""
+        """Stores of fragments of results, in a kernel on tensor cores."""
         return fragment_store(self)
 
     @property
@@ -334,7 +334,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
 
 
 def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]:
-    """What the name of an instance on tensor cores says of its mainloop."""
+    """Part of the name of an instance on tensor cores for its mainloop."""
     tile, cluster = mainloop.tile, mainloop.cluster
     parts = [
         f"{tile.m}x{tile.n}x{tile.k}",
@@ -365,7 +365,7 @@ def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, in
 
 
 def fragment_store(plan: GemmPlan) -> str:
-    """How fragments of results reach memory: a macro of ``templates/gemm/fragments.cu.j2``."""
+    """Store of fragments of results: a macro of ``templates/gemm/fragments.cu.j2``."""
     if plan.planes is not None:
         return "scaled"
     if plan.store == "partial":

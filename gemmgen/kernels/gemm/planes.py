@@ -45,7 +45,7 @@ class Scheme:
     """Of the type, the leading one included."""
     instruction_k: int
     scaled: bool
-    """Whether rows of A and columns of B are scaled to the range of the type, and the second plane by 2^significand_bits."""
+    """True if rows of A and columns of B are scaled to the range of the type, and the second plane by 2^significand_bits."""
     least_bits: int = 0
     largest_bits: int = 0
     """The magnitudes, as bits of float32, from which and below which an unscaled number is held."""
@@ -115,7 +115,7 @@ class Scheme:
         return total * 1.001  # products of errors, of which each is below 2^-10
 
     def holds(self, magnitudes: Any) -> Any:
-        """Whether planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
+        """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
         ``magnitudes``, an array (rows, k)."""
         import numpy as np
 
@@ -157,7 +157,7 @@ class PlaneOperand:
     name: Literal["A", "B"]
     matrix: Matrix
     k_major: bool
-    """Whether k runs along its rows in memory."""
+    """True if k runs along its rows in memory."""
     vector: int
     """Elements that one load reads."""
     scheme: Scheme
@@ -229,7 +229,7 @@ class WorkspacePart:
 
 @dataclass(frozen=True)
 class SplitCall:
-    """What one kernel does with one operand."""
+    """Treatment of one operand in one kernel."""
 
     text: str
     """The call, without its last argument and the parenthesis."""
@@ -341,7 +341,7 @@ class PlanesPlan:
 
 
 def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> PlanesPlan | None:
-    """What is around a product of planes; None where the mainloop multiplies the operands as they are."""
+    """Steps around a product of planes; None where the mainloop multiplies the operands as they are."""
     if mainloop.arithmetic.f32_by is None:
         return None
     scheme = SCHEMES[mainloop.arithmetic.f32_by]

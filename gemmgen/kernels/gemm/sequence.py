@@ -62,7 +62,7 @@ class Problem:
 def gemm_problem(
     spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], epilogue: tuple[Step, ...], largest_k: int, largest_batch: int
 ) -> Problem:
-    """What a host passes, whichever kernel computes it."""
+    """Arguments that a host passes, whichever kernel computes it."""
     extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
     dimensions = [Dimension(dim, meaning, maximum=largest_k if dim == "k" else MAXIMUM_EXTENT) for dim, meaning in extents.items()]
     constraints: list[Constraint] = []

@@ -1,4 +1,4 @@
-"""What there is to draw of a GEMM's accesses to shared memory: in its layout, and in the plain one that padding or a swizzle spares."""
+"""Pictures of a GEMM's accesses to shared memory: in its layout, and in the plain one that padding or a swizzle spares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user can ask of a GEMM kernel."""
+"""Spec of a GEMM kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ threadblock tile, so that neighbouring lanes read neighbouring vectors; or one b
 
 
 class SharedOperand(SpecModel):
-    """How a tile of A or B lies in shared memory, and how fragments are read from it."""
+    """Layout of a tile of A or B in shared memory, and the reads of fragments from it."""
 
     order: Literal["mn_major", "k_major"] = "mn_major"
     """``mn_major``: consecutive elements run along m (for A) or n (for B), so that a thread reads its fragment in wide
@@ -80,12 +80,12 @@ class TiledMainloop(SpecModel):
     strategy: Literal["tiled"]
     tile: Tile
     fragment: Fragment = "quads_in_warp"
-    """Which rows and columns of the warp tile belong to one thread."""
+    """Rows and columns of the warp tile that belong to one thread."""
     lanes: Literal["row_major", "z_order"] = "row_major"
-    """How the lanes of a warp are counted over its tile: along the contiguous dimension of C first, or in a zig-zag that lets
+    """Order of a warp's lanes over its tile: along the contiguous dimension of C first, or in a zig-zag that lets
     two groups of eight lanes share each wide read of shared memory, for both operands."""
     copies: Literal["registers", "cp_async"] = "registers"
-    """How tiles travel from global to shared memory. ``cp_async`` (sm_80 and later) keeps the tiles of all stages but one in
+    """Copy of tiles from global to shared memory. ``cp_async`` (sm_80 and later) keeps the tiles of all stages but one in
     flight, without registers; through registers there is one."""
     stages: Annotated[int, Field(ge=1, le=5, strict=True)] = 2
     """Tiles of A and B in shared memory at a time. From 2 on, tiles are loaded while another is used, with one barrier a step."""
@@ -94,12 +94,12 @@ class TiledMainloop(SpecModel):
     order: OrderName = "rows"
     """Order in which the products of two fragments are listed: it decides which registers the assembler can reuse."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
-    """How far the loop over the k of one tile is unrolled."""
+    """Unrolling of the loop over the k of one tile."""
     k_groups: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Groups of warps that share out the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
     add up their sums in shared memory at the end. Blocks are larger for it and fewer, and so are the partial products of a split of k."""
     loaders: Literal["all", "halves"] = "all"
-    """Which threads copy tiles: all of them both, or one half that of A and the other that of B, so that each tracks one pointer."""
+    """Threads that copy tiles: all of them both, or one half that of A and the other that of B, so that each tracks one pointer."""
     shared_a: SharedOperand = SharedOperand()
     shared_b: SharedOperand = SharedOperand()
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
@@ -181,14 +181,14 @@ L2Prefetch = Literal[0, 64, 128, 256]
 
 
 class CacheHints(SpecModel):
-    """What copies and stores tell the caches."""
+    """Cache hints of copies and stores."""
 
     l2_prefetch_a: L2Prefetch = 0
     """Bytes around each asynchronous copy from A that the L2 fetches along with it."""
     l2_prefetch_b: L2Prefetch = 0
     """The same for B."""
     l1_a: Literal["bypass", "keep"] = "bypass"
-    """Whether asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
+    """True if asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
     always do."""
     l1_b: Literal["bypass", "keep"] = "bypass"
     """The same for B."""
@@ -273,7 +273,7 @@ class GemmSpec(KernelSpec):
 
     kind: Literal["gemm"]
     order: Literal["row_major", "column_major"] = "row_major"
-    """How C is stored, and how A and B are stored where they are not transposed."""
+    """Storage order of C, and of A and B where they are not transposed."""
     transpose: Literal["nn", "nt", "tn", "tt"] = "nn"
     """One letter each for A and B: ``n`` as ``order`` says, ``t`` the other way."""
     alpha: Literal["argument", "one"] = "argument"
@@ -291,7 +291,7 @@ class GemmSpec(KernelSpec):
     decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel | SplitKCluster | StreamK, Field(discriminator="scheme")] = (
         DataParallel()
     )
-    """How the work is divided among blocks where m and n alone give too few of them."""
+    """Division of the work among blocks where m and n alone give too few of them."""
     mainloop: Annotated[NaiveMainloop | TiledMainloop | TensorCoreMainloop, Field(discriminator="strategy")]
     store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the

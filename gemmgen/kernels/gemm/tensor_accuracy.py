@@ -1,4 +1,4 @@
-"""How far tensor cores may be from the exact product: a bound derived from how they align, add and cut off.
+"""Error bound of tensor cores against the exact product: a bound derived from how they align, add and cut off.
 
 One instruction adds k' products to a sum: all terms are aligned to the largest exponent among them and cut off ``fraction_bits`` below
 it, their sum is exact, and is cut off to the significand of the result. (Found on an H200, for every finite result of many matrices; the
@@ -41,7 +41,7 @@ NARROW = Truncation(13, 13)
 
 
 def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
-    """What tensor cores read of a matrix: all of it, but of float32 as tf32 the upper 19 bits only."""
+    """Values that tensor cores read of a matrix: all of it, but of float32 as tf32 the upper 19 bits only."""
     import numpy as np
 
     if element != "tf32":

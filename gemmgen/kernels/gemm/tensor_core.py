@@ -30,7 +30,7 @@ CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer gave up most of its own: multiples of 8 that
 add up to no more than an SM has."""
 INTEGER_COLUMNS = frozenset({8, 16, 24, *range(32, 257, 16)})
-"""What n of an instruction may be for integers (PTX ISA, wgmma.mma_async); for others it is any multiple of 8 up to 256."""
+"""Values of an instruction's n for integers (PTX ISA, wgmma.mma_async); for others it is any multiple of 8 up to 256."""
 
 
 def warpgroup_loop(
@@ -95,7 +95,7 @@ def warpgroup_loop(
 
 
 def plane_scheme(mainloop: TensorCoreMainloop) -> Scheme | None:
-    """How float32 products are made of smaller ones, if they are."""
+    """Composition of float32 products from smaller ones, if there is one."""
     return None if mainloop.arithmetic.f32_by is None else SCHEMES[mainloop.arithmetic.f32_by]
 
 

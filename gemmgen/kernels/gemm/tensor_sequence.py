@@ -21,7 +21,7 @@ from gemmgen.kernels.matrix import Matrix
 MAP_ELEMENTS: dict[str, tma.Element] = {
     "f16": "f16", "bf16": "bf16", "tf32": "f32", "f32": "f32", "s32": "s32", "s8": "u8", "u8": "u8", "e4m3": "u8", "e5m2": "u8",
 }  # fmt: skip
-"""What the copy engine calls elements of each type: bytes are bytes to it."""
+"""Element types of the copy engine: bytes are bytes to it."""
 LARGEST_INT = 2**31 - 1
 FARTHEST_TILE = 8 * 512
 """How far beyond an edge the tile of a cluster's last block can begin, at most."""

@@ -27,7 +27,7 @@ class WarpgroupOperand:
     name: Literal["A", "B"]
     axis: Literal["m", "n"]
     k_major: bool
-    """Whether rows of 128 bytes run along k; else along m or n."""
+    """True if rows of 128 bytes run along k; else along m or n."""
     extent: int
     """Rows of A, or columns of B, in a tile."""
     tile_k: int
@@ -124,7 +124,7 @@ class Staging:
     """Of one box: 128 bytes."""
     buffers: int
     matrices: bool
-    """Whether fragments are stored as matrices of 16-bit elements."""
+    """True if fragments are stored as matrices of 16-bit elements."""
 
     @property
     def buffer_bytes(self) -> int:
@@ -207,7 +207,7 @@ class WarpgroupLoop:
 
     @property
     def unit(self) -> str:
-        """Which peak of a device the products run at."""
+        """Peak of a device that the products run at."""
         kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
         return f"{kinds[self.type_a]}_wgmma"
 
@@ -233,7 +233,7 @@ class WarpgroupLoop:
 
     @property
     def instruction_modifiers(self) -> str:
-        """What follows the operands: signs, and which operands are transposed."""
+        """Modifiers of the operands: signs, and which operands are transposed."""
         if self.accumulator == "int":
             return ""
         transposed = f", {int(not self.a.k_major)}, {int(not self.b.k_major)}" if self.a.element_bytes == 2 else ""

@@ -29,9 +29,9 @@ class FmaOrder:
     """The order in which the outer product of two fragments is listed."""
 
     major_first: bool
-    """Whether the outer loop walks the major fragment."""
+    """True if the outer loop walks the major fragment."""
     serpentine: bool
-    """Whether every other inner loop runs backwards."""
+    """True if every other inner loop runs backwards."""
     pairs: tuple[tuple[int, int], ...] = ()
     """An irregular order: the (major, minor) indices of every product."""
 

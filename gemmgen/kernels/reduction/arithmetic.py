@@ -1,4 +1,4 @@
-"""Which types a reduction computes in, what it carries from element to element, and the operations around it."""
+"""Types that a reduction computes in, its state from element to element, and the operations around it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Arithmetic:
 
     @property
     def has_index(self) -> bool:
-        """Whether the position of an element matters."""
+        """True if the position of an element matters."""
         return self.state == "extremum"
 
     @property
@@ -158,7 +158,7 @@ class Arithmetic:
 
     @property
     def named_identity(self) -> bool:
-        """Whether the state of nothing is worth a function of its own."""
+        """True if the state of nothing is worth a function of its own."""
         return len(self.identity) > 4
 
     @property
@@ -168,32 +168,32 @@ class Arithmetic:
 
     @property
     def bias_by_result(self) -> bool:
-        """Whether the epilogue looks something up for each result."""
+        """True if the epilogue looks something up for each result."""
         return any(isinstance(argument, ArrayArgument) for argument in self.result_arguments)
 
     @property
     def prepares(self) -> bool:
-        """Whether an element has to be converted or changed before it is reduced."""
+        """True if an element has to be converted or changed before it is reduced."""
         return bool(self.prologue) or self.stored != self.value or self.is_truth
 
     @property
     def finishes(self) -> bool:
-        """Whether a result is more than the state of the whole."""
+        """True if a result is more than the state of the whole."""
         return self.state != "scalar" or bool(self.epilogue) or self.output != self.compute or self.operation in ("mean", "l2_norm")
 
     @property
     def needs_count(self) -> bool:
-        """Whether the result depends on how many elements there are."""
+        """True if the result depends on how many elements there are."""
         return self.operation == "mean"
 
     @property
     def rejects_nothing(self) -> bool:
-        """Whether the reduction of no elements has no result."""
+        """True if the reduction of no elements has no result."""
         return self.is_extremum
 
     @property
     def exact_in_any_order(self) -> bool:
-        """Whether atomic operations give the same bits in any order."""
+        """True if atomic operations give the same bits in any order."""
         return self.state == "scalar" and not self.is_float
 
     @property

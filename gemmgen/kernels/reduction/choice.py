@@ -1,4 +1,4 @@
-"""How the work is shared out: the family's rule for what a spec leaves open.
+"""Division of the work: the family's rule for what a spec leaves open.
 
 The numbers were measured on an H200 (``measurements/reduction.md``): enough loads on their way to fill its memory system, few
 barriers, one launch.

@@ -31,7 +31,7 @@ _FINISHES = {
 
 
 def summary(plan: ReductionPlan) -> list[str]:
-    """What the kernel computes, and what it does with odd values."""
+    """The kernel's computation, and its treatment of odd values."""
     a, spec = plan.arithmetic, plan.spec
     joiner = "" if _NAMES[a.operation].endswith(":") else " of"
     text = f"{'Mean and variance' if a.state == 'moments' else 'Y'} = {_NAMES[a.operation]}{joiner} {_LINES[spec.shape]}"
@@ -50,7 +50,7 @@ def summary(plan: ReductionPlan) -> list[str]:
 
 
 def semantics(plan: ReductionPlan) -> str:
-    """What happens with NaN, overflow and nothing at all."""
+    """Treatment of NaN, overflow and empty input."""
     a = plan.arithmetic
     parts = []
     if a.operation in ("min", "max") and a.is_float:

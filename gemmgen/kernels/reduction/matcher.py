@@ -110,7 +110,7 @@ def _output_name(request: ReductionRequest, types: Arithmetic) -> str | None:
 
 
 def _output(spec: ReductionSpec, request: ReductionRequest) -> bool:
-    """Whether the spec's own output type is what the request asks for."""
+    """True if the spec's own output type is what the request asks for."""
     if spec.output is None or (spec.operation, spec.input) != (request.operation, SPEC_TYPES[request.x.type]):
         return False
     return DATA_TYPES[spec.output] == (request.output or arithmetic(request.operation, request.x.type).output)

@@ -177,7 +177,7 @@ def _extremum_at(plan: ReductionPlan, case: Case) -> int:
 
 
 def _reduced_axis(plan: ReductionPlan) -> int:
-    """Which axis of X is reduced."""
+    """Axis of X that is reduced."""
     return 1 if plan.has_outer else 0
 
 

@@ -1,4 +1,4 @@
-"""What there is to draw of a reduction: who reads what, the steps in which threads combine, and the banks that these hit."""
+"""Pictures of a reduction: who reads what, the steps in which threads combine, and the banks that these hit."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ class BlockLayout:
     """A block, or several, for everything or for a row."""
 
     tree: str
-    """How the threads of a block combine their results: the name of a strategy of the series."""
+    """Combination of a block's results by its threads: the name of a strategy of the series."""
     loads: Literal["one", "pair", "stream"]
     """One element a thread, two, or as many as it takes."""
     part: str
     """The number of a block among those that share a result, as a C expression."""
     parts: str
-    """How many those are."""
+    """Number of those."""
     most_blocks: int | None
     blocks_per_row: int | None
     items_per_thread: int
@@ -84,9 +84,9 @@ class ReductionPlan(KernelPlan):
     min_blocks_per_sm: int
     early_launch: bool
     finish: str | None
-    """How the results of several blocks meet; None if none do."""
+    """Combination of the results of several blocks; None if none do."""
     packed_mail: bool
-    """Whether a partial result and the sign that it is there fit into one word of 64 bits."""
+    """True if a partial result and the sign that it is there fit into one word of 64 bits."""
     workspace: Workspace
     layout: Layout
 
@@ -102,7 +102,7 @@ class ReductionPlan(KernelPlan):
 
     @property
     def tiled_stream(self) -> bool:
-        """Whether a block loads tiles of several elements a thread."""
+        """True if a block loads tiles of several elements a thread."""
         return isinstance(self.layout, BlockLayout) and self.layout.loads == "stream" and self.vector * self.unroll > 1
 
     @property
@@ -134,7 +134,7 @@ class ReductionPlan(KernelPlan):
 
     @property
     def blocks_c(self) -> str:
-        """How many blocks the first launch of a sum of everything has, as a C expression over the constants of the source."""
+        """Number of blocks of the first launch of a sum of everything, as a C expression over the constants of the source."""
         assert isinstance(self.layout, BlockLayout)
         blocks = "max((reduced + kBlockElements - 1) / kBlockElements, 1)"
         return f"min({blocks}, kMostBlocks)" if self.layout.most_blocks else blocks
@@ -158,7 +158,7 @@ class ReductionPlan(KernelPlan):
 
     @property
     def strided(self) -> bool:
-        """Whether no axis is known to be contiguous."""
+        """True if no axis is known to be contiguous."""
         return bool(self.spec.shape == "strided")
 
 

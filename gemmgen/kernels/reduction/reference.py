@@ -1,4 +1,4 @@
-"""What a reduction must give: exactly where arithmetic is exact, else within the error bound of its own summation tree.
+"""Reference of a reduction: exactly where arithmetic is exact, else within the error bound of its own summation tree.
 
 Notation follows Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.: u is the unit roundoff, and
 gamma(n) = n u / (1 - n u) bounds what n roundings in a row do to a number (lemma 3.1).
@@ -96,7 +96,7 @@ def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
 
 
 def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
-    """What the operation does to its state: divide by the count, take the root."""
+    """The operation's last step on its state: divide by the count, take the root."""
     a = plan.arithmetic
     if a.operation == "mean":
         whole = to_type(result, a.result)

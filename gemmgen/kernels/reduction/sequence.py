@@ -47,7 +47,7 @@ class Workspace:
 
 
 def outputs_formula(spec: ReductionSpec) -> str:
-    """How many results there are."""
+    """Number of results."""
     return {"all": "1", "rows": "outer", "columns": "inner", "middle": "outer * inner", "strided": "outer * inner"}[spec.shape]
 
 
@@ -74,7 +74,7 @@ def plan_workspace(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, 
 
 
 def _blocks_formula(choice: BlockChoice) -> str:
-    """How many blocks may leave a partial result."""
+    """Number of blocks that may leave a partial result."""
     if choice.blocks_per_row is not None:
         return f"outer * {choice.blocks_per_row}"
     return str(choice.most_blocks) if choice.most_blocks is not None else f"({_grid_formula(choice)})"
@@ -86,7 +86,7 @@ def _grid_formula(choice: BlockChoice) -> str:
 
 
 def tiles_formula(spec: ReductionSpec, choice: ColumnChoice) -> str:
-    """How many tiles of columns there are."""
+    """Number of tiles of columns."""
     tiles = f"ceil_div(inner, {choice.lanes * choice.vector})"
     return tiles if spec.shape == "columns" else f"outer * {tiles}"
 

@@ -1,4 +1,4 @@
-"""What a user can ask of a reduction kernel."""
+"""Spec of a reduction kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERIES: tuple[str, ...] = (
 """The eight steps from the first idea to a good kernel, by number."""
 
 Finish = Literal["two_pass", "last_block", "first_block", "atomic"]
-"""How the partial results of several blocks meet: a second kernel reduces them; the block that ends last does, which it
+"""Combination of the partial results of several blocks: a second kernel reduces them; the block that ends last does, which it
 knows by a ticket; the first block waits for the others' mail; or atomic operations, where their order cannot matter."""
 
 Threads = Annotated[int, Field(ge=32, le=1024, strict=True)]
@@ -39,7 +39,7 @@ BlocksPerSm = Annotated[int, Field(ge=1, le=32, strict=True)]
 
 
 class Launching(SpecModel):
-    """What all ways of sharing out the work have in common. A field that is left out is chosen by the family's rule."""
+    """Fields that all divisions of the work share. A field that is left out is chosen by the family's rule."""
 
     threads: Threads | None = None
     """Threads of a block, a power of two."""
@@ -68,7 +68,7 @@ class BlockStrategy(Launching):
     multiprocessors: Annotated[int, Field(ge=1, le=1024, strict=True)] = 132
     """SMs of the device that the grid is sized for. The result does not depend on the device that it runs on."""
     finish: Finish | None = None
-    """How the blocks' results meet."""
+    """Combination of the blocks' results."""
 
 
 class RowLanes(Launching):
@@ -87,7 +87,7 @@ class RowBlocks(Launching):
     name: Literal["row_blocks"]
     blocks_per_row: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     finish: Literal["two_pass", "last_block", "atomic"] | None = None
-    """How the results of a row's blocks meet. None of them may wait for another: with many rows, those that wait could fill
+    """Combination of the results of a row's blocks. None of them may wait for another: with many rows, those that wait could fill
     the device, and those they wait for would never start."""
 
 
@@ -100,7 +100,7 @@ class ColumnTiles(Launching):
     splits: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Blocks that share the rows of one tile."""
     finish: Literal["two_pass", "last_block"] | None = None
-    """How the results of these blocks meet."""
+    """Combination of these blocks' results."""
 
 
 Strategy = Annotated[BlockStrategy | RowLanes | RowBlocks | ColumnTiles, Field(discriminator="name")]
@@ -142,6 +142,6 @@ class ReductionSpec(KernelSpec):
     prologue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is reduced, in this order."""
     strategy: Strategy | None = None
-    """How the work is shared out; left out, the family's rule chooses by shape and ``typical``."""
+    """Division of the work; left out, the family's rule chooses by shape and ``typical``."""
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each result before it is stored, in this order."""

@@ -78,7 +78,7 @@ def split_fragment(threadblock: int, warp: int, thread: int, span: int, width: i
 
 @dataclass(frozen=True)
 class TileCopy:
-    """How the threads of a block share out a tile of ``rows`` x ``columns`` elements, stored row by row.
+    """Division among the threads of a block of a tile of ``rows`` x ``columns`` elements, stored row by row.
 
     In each pass every thread takes one vector, and consecutive threads take consecutive vectors. A pass covers either
     ``rows_per_pass`` whole rows or, if a row has more vectors than there are threads, one of ``passes_per_row`` parts of a row.
@@ -126,7 +126,7 @@ def tile_copy(rows: int, columns: int, threads: int, widest: int) -> TileCopy | 
 
 @dataclass(frozen=True)
 class XorSwizzle:
-    """Which column of its row an element of a shared tile moves to: within a row, chunks of 16 bytes trade places.
+    """Column of its row that an element of a shared tile moves to: within a row, chunks of 16 bytes are permuted.
 
     ``bits`` bits of the row, from bit ``row_shift`` on, are combined by exclusive or with as many bits of the chunk's index, from
     bit ``chunk_shift`` on. Within a chunk nothing moves, so a vector that lies in one chunk stays a vector.

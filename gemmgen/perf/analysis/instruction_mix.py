@@ -66,7 +66,7 @@ def instruction_class(instruction: Instruction) -> str:
 
 
 def _adds_to_nothing(instruction: Instruction) -> bool:
-    """Whether a multiply-add's product is of zeros, so that it only moves its addend."""
+    """True if a multiply-add's product is of zeros, so that it only moves its addend."""
     return [operand.lstrip("-").removesuffix(".reuse") for operand in instruction.operands[1:3]] == ["RZ", "RZ"]
 
 

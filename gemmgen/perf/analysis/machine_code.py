@@ -73,7 +73,7 @@ class KernelCode:
     main_loop: MainLoop | None
     """None where nothing loops."""
     banks_known: bool
-    """Whether the architecture's rule for register banks is known."""
+    """True if the architecture's rule for register banks is known."""
     spilled: int
     """Instructions that the compiler marked as storing or loading a spilled register."""
 

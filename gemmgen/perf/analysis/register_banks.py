@@ -79,7 +79,7 @@ class BankReport:
 
 
 def rule_is_known(architecture: Architecture) -> bool:
-    """Whether sources say how the register file of this architecture is banked."""
+    """True if sources say how the register file of this architecture is banked."""
     return architecture.compute_capability in _KNOWN_CAPABILITIES
 
 

@@ -84,7 +84,7 @@ class Analysis:
 
     @property
     def runs_on_device(self) -> bool:
-        """Whether the device loads the binary that was analysed."""
+        """True if the device loads the binary that was analysed."""
         return _runs(self.device, self.plan)
 
     @property

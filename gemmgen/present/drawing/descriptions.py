@@ -1,4 +1,4 @@
-"""What a picture shows in words, for its title and for those who cannot see it."""
+"""Description of a picture, for its title and for those who cannot see it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def title_of(picture: Picture) -> str:
 
 
 def cost_of(access: SharedAccess) -> SharedAccessCost:
-    """What one access costs, by the measured rule."""
+    """Cost of one access, by the measured rule."""
     return shared_access_cost(access.offsets, access.width, store=access.store)
 
 

@@ -60,7 +60,7 @@ def text_width(content: str, size: float, bold: bool = False) -> float:
 
 
 def width_of(content: str, kinds: str) -> float:
-    """How wide a text of some classes is, the first of which is one of ``SIZES``."""
+    """Width of a text of some classes, the first of which is one of ``SIZES``."""
     kind, *more = kinds.split()
     return text_width(content, SIZES[kind], kind in _BOLD or "strong" in more)
 

@@ -210,7 +210,7 @@ def _type_problems(argument: ArrayArgument, view: ArrayView) -> list[str]:
 
 
 def _facts(argument: ArrayArgument, view: ArrayView, strides: bool) -> list[tuple[Formula, int, str]]:
-    """What the array shows: (formula, its value here, where it was seen).
+    """Facts that the array shows: (formula, its value here, where it was seen).
 
     No element's address depends on the stride of an extent of 0 or 1, nor on any stride of an empty array.
     """
@@ -280,7 +280,7 @@ def memory_problems(
     views: Mapping[str, ArrayView],
     spans: Mapping[str, tuple[int, int]] | None = None,
 ) -> list[str]:
-    """What is wrong with where the arrays lie: alignment, and outputs that overlap another array.
+    """Mistakes in where the arrays lie: alignment, and outputs that overlap another array.
 
     ``spans`` are the views' ``span()``, if they are known from an equal layout.
     """

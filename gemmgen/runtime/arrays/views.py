@@ -110,7 +110,7 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
 
 
 def overlaps(first: ArrayView, second: ArrayView) -> bool:
-    """Whether the two arrays have a byte in common. Interleaved arrays, such as two halves of every row, do not."""
+    """True if the two arrays have a byte in common. Interleaved arrays, such as two halves of every row, do not."""
     if first.device != second.device or first.is_empty or second.is_empty:
         return False
     (a_low, a_end), (b_low, b_end) = first.span(), second.span()
@@ -125,7 +125,7 @@ def overlaps(first: ArrayView, second: ArrayView) -> bool:
 
 
 def overlaps_itself(view: ArrayView) -> bool:
-    """Whether two elements may have the same address; exact for arrays whose dimensions are nested in one another."""
+    """True if two elements may have the same address; exact for arrays whose dimensions are nested in one another."""
     inner = 1
     axes = sorted((abs(stride), extent) for extent, stride in zip(view.shape, view.strides, strict=True) if extent > 1)
     if view.is_empty:
@@ -226,7 +226,7 @@ def _describe_cuda_array(array: Any, interface: dict[str, Any], name: str) -> Ar
 
 
 def _ordinal(array: Any, pointer: int | None) -> int:
-    """Which CUDA device the memory belongs to: as the library says, else as the driver does."""
+    """Ordinal of the CUDA device that the memory belongs to: as the library says, else as the driver does."""
     if hasattr(array, "__dlpack_device__"):
         return int(array.__dlpack_device__()[1])
     if not pointer:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from gemmgen.toolchain.nvrtc import Binary
 
 START_SECONDS = 120.0
-"""How long the worker may take to create its CUDA context."""
+"""Time limit for the worker to create its CUDA context."""
 _STOP_SECONDS = 10.0
 WORKER = "from gemmgen.runtime.cuda.worker import main; main()"
-"""What the worker process executes."""
+"""Entry point of the worker process."""
 
 
 class GpuBackend:
@@ -54,7 +54,7 @@ class GpuBackend:
 
     @property
     def architecture(self) -> Architecture | None:
-        """What kernels should be compiled for; None if the device is newer than all that is known."""
+        """Architecture to compile kernels for; None if the device is newer than all that is known."""
         return self._device.architecture
 
     def run(

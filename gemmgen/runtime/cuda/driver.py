@@ -145,7 +145,7 @@ def list_gpus() -> tuple[GpuDevice, ...]:
 
 
 def gpu_available() -> bool:
-    """Whether this machine has a CUDA device."""
+    """True if this machine has a CUDA device."""
     return bool(list_gpus())
 
 

@@ -30,7 +30,7 @@ from gemmgen.runtime.cuda.driver import (
 from gemmgen.runtime.cuda.workspaces import Allocate, driver_allocation, workspaces
 
 _CODES: dict[str, str] = {"pointer": "Q"} | {name: getattr(ctypes, element.ctypes_name)._type_ for name, element in ELEMENTS.items()}
-"""How the struct module packs each type."""
+"""Format character of each type in the struct module."""
 _ALIGNMENT = 16
 
 Slot = tuple[str, str]
@@ -109,7 +109,7 @@ class Launcher:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the problem needs no launch at all."""
+        """True if the problem needs no launch at all."""
         return not self._launches
 
     def values(self, pointers: Mapping[str, int], scalars: Mapping[str, float]) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ GUARD_PATTERN = 0xFFF5
 """Fills guards and workspaces, as 16 bits: NaN in f16, bf16, f32 and f64, so that a kernel that reads it shows."""
 
 LOADED_BINARIES = 16
-"""How many cubins stay loaded."""
+"""Number of cubins that stay loaded."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RunRequest:
     """Arguments that point to the workspace."""
     workspace_bytes: int
     workspace_zero_bytes: int = 0
-    """How many bytes at its start must be zero before the run, and after it."""
+    """Number of bytes at its start that must be zero before the run, and after it."""
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ class GuardedBuffer:
 
     @property
     def pointer(self) -> int:
-        """What the kernel is given."""
+        """Arguments of the kernel."""
         return self._base + self._lead
 
     def upload(self, storage: Bytes) -> None:
