@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
-from gemmgen.emulator import tensor_core
+from gemmgen.emulator import matrix_descriptor, tensor_core
 from gemmgen.emulator.counters import CounterObserver
+from gemmgen.hardware.tensor_map import swizzled
 
 from .helpers import run_cuda, wrap_ptx
 from .test_tensor_core import measured
@@ -126,6 +127,15 @@ def test_16_bit_operands_in_every_layout(layout, which):
 def test_other_operands_in_every_layout(layout, types):
     a, b, c, product = case(types, 32)
     np.testing.assert_array_equal(run(a, b, c, types, layout, layout), product + c)
+
+
+@pytest.mark.parametrize(("mode", "swizzle"), list(enumerate(("none", "128B", "64B", "32B"))))
+def test_swizzles_are_those_of_tensor_copies(mode, swizzle):
+    span = matrix_descriptor.SPANS[mode]
+    descriptor = matrix_descriptor.decode(2048 >> 4 | 8 * span >> 4 << 32 | mode << 62)
+    got = matrix_descriptor.chunks(descriptor, 64, span // 16, k_major=True)
+    linear = 2048 + np.arange(64)[:, None] * span + np.arange(span // 16) * 16
+    np.testing.assert_array_equal(got, np.vectorize(lambda address: swizzled(int(address), swizzle))(linear))
 
 
 @pytest.mark.parametrize("columns", [8, 24, 136, 256])
