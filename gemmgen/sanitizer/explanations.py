@@ -325,3 +325,13 @@ def _short_pages() -> dict[str, str]:
             remedy = f"\n\n{hint[:1].upper()}{hint[1:]}." if hint else ""
             pages[code_of(kind)] = f"{kind.title} [{code_of(kind)}]\n\n{meaning}{remedy}\n"
     return pages
+
+
+def as_markdown() -> str:
+    """All pages as the document `docs/findings.md`."""
+    lines = ["# Findings of `gemmgen emulate`", ""]
+    lines += ["`gemmgen emulate --explain CODE` shows these pages too. Kinds that are missing here explain themselves in the message.", ""]
+    for page in _PAGES:
+        lines += [f"## {page.title}", "", f"`{page.code}`. {page.meaning}", "", "```cuda", page.example, "```", ""]
+        lines += [page.remedy, "", "```cuda", page.mended, "```", ""]
+    return "\n".join(lines).rstrip() + "\n"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import yaml
 from cli.conftest import Run
 
-from gemmgen.sanitizer.explanations import explain
+from gemmgen.sanitizer.explanations import as_markdown, explain
 from gemmgen.sanitizer.findings import code_of
 
 TWO = """
@@ -117,3 +120,17 @@ def test_an_option_reaches_the_compiler(run: Run) -> None:
     Path("k.cu").write_text("__global__ void k(int* o) { *o = __cplusplus / 100; }\n")
     launch = ["emulate", "k.cu", "--grid", "1", "--block", "1", "--arg", "i32[1]", "--print", "0"]
     assert "2020" in run(*launch, "--option=--std=c++20").out and "2017" in run(*launch).out
+
+
+def test_the_document_of_findings_is_current() -> None:
+    document = Path(__file__).parents[2] / "docs" / "findings.md"
+    assert document.read_text() == as_markdown()
+
+
+def test_the_action_passes_arguments_whole(tmp_path: Path) -> None:
+    action = yaml.safe_load((Path(__file__).parents[2] / ".github/actions/emulate/action.yml").read_text())
+    script = action["runs"]["steps"][-1]["run"].replace("gemmgen emulate", "printf '%s\\n'")
+    arguments = "  --grid 4\n--arg {p=f32[4]=zeros, n=3}\n\n--strict"
+    environment = {"FILE": "k.cu", "ARGUMENTS": arguments, "SARIF": "out.sarif", "PATH": os.environ["PATH"]}
+    shown = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shown == ["k.cu", "--grid", "4", "--arg", "{p=f32[4]=zeros, n=3}", "--strict", "--sarif", "out.sarif", "--annotations"]
