@@ -177,10 +177,13 @@ def _find(file: Path, checked: ListFile, errors: list[str]) -> dict[Path, Group]
 
 
 def _plans(label: str, spec: KernelSpec, architectures: tuple[str, ...]) -> dict[str, KernelPlan]:
-    """The plans for those of ``architectures`` that the spec works on; ``SpecError`` if there is none, or if they differ."""
+    """The plans for those of ``architectures`` that the spec works on, features of a single chip only where it asks for them;
+    ``SpecError`` if there is none, or if they differ."""
     plans: dict[str, KernelPlan] = {}
     rejected: dict[str, Any] = {}
     for name in architectures:
+        if name.endswith("a") and spec.architecture != name:
+            continue  # a single chip's own features, for those that ask for them
         try:
             plans[name] = family_of(spec).plan(spec, architecture(name))
         except PlanError as error:

@@ -51,9 +51,11 @@ def matmul(
     """activation(alpha a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules for ``matmul``.
 
     ``a`` (..., m, k) and ``b`` (..., k, n) are float32, float16 or bfloat16, stored in rows or in columns (views that are
-    transposed, sliced or broadcast along the batch are read where they are); a vector is a row on the left and a column on the
-    right. ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ.
-    ``bias``: a number, or n values (one for each column), or (m, 1) values (one for each row), of the result's type.
+    transposed, sliced or broadcast along the batch are read where they are); on Hopper GPUs also both 8-bit integers or both 8-bit
+    floats, a stored in rows, b in columns, both aligned to 16 bytes. A vector is a row on the left and a column on the right.
+    ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ; of 8-bit
+    integers int32, or float32 with anything added, and of 8-bit floats bfloat16. ``bias``: a number, or n values (one for each
+    column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
     ``residual``: of the result's shape, type and order. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
     ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are multiplied by a kernel for the processor, if they are float32

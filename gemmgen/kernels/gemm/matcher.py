@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Literal
+from functools import cache, cached_property
+from typing import Any, ClassVar, Literal
 
+import pydantic
+
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
-from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.epilogue.operations import AnyOperation, Operation
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 TYPES = ("f32", "f16", "bf16")
+"""Types of which A, B and C may be any."""
+BYTE_TYPES = ("s8", "u8", "e4m3", "e5m2")
+"""Types that only tensor cores multiply: A and B are both integers, or both floats."""
+RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
+ACTIVATIONS = {
+    "relu": {"op": "relu"}, "leaky_relu": {"op": "leaky_relu"}, "gelu": {"op": "gelu"}, "gelu_tanh": {"op": "gelu", "form": "tanh"},
+    "silu": {"op": "silu"}, "sigmoid": {"op": "sigmoid"}, "tanh": {"op": "tanh"},
+}  # fmt: skip
+"""Activations by name."""
 BiasPer = Literal["row", "column", "all"]
 _OTHER = {"row": "column", "column": "row", "all": "all"}
 ALIGNED_ELEMENTS = 4
@@ -118,6 +130,20 @@ def alignment_elements(promise: int, layout: Layout, row_major: bool) -> int:
     return widest(promise, tuple(seen))
 
 
+def result_type(a: str, b: str, plain: bool = True) -> str:
+    """The type of a result where the caller leaves it open; ``plain``: the product as it is."""
+    if {a, b} <= {"s8", "u8"}:
+        return "s32" if plain else "f32"
+    if {a, b} <= {"e4m3", "e5m2"}:
+        return "bf16"
+    return a if a == b else "f32"
+
+
+def vector_type(result: str) -> str:
+    """The type of a bias of many values."""
+    return result if result in TYPES else "f32"
+
+
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     row_major = spec.order == "row_major"
@@ -142,6 +168,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),
         "c": min(alignment_elements(spec.alignment.c, layout, row_major) for layout in like_c),
     }
+    # The copy engine stores what is aligned to 16 bytes; threads store the rest themselves.
+    unaligned = spec.store == "tma" and alignment["c"] * request.c.element_bytes != MOST_ALIGNMENT
     extents = {"m": request.m, "n": request.n, "k": request.k}
     promised = {name: getattr(spec.multiple_of, name) for name in extents}
     multiples = {name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}
@@ -154,6 +182,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "alignment": Alignment(**alignment),  # type: ignore[arg-type]
         "multiple_of": Multiples(**multiples),
         "epilogue": request.epilogue,
+        "store": "direct" if unaligned else spec.store,
     }
     changed = replaced(spec, changes)
     arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
@@ -168,23 +197,29 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
                 scalars["bias"] = "bias"
             else:
                 values = request.m if per == "row" else request.n
-                arrays["bias"] = ("bias", Layout.packed((values,), request.c.type, request.c.element_bytes))
+                kind = vector_type(request.c.type)
+                arrays["bias"] = ("bias", Layout.packed((values,), kind, ELEMENTS[kind].bytes))
     return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed))
 
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
-    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``. Raises ``SpecError``."""
+    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``, and of the epilogue ``bias``, ``residual`` and
+    activations, in their order. Raises ``SpecError``."""
     m, n, k = sizes
+    epilogue: list[Operation] = []
     letters, types, aligned, batch = "nn", ("f32", "f32", "f32"), True, None
     said: dict[str, str] = {}
     for option in options:
         if option in ("nn", "nt", "tn", "tt"):
             say_once(said, "transposition", option)
             letters = option
-        elif all(part in TYPES for part in option.split("_")) and len(option.split("_")) in (1, 3):
+        elif all(part in (*RESULT_TYPES, "u8") for part in option.split("_")) and len(option.split("_")) in (1, 3):
             say_once(said, "storage", option)
             parts = option.split("_")
-            types = (parts[0], parts[-2] if len(parts) == 3 else parts[0], parts[-1])
+            types = (parts[0], parts[1], parts[2]) if len(parts) == 3 else (option, option, result_type(option, option))
+        elif option in ACTIVATIONS or option in ("bias", "residual"):
+            fields = {"op": "bias", "per": "column"} if option == "bias" else ACTIVATIONS.get(option, {"op": option})
+            epilogue.append(operation(fields))
         elif option in ("aligned", "unaligned"):
             say_once(said, "alignment", option)
             aligned = option == "aligned"
@@ -192,7 +227,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             say_once(said, "batch", option)
             batch = int(option[6:])
         else:
-            need = "nn, nt, tn, tt, f32, f16, bf16, f16_f16_f32 (types of A, B and C), aligned, unaligned or batch=N"
+            need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, bias, "
+            need += f"residual, {', '.join(ACTIVATIONS)}"
             raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
 
     def layout(rows: int, columns: int, letter: str, type: str) -> Layout:
@@ -201,7 +237,22 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         plain = Layout.packed((rows, columns) if batch is None else (batch, rows, columns), type)
         return plain if aligned else Layout(plain.shape, plain.strides, type, plain.element_bytes)
 
-    return GemmRequest(layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1]), layout(m, n, "n", types[2]))
+    c = layout(m, n, "n", types[2])
+    residual = c if any(step.op == "residual" for step in epilogue) else None
+    return GemmRequest(
+        layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1]), c, epilogue=tuple(epilogue), residual=residual
+    )
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(AnyOperation)
+
+
+def operation(fields: Mapping[str, Any]) -> Operation:
+    """An operation of the epilogue from its fields. Raises ``pydantic.ValidationError``."""
+    made: Operation = _adapter().validate_python(fields)
+    return made
 
 
 SQUARES = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -11,17 +10,21 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.epilogue.operations import AnyOperation, Bias, Operation, Residual
-from gemmgen.kernels.gemm.matcher import TYPES, GemmRequest, is_stored
+from gemmgen.kernels.epilogue.operations import Bias, Operation, Residual
+from gemmgen.kernels.gemm.matcher import (
+    ACTIVATIONS,
+    BYTE_TYPES,
+    RESULT_TYPES,
+    TYPES,
+    GemmRequest,
+    is_stored,
+    operation,
+    result_type,
+    vector_type,
+)  # fmt: skip
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
 NAME = "matmul"
-
-_WITHOUT_ARGUMENTS = {
-    "relu": {"op": "relu"}, "leaky_relu": {"op": "leaky_relu"}, "gelu": {"op": "gelu"}, "gelu_tanh": {"op": "gelu", "form": "tanh"},
-    "silu": {"op": "silu"}, "sigmoid": {"op": "sigmoid"}, "tanh": {"op": "tanh"},
-}  # fmt: skip
-"""Activations by name."""
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
@@ -29,7 +32,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     number), ``activation`` (as ``ops.matmul`` takes it). Raises ``LaunchError``."""
     a, b = operands["a"], operands["b"]
     for name in ("a", "b"):
-        _check_type(name, operands[name], TYPES)
+        _check_type(name, operands[name], (*TYPES, *BYTE_TYPES))
     if not a.shape or not b.shape:
         raise LaunchError("matmul: a and b need at least one axis each; multiply numbers with alpha")
     if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
@@ -41,13 +44,14 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     full = (*batch, a.shape[-2], b.shape[-1])
     shape = full[: len(full) - 2] + (() if vector_a else (full[-2],)) + (() if vector_b else (full[-1],))
     out = operands.get("out")
-    kind = out.type if out is not None else a.type if a.type == b.type else "f32"
+    plain = not options.get("scaled") and not options.get("activation") and operands.get("bias") is None and not options.get("bias_number")
+    kind = out.type if out is not None else result_type(a.type, b.type, plain)
     if out is None:
         if options.get("accumulates"):
             raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
         out = Layout.packed(shape, kind)
     else:
-        _check_type("out", out, TYPES)
+        _check_type("out", out, RESULT_TYPES)
         if out.shape != shape:
             raise LaunchError(f"matmul: out has shape {out.shape}, need {shape}")
     c = _full(out, full, vector_a, vector_b)
@@ -115,7 +119,7 @@ def _full(layout: Layout, full: tuple[int, ...], vector_a: bool, vector_b: bool)
 def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: str) -> str | None:
     if bias is None:
         return None
-    _check_type("bias", bias, (kind,), "the result's")
+    _check_type("bias", bias, (vector_type(kind),), "as the result" if kind in TYPES else "for such results")
     m, n = full[-2:]
     axes = [(extent, stride) for extent, stride in zip(bias.shape, bias.strides, strict=True) if extent != 1]
     if len(axes) > 1 or any(stride != 1 for _, stride in axes):
@@ -128,11 +132,6 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
     raise LaunchError(f"matmul: bias has shape {bias.shape}, need ({n},) for one value a column, ({m}, 1) for one a row, or a number")
 
 
-@cache
-def _adapter() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(AnyOperation)
-
-
 def _activations(wanted: Any) -> list[Operation]:
     if wanted is None:
         return []
@@ -140,14 +139,14 @@ def _activations(wanted: Any) -> list[Operation]:
         return [operation for part in wanted for operation in _activations(part)]
     fields: Mapping[str, Any] | None = None
     if isinstance(wanted, str):
-        fields = _WITHOUT_ARGUMENTS.get(wanted)
+        fields = ACTIVATIONS.get(wanted)
     elif isinstance(wanted, Mapping | tuple):
         fields = dict(wanted)
-    names = ", ".join(_WITHOUT_ARGUMENTS)
+    names = ", ".join(ACTIVATIONS)
     if fields is None or fields.get("op") in ("bias", "residual"):
         raise LaunchError(f"matmul: activation is {wanted!r}, need one of {names}, or a mapping such as {{'op': 'clamp', 'high': 6}}")
     try:
-        return [_adapter().validate_python(fields)]
+        return [operation(fields)]
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise LaunchError(f"matmul: activation {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
