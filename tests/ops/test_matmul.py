@@ -137,3 +137,11 @@ def test_what_does_not_go_together_is_refused_in_words(arguments, options, messa
 def test_a_result_that_overlaps_a_factor_is_refused():
     with pytest.raises(LaunchError, match="is written, but overlaps"):
         ops.matmul(A[:4, :4], B[:4], out=A[1:5, 1:5])
+
+
+def test_bytes_are_multiplied_on_tensor_cores() -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((5, 48), (7, 48)))
+    got = ops.matmul(a, b.T)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, a.astype(np.int64) @ b.T.astype(np.int64))

@@ -22,6 +22,12 @@ REDUCTION_REGISTERS = 40
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
+TENSOR_CORE_ISSUE = 1.25
+"""What keeps tensor cores from their peak over a whole product: power above all, on an H200."""
+PROMOTION_ISSUE = 0.2
+"""What adding up sums outside of them costs beside."""
+COPY_ENGINE_SHARE = 0.55
+"""Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
 
 
 def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
@@ -111,13 +117,14 @@ def _tensor_core_work(
     tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
     if clustered:
         tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
-    parts = max(plan.slices, 1)
+    parts = plan.slices * loop.cluster_k
     works = tiles * parts
     steps = ceil_div(ceil_div(problem["k"], loop.tile_k), parts)
     blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
     turns = ceil_div(works, blocks) if blocks else 1
     a_bytes, b_bytes = loop.a.tile_bytes / loop.a.blocks, loop.b.tile_bytes / loop.b.blocks
-    stored = float(loop.tile_m * loop.tile_n * FLOAT_BYTES) if partial else tile_result
+    sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
+    stored = sums if partial else tile_result + (sums if loop.cluster_k > 1 else 0.0)
     main = Work(
         blocks=blocks,
         threads=loop.threads,
@@ -126,12 +133,13 @@ def _tensor_core_work(
         steps=float(steps * turns),
         operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
         unit=plan.unit,
-        issue=1.0 + (0.1 if loop.promote_steps else 0.0),
+        issue=TENSOR_CORE_ISSUE + (PROMOTION_ISSUE if loop.promote_steps else 0.0),
         shared_clocks=0.0,
-        loaded_bytes=a_bytes + b_bytes,
+        loaded_bytes=(a_bytes + b_bytes) * COPY_ENGINE_SHARE,
         in_flight=float(loop.stages),
-        stored_bytes=stored * (1 if loop.persistent_blocks else turns),
+        stored_bytes=stored * (1 if loop.ping_pong else turns),
         memory_bytes=factors + (0.0 if partial else result),
+        turns=2 if loop.cluster_k > 1 else 1,
         early=plan.spec.early_launch,
     )
     if plan.planes is not None:

@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
 from gemmgen.kernels.epilogue.operations import AnyOperation, Operation
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
+from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -147,7 +147,9 @@ def vector_type(result: str) -> str:
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     row_major = spec.order == "row_major"
-    if not is_stored(request.c, row_major):
+    # A kernel for column-major results takes C as its transpose wherever it can: few rows then fill the columns of its tiles.
+    turned = isinstance(spec.mainloop, TensorCoreMainloop) and not row_major and is_stored(request.c, True)
+    if turned or not is_stored(request.c, row_major):
         request = request.transposed
     if not is_stored(request.c, row_major):
         return "C is stored neither row-major nor column-major"

@@ -1,0 +1,64 @@
+"""Random specs of GEMMs on tensor cores of sm_90a."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1, "f32": 4, "s32": 4}
+RESULTS = {"s8": ("s32", "s8", "f32", "bf16"), "e4m3": ("bf16", "f32", "e4m3", "e5m2")}
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Mostly specs that work; tiles are small, so that they run quickly."""
+    a = draw(st.sampled_from(("f16", "bf16", "tf32", "s8", "e4m3")))
+    b = draw(st.sampled_from((a, a, {"s8": "u8", "e4m3": "e5m2"}.get(a, a))))
+    c = draw(st.sampled_from(RESULTS.get(a, ("f32", "f16", "bf16"))))
+    size = ELEMENT_BYTES[a]
+    plain = c == "s32"
+    column_major = draw(st.integers(0, 3)) == 0
+    along_k = "tn" if column_major else "nt"
+    consumers = draw(st.sampled_from((1, 2, 2, 3)))
+    ping_pong = consumers == 2 and draw(st.booleans())
+    decomposition: dict[str, Any] = draw(
+        st.sampled_from(
+            ({"scheme": "data_parallel"},) * 3 + ({"scheme": "split_k_parallel", "slices": 3}, {"scheme": "split_k_cluster", "slices": 2})
+        )
+    )
+    cluster = draw(st.sampled_from(({}, {}, {"m": 2}, {"n": 2}))) if decomposition["scheme"] != "split_k_cluster" else {}
+    store = draw(st.sampled_from(("direct", "tma"))) if decomposition["scheme"] != "split_k_parallel" and not column_major else "direct"
+    whole = 16 // ELEMENT_BYTES.get(c, 1)
+    reads = c in ("f32", "f16", "bf16")
+    operations = [{"op": "bias", "per": draw(st.sampled_from(("row", "column", "all")))}, {"op": "relu"}]
+    operations += [{"op": "residual"}] if reads else []
+    return {
+        "kind": "gemm",
+        "architecture": "sm_90a",
+        "order": "column_major" if column_major else "row_major",
+        "transpose": draw(st.sampled_from(("nn", "nt", "tn", "tt"))) if size == 2 else along_k,
+        "alpha": "one" if plain else draw(st.sampled_from(("one", "argument"))),
+        "beta": draw(st.sampled_from(("zero", "argument"))) if reads else "zero",
+        "storage": {"a": a, "b": b, "c": c},
+        "batch": draw(st.sampled_from(("none", "none", "strided"))),
+        "alignment": {"a": 16 // size, "b": 16 // size, "c": whole if store == "tma" else draw(st.sampled_from((1, 2)))},
+        "rasterization": {"along": draw(st.sampled_from(("minor", "major"))), "group": draw(st.sampled_from((1, 2)))},
+        "decomposition": decomposition,
+        "store": store,
+        "epilogue": [] if plain else draw(st.lists(st.sampled_from(operations), max_size=2, unique_by=lambda operation: operation["op"])),
+        "early_launch": draw(st.booleans()),
+        "mainloop": {
+            "strategy": "tensor_core",
+            "tile": {
+                "m": 64 * (1 if ping_pong else consumers) * draw(st.sampled_from((1, 1, 2))),
+                "n": draw(st.sampled_from((16, 32, 64, 64, 96))),
+                "k": draw(st.sampled_from((1, 1, 2))) * 128 // size,
+            },
+            "stages": draw(st.integers(2, 4)),
+            "consumers": consumers,
+            "schedule": "ping_pong" if ping_pong else "cooperative",
+            "cluster": cluster,
+            "persistent_blocks": draw(st.sampled_from((0, 2, 4))) if decomposition["scheme"] != "split_k_cluster" else 0,
+        },
+    }

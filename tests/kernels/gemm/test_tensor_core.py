@@ -1,0 +1,116 @@
+"""GEMMs on tensor cores: specs that cannot work say why, those that can compute what they should, and mistakes are caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemmgen
+from gemmgen.core.errors import PlanError
+from gemmgen.kernels.gemm.tensor_accuracy import factors
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import VerificationReport, verify_binary
+from kernels.gemm.tensor_core_specs import specs
+from kernels.random_batches import try_random_specs
+
+TILE = {"m": 64, "n": 32, "k": 64}
+MAINLOOP = {"strategy": "tensor_core", "tile": TILE, "stages": 2, "consumers": 1, "persistent_blocks": 2}
+SPEC = {
+    "kind": "gemm", "architecture": "sm_90a", "transpose": "nt", "alpha": "one", "beta": "zero", "store": "tma",
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"}, "alignment": {"a": 8, "b": 8, "c": 8}, "mainloop": MAINLOOP,
+}  # fmt: skip
+PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_pong"}}
+CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
+BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
+
+
+def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
+    return {**spec, "mainloop": {**spec["mainloop"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ({**SPEC, "storage": {"a": "f32", "b": "f32", "c": "f32"}}, "storage"),
+        ({**SPEC, "storage": {"a": "f16", "b": "bf16", "c": "f32"}}, "storage"),
+        ({**with_loop(BYTES, tile={"m": 64, "n": 32, "k": 128}), "alpha": "argument"}, "storage"),
+        ({**with_loop(BYTES, tile={"m": 64, "n": 32, "k": 128}), "transpose": "nn"}, "major"),
+        ({**SPEC, "alignment": {"a": 4, "b": 8, "c": 8}}, "alignment"),
+        ({**SPEC, "alignment": {"a": 8, "b": 8, "c": 2}}, "alignment"),
+        ({**SPEC, "order": "column_major"}, "store"),
+        ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "decomposition"),
+        ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
+        (with_loop(schedule="ping_pong"), "consumers"),
+        (with_loop(consumers=2), "tile_m"),
+        (with_loop(tile={**TILE, "k": 32}), "tile_k"),
+        (with_loop(tile={**TILE, "n": 256, "m": 256}), "registers"),
+        (with_loop(stages=16, tile={**TILE, "n": 128}), "shared_memory"),
+        (with_loop(cluster={"m": 2, "n": 2}), "cluster"),
+        (with_loop(cluster={"m": 2}, persistent_blocks=3), "persistent_blocks"),
+        (with_loop(cluster={"m": 8}), "tile"),
+        (with_loop(instruction_n=16), "instruction_n"),
+    ],
+)
+def test_a_spec_that_cannot_work_says_why(spec: dict[str, Any], code: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        gemmgen.plan(spec)
+    assert code in [reason.code for reason in raised.value.reasons]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_older_architectures_are_refused(architecture: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        gemmgen.plan({**SPEC, "architecture": architecture})
+    assert "wgmma" in [reason.code for reason in raised.value.reasons]
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_a_random_spec_is_rejected_or_verifies(batch: int) -> None:
+    outcomes = try_random_specs(specs(), batch + 100, examples=8, every=9)
+    assert outcomes["verified"] >= 2
+
+
+def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
+    plan = gemmgen.plan(spec)
+    text = gemmgen.render(plan).text
+    assert old in text, f"{old!r} is not in the source any more"
+    binary = compile_source(text.replace(old, new), architecture="sm_90a", options=COMPILE_OPTIONS)
+    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in ("many steps", "2 x 3 tiles") and case.data == "integers"]
+    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
+
+
+@pytest.mark.parametrize("spec", [SPEC, PING_PONG, CLUSTER], ids=["cooperative", "ping_pong", "cluster"])
+def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
+    assert verify_with(spec, "kStages", "kStages").passed
+
+
+@pytest.mark.parametrize(
+    ("spec", "old", "new"),
+    [
+        (SPEC, "mbarrier_wait(full + 8 * stage, phase);", ""),
+        (SPEC, "mbarrier_wait(empty + 8 * stage, phase ^ 1);", ""),
+        (SPEC, "wgmma_wait<1>();", ""),
+        (SPEC, "fence_async_proxy();", ""),
+        (SPEC, "^ lane % 8", "^ lane % 4"),
+        (SPEC, "step * 32", "step * 16"),
+        (SPEC, "work.row + block * 64", "work.row + 1"),
+        (SPEC, "kBytesA + kBytesB);\n", "kBytesA);\n"),
+        (SPEC, "store_boxes_wait<kBuffers - 1>();", ""),
+        (PING_PONG, "mbarrier_wait(turns + 8 * group, turn);", ""),
+        (PING_PONG, "phase ^= stage / kStages & 1;", ""),
+        (CLUSTER, "constexpr unsigned short blocks = 3;", "constexpr unsigned short blocks = 1;"),
+        (CLUSTER, "n += rank * 16;", ""),
+    ],
+)
+def test_a_planted_mistake_is_caught(spec: dict[str, Any], old: str, new: str) -> None:
+    assert not verify_with(spec, old, new).passed
+
+
+def test_tf32_factors_lose_their_lower_bits() -> None:
+    values = np.array([1.0 + 2.0**-10, 1.0 + 2.0**-11, -1.0 - 2.0**-11, np.inf], np.float32)
+    assert factors("tf32", values).tolist() == [1.0 + 2.0**-10, 1.0, -1.0, np.inf]
