@@ -115,7 +115,7 @@ def _tensor_core_work(
     partial = plan.store == "partial"
     clustered = loop.sharers > 1
     tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
-    if clustered:
+    if clustered and tiles:
         tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
     parts = plan.slices * loop.cluster_k
     works = tiles * parts
