@@ -39,9 +39,10 @@ FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_C
 """Set, they have a BLAS take other kernels than it would."""
 
 
-def rounds_for(sizes: tuple[int, ...], seconds: float) -> int:
-    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s."""
-    return max(5, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
+def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int) -> int:
+    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s; several threads pause before every turn."""
+    most = 200 if threads == 1 else 40
+    return max(5, min(most, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
 
 
 def measured(
@@ -51,7 +52,7 @@ def measured(
     plan = gemmgen.plan(gemmgen.load_spec(SPECS / f"{spec}.yaml", [f"transpose={transpose}"]))
     problem = family_of(plan.spec).problem(plan, sizes)
     chosen = [(plan, compile_host_plan(plan))]
-    return benchmark_host(chosen, problem, threads, rounds or rounds_for(sizes, seconds), peers, names=[spec])
+    return benchmark_host(chosen, problem, threads, rounds or rounds_for(sizes, seconds, threads), peers, names=[spec])
 
 
 def bars(threads: int, seconds: float) -> list[dict[str, Any]]:

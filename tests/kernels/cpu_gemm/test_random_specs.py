@@ -16,7 +16,7 @@ from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 from kernels.cpu_gemm.specs import HERE, random_specs
 
-EXAMPLES = int(os.environ.get("GEMMGEN_RANDOM_CPU_SPECS", "12"))
+EXAMPLES = int(os.environ.get("GEMMGEN_RANDOM_CPU_SPECS", "6"))
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine runs no code for x86-64-v3")
 
