@@ -230,7 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("."))
     parser.add_argument("--seconds", type=float, default=3.0, help="for each contestant on each shape")
-    parser.add_argument("--threads", type=int, nargs="*", help="else 1 and all")
+    parser.add_argument("--threads", type=int, nargs="*", help="else 1 and all; the most of them for the steps")
     parser.add_argument("--no-steps", action="store_true", help="keep the steps that the JSON holds")
     given = parser.parse_args()
     foreign = [name for name in FOREIGN_VARIABLES if name in os.environ]
@@ -238,13 +238,14 @@ def main() -> None:
         sys.exit(f"unset {', '.join(foreign)}: libraries would take other kernels than they do by themselves")
     file = given.out / "cpu_sgemm.json"
     report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"bars": {}, "loads": {}}
-    for threads in given.threads or sorted({1, all_threads()}):
+    counts = given.threads or sorted({1, all_threads()})
+    for threads in counts:
         report["loads"][str(threads)] = os.getloadavg()[0]
         report["bars"][str(threads)] = bars(threads, given.seconds)
         report.setdefault("summary", {})[str(threads)] = summary(report["bars"][str(threads)])
         write(report, given.out)
     if not given.no_steps or "steps" not in report:
-        report["steps"] = steps(all_threads(), given.seconds)
+        report["steps"] = steps(max(counts), given.seconds)
         write(report, given.out)
     print(json.dumps(report["summary"], indent=1))
 
