@@ -1,4 +1,4 @@
-"""How an analysis is shown: sections for one instance, and a table that compares several."""
+"""Output of an analysis: sections for one instance, and a table that compares several."""
 
 from __future__ import annotations
 

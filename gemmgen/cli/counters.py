@@ -1,4 +1,4 @@
-"""How counters of a launch are shown: a table of the lines that access memory, and the instructions by class."""
+"""Output of a launch's counters: a table of the lines that access memory, and the instructions by class."""
 
 from __future__ import annotations
 

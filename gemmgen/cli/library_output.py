@@ -1,4 +1,4 @@
-"""How the library and its certificates are shown: a table of all instances, and one instance in words."""
+"""Output of the library and its certificates: a table of all instances, and one instance in words."""
 
 from __future__ import annotations
 

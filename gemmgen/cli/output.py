@@ -1,4 +1,4 @@
-"""How results are shown: tables that fold instead of cutting off, JSON, progress on standard error."""
+"""Output of results: tables that fold instead of cutting off, JSON, progress on standard error."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def rate(value: float, unit: str) -> str:
 
 
 def operation_unit(peak: str) -> str:
-    """What operations at that peak of a device are called."""
+    """Names of operations at that peak of a device."""
     return "OP" if peak.startswith("int") else "FLOP"
 
 

@@ -1,4 +1,4 @@
-"""How titled sections of (label, text) pairs are shown."""
+"""Output of titled sections of (label, text) pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which specs a command line names: files, directories of them, and specs that come with gemmgen."""
+"""Specs that a command line names: files, directories of them, and specs that come with gemmgen."""
 
 from __future__ import annotations
 

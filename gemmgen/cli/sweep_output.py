@@ -1,4 +1,4 @@
-"""How the end of a sweep is shown: its points by status and reason, and the best of them on each problem."""
+"""Output at the end of a sweep: its points by status and reason, and the best of them on each problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {"correct": "green", "constraints": "dim", "timeout": "red", "runtime"
 
 
 def by_reason(results: Sequence[PointResult]) -> list[dict[str, Any]]:
-    """How many points ended in each status for each reason, with an example; right ones first, then the commonest."""
+    """Number of points that ended in each status for each reason, with an example; right ones first, then the commonest."""
     counts: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], str] = {}
     for result in results:

@@ -27,7 +27,7 @@ MAXIMUM_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Search:
-    """What the command line asks for."""
+    """Request of the command line."""
 
     sampler: str | None
     """None: no search, only a winner."""
@@ -106,7 +106,7 @@ def run_search(
 
 
 def _at_once(settings: Settings, cluster: Cluster | None) -> int:
-    """How many points are proposed together: as many as are evaluated together, within limits, as each learns nothing of the others."""
+    """Number of points that are proposed together: as many as are evaluated together, within limits, as none learns of the others."""
     workers = cluster.idle if cluster is not None else len(settings.gpus) or settings.jobs or len(os.sched_getaffinity(0))
     return min(max(workers, 1), MAXIMUM_AT_ONCE)
 
@@ -142,7 +142,7 @@ def known_results(where: SearchSpace, space: Space, settings: Settings, store: R
 
 
 def describe_search(search: Search, found: SearchResult) -> list[str]:
-    """What came of a search, in lines for people."""
+    """Result of a search, in lines for people."""
     known = sum(trial.replayed for trial in found.trials)
     parts = [f"{len(found.trials):,} points tried", f"{known:,} of them known before" if known else ""]
     parts += [f"{found.count(state):,} {state}" for state in ("pruned", "infeasible") if found.count(state)]

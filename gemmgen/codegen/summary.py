@@ -12,9 +12,9 @@ class Summary(Protocol):
     """The module ``explain`` of a family, as far as generated files need it."""
 
     def summary(self, plan: Any) -> list[str]:
-        """What the kernel computes, in a few lines for the top of its source."""
+        """The kernel's computation, in a few lines for the top of its source."""
 
 
 def summary(plan: InstancePlan) -> list[str]:
-    """What a kernel computes, in a few lines."""
+    """A kernel's computation, in a few lines."""
     return cast("Summary", part(plan.spec.kind, "explain")).summary(plan)

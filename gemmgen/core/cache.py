@@ -63,7 +63,7 @@ class CacheWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What a cache holds: complete entries, the bytes of their files, its limit, and whether it can be written."""
+    """Contents of a cache: complete entries, the bytes of their files, its limit, and whether it can be written."""
 
     directory: Path
     entries: int

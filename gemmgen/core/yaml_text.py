@@ -40,7 +40,7 @@ class YamlTextError(ValueError):
 
 
 def parse(text: bytes | str) -> Any:
-    """What a text with one document holds; None if there is nothing in it. Raises ``YamlTextError``.
+    """Contents of a text with one document; None if there is nothing in it. Raises ``YamlTextError``.
 
     A key given twice and aliases are errors: the first is always a mistake, and the second can be made to explode.
     """
@@ -57,7 +57,7 @@ def parse(text: bytes | str) -> Any:
 
 
 def hint(value: object) -> str:
-    """What to write instead of a text that YAML 1.1 took for something else; "" for any other value."""
+    """Text to write instead of one that YAML 1.1 took for something else; "" for any other value."""
     match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return ""

@@ -1,4 +1,4 @@
-"""How good choices are: the regret of the model and of interpolation on tabulated problems that neither has seen."""
+"""Quality of choices: the regret of the model and of interpolation on tabulated problems that neither has seen."""
 
 from __future__ import annotations
 

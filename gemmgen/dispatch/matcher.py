@@ -16,7 +16,7 @@ class Matcher(Protocol):
         """A request for packed arrays, from values for the family's ``size_names`` and words such as ``nt``; raises ``SpecError``."""
 
     def fit(self, spec: Any, request: Any) -> Fit | str:
-        """How an instance, its spec changed where the request needs it, does what is requested; or why it cannot."""
+        """Fit of an instance, its spec changed where the request needs it; or why it cannot."""
 
     def problem_grid(self, fine: bool) -> list[str]:
         """Problems that instances are timed on to know which is best where, as ``parse_request`` reads them, most useful first."""

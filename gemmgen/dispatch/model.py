@@ -33,17 +33,17 @@ class Parameters:
     launch_seconds: float = 1.1e-6
     """From one launch of a graph to the next, around a kernel with nothing to do."""
     follow_seconds: float = 1.1e-6
-    """What a second kernel of a sequence adds."""
+    """Cost that a second kernel of a sequence adds."""
     early_seconds: float = 0.7e-6
     """The same where it is launched while the first one runs."""
     memory_latency_seconds: float = 0.45e-6
     """From a load to its data, from memory."""
     step_clocks: float = 65.0
-    """What a barrier and the loop around it cost in each step."""
+    """Cost of a barrier and the loop around it in each step."""
     warps_to_hide: float = 0.35
     """Warps of a scheduler at which it reaches half of the peak."""
     issue_weight: float = 0.9
-    """How much of the instructions beside the arithmetic takes slots from it."""
+    """Share of the instructions beside the arithmetic that takes slots from it."""
     l2_bytes_per_clock: float = 25.0
     """That an SM gets from the L2."""
     memory_efficiency: float = 0.9
@@ -122,7 +122,7 @@ def memory_bandwidth(device: Device) -> float:
 
 
 def binding_limit(works: Sequence[Work], device: Device, parameters: Parameters = PARAMETERS) -> str:
-    """What takes most of the time of the longest launch, in words."""
+    """Bottleneck of the longest launch, in words."""
     work = max(works, key=lambda one: _launch_seconds(one, device, parameters))
     fitting = max(1, min(resident_blocks(work, device), -(-work.blocks // device.sm_count)))
     p = parameters

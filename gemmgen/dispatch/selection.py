@@ -47,7 +47,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a request, and what else there was, fastest first."""
+    """Choice for a request, and the alternatives, fastest first."""
 
     request: Request
     device: Device
@@ -102,7 +102,7 @@ def choose_by(
 
 
 def _rank(option: Option) -> tuple[float, int, float]:
-    """What options are ordered by: the time, and where estimates agree in three digits, how much the kernel is told only when it
+    """Order of options: the time, and where estimates agree in three digits, how much the kernel is told only when it
     is launched. The model does not see what a kernel saves that knows more when it is compiled."""
     seconds = option.seconds if option.source == "measured" else float(f"{option.seconds:.3g}")
     return seconds, sum(len(launch.arguments) for launch in option.plan.sequence.launches), option.seconds
@@ -127,7 +127,7 @@ def all_fitted(
 
 
 def fitted(candidate: Candidate, request: Request, architecture: Architecture) -> tuple[Fit, KernelPlan, dict[str, int]] | str:
-    """How a candidate does what is requested on an architecture, its plan and all dimensions; or why it cannot."""
+    """A candidate's fit to a request on an architecture, its plan and all dimensions; or why it cannot."""
     fit = matcher_of(request.kind).fit(candidate.spec, request)
     if isinstance(fit, str):
         return fit
@@ -173,7 +173,7 @@ def planned(spec: KernelSpec, architecture: Architecture) -> KernelPlan:
 
 @lru_cache(maxsize=4096)
 def base_name(spec: KernelSpec, architecture: Architecture) -> str:
-    """What tables call an instance; its label if it has no plan for the architecture as it is."""
+    """Name of an instance in tables; its label if it has no plan for the architecture as it is."""
     try:
         return planned(spec, architecture).name
     except PlanError:

@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 NEIGHBOURS = 4
 """Tabulated problems that an estimate is interpolated from."""
 TRAIT_DISTANCE = 2.0
-"""What a difference in layout, type or alignment counts, in units of a factor of two in one extent."""
+"""Distance of a difference in layout, type or alignment, in units of a factor of two in one extent."""
 REACH = 1.0
 """Distance at which a tabulated problem says half of what it could."""
 Source = Literal["measured", "interpolated", "model"]
@@ -43,7 +43,7 @@ class Row:
     times: Mapping[str, float]
     """Microseconds by instance."""
     models: Mapping[str, float] = field(default_factory=dict)
-    """What the model said, in microseconds, by instance."""
+    """Predictions of the model, in microseconds, by instance."""
     peer: float | None = None
     """Microseconds of the vendor's library."""
 
@@ -70,7 +70,7 @@ class _Mean:
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured on one device."""
+    """Measurements on one device."""
 
     device: str
     rows: tuple[Row, ...]
@@ -176,7 +176,7 @@ def parse_problem(text: str) -> Request:
 
 
 def request_distance(one: Request, other: Request) -> float:
-    """How far apart two requests are: Euclidean over the logarithms, to base 2, of the extents; each other trait counts too."""
+    """Distance of two requests: Euclidean over the logarithms, to base 2, of the extents; each other trait counts too."""
     squares = sum((math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))) ** 2 for a, b in zip(one.sizes, other.sizes, strict=True))
     differing = sum(a != b for a, b in zip(one.traits, other.traits, strict=True))
     return math.sqrt(squares + differing * TRAIT_DISTANCE**2)

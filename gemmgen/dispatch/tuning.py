@@ -35,7 +35,7 @@ ROUNDS = 10
 
 @dataclass
 class Outcome:
-    """What became of the problems."""
+    """Outcome of the problems."""
 
     timed: int = 0
     known: int = 0

@@ -140,7 +140,7 @@ class Launch:
 
     @property
     def attributes(self) -> int:
-        """How many attributes the launch has; with none, the plain launch function does."""
+        """Number of the launch's attributes; with none, the plain launch function does."""
         return (self.cluster != (1, 1, 1)) + self.programmatic
 
 
@@ -236,7 +236,7 @@ class Header:
 
 
 def default_prefix(plan: KernelPlan) -> str:
-    """What the functions of an instance's header begin with: short enough to read, and no two instances have the same."""
+    """Prefix of the functions of an instance's header: short enough to read, and no two instances have the same."""
     return f"{plan.spec.label or plan.spec.kind}_{plan.spec_digest[:NAME_DIGITS]}"
 
 

@@ -15,7 +15,7 @@ from gemmgen.core.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class CpuArchitecture:
-    """What one core offers a micro-kernel."""
+    """Resources of one core for a micro-kernel."""
 
     name: str
     machine: str

@@ -1,4 +1,4 @@
-"""What one warp-wide access to shared memory costs, in wavefronts.
+"""Cost of one warp-wide access to shared memory, in wavefronts.
 
 There are 32 banks of 4 bytes, and a warp is served by groups of lanes: one group of 32 for 4 bytes a lane, two of 16 for 8 bytes,
 four of 8 for 16 bytes. For loads only, neighbouring groups pair up if over the whole warp every active lane i and its partner i^1

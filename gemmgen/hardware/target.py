@@ -37,7 +37,7 @@ INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What the compiler and one SM of this architecture allow. `features` are those usable under exactly this name."""
+    """Limits of the compiler and one SM of this architecture. `features` are those usable under exactly this name."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -296,7 +296,7 @@ _UNLIMITED = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How many blocks and warps of a kernel are resident on one SM, and the limits that bind (several where they tie).
+    """Numbers of blocks and warps of a kernel that are resident on one SM, and the limits that bind (several where they tie).
 
     Zero blocks mean that the kernel cannot be launched; `limited_by` then names every limit it exceeds.
     """

@@ -69,7 +69,7 @@ class Timing:
     operations_per_second: float
     bytes_per_second: float
     checked: str
-    """What its result was compared with before it was timed, or why it was not."""
+    """Reference that its result was compared with before it was timed, or why it was not."""
     launches_per_graph: int = 1
     """Launches that were timed together; graphs of all contestants take about the same time."""
 
@@ -92,7 +92,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkReport:
-    """What was measured, on what, and how."""
+    """Measurement: its subject, its device, its method."""
 
     problem: dict[str, int]
     scalars: dict[str, float]

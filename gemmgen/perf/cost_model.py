@@ -19,7 +19,7 @@ class CostModel(Protocol):
         """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
 
     def work(self, plan: Any, problem: Mapping[str, int]) -> tuple[Work, ...]:
-        """What the launches of one problem make a device do."""
+        """Work of one problem's launches."""
 
     def peer(self, plan: Any, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], Any]] | None:
         """A vendor library's name and a callable that does the same work on torch tensors; None if there is none."""

@@ -32,7 +32,7 @@ CONNECT_SECONDS = 20
 _COUNT_SECONDS = 10.0
 """How long the number of workers is taken not to change."""
 DESERTED_SECONDS = 300.0
-"""How long a sweep waits for a worker when there are none any more."""
+"""Time that a sweep waits for a worker when there are none any more."""
 
 DESCRIBE_MEMBER = "gemmgen.sweep.cluster:describe_member"
 
@@ -65,7 +65,7 @@ def describe_member(request: tuple[str, Stage], enter: Callable[[Stage], None]) 
 
 
 def common_machine(members: Mapping[str, Member], threads: Mapping[str, int], stage: Stage) -> Machine:
-    """What the workers have in common. ``threads`` says how many tasks each takes at once.
+    """Common properties of the workers. ``threads`` says how many tasks each takes at once.
 
     Raises ``SweepError`` if results would depend on which one runs a point, or if two tasks would be timed on one GPU at once.
     """
@@ -169,7 +169,7 @@ class Cluster:
             raise SweepError(f"--scheduler {address}: the scheduler has no workers")
 
     def describe(self, backend: str, stage: Stage) -> Machine:
-        """What the cluster's machines have in common. Raises ``SweepError`` if results would depend on which one runs a point."""
+        """Common properties of the cluster's machines. Raises ``SweepError`` if results would depend on which one runs a point."""
         task = Task(DESCRIBE_MEMBER, (backend, stage), dict.fromkeys(Stage, START_SECONDS))
         found: dict[str, Any] = self._client.run(run_plain, encode_task(task), self._memory_bytes, on_error="return")
         members = {}
@@ -268,7 +268,7 @@ def _security(certificates: Certificates) -> Any:
 
 
 def _outcome(future: Any, task: Task) -> Outcome:
-    """What a task came to, or how the cluster lost it."""
+    """Outcome of a task, or its loss by the cluster."""
     try:
         return decode_outcome(future.result(timeout=30), task)
     except SweepError as error:

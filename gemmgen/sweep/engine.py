@@ -27,7 +27,7 @@ EXECUTE = "gemmgen.sweep.point:execute"
 BACKLOG = 32
 """Points that may wait for a GPU while others are compiled."""
 ATTEMPTS = 3
-"""How often a point is given to a worker that is found dead before it begins."""
+"""Number of times that a point is given to a worker that is found dead before it begins."""
 
 
 class Executor(Protocol):
@@ -45,7 +45,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How an engine works; none of it changes a result that is ``correct``."""
+    """Settings of an engine; none of it changes a result that is ``correct``."""
 
     conditions: Conditions
     limits: Limits = field(default_factory=Limits)
@@ -73,14 +73,14 @@ class _Job:
     prepared: Prepared | None = None
     ending: Ending = field(default_factory=lambda: Ending(Stage.CHECK, Status.CORRECT))
     steps: list[Step] = field(default_factory=list)
-    """What is left to do."""
+    """Work that is left."""
     attempts: int = 0
     followers: list[_Job] = field(default_factory=list)
     """Other points that turned out to be the same."""
 
     @property
     def kernel_step(self) -> tuple[str, tuple[Stage, ...]]:
-        """What its next step depends on, unless that is timed: all problems of a kernel share it."""
+        """Key of its next step, unless that is timed: all problems of a kernel share it."""
         assert self.prepared is not None
         return self.prepared.kernel_digest, self.steps[0][1]
 
@@ -200,7 +200,7 @@ class Engine:
             lane.submit(job, Task(self.settings.execute, (job.prepared, conditions, job.steps[0][1]), limits))
 
     def _take(self, lane: Executor, job: _Job, outcome: Outcome) -> None:
-        """What follows from the outcome of a task."""
+        """Consequence of a task's outcome."""
         if outcome.kind == "mistake":
             raise SweepError(outcome.text)
         if outcome.kind == "missing":
@@ -358,7 +358,7 @@ def _ending_of(outcome: Outcome) -> Ending:
 
 
 def _unprepared(point: Point) -> Prepared:
-    """What is known of a point that could not even be checked."""
+    """Record of a point that could not even be checked."""
     content = json.dumps([point.fields, point.sizes, point.architecture], sort_keys=True, default=str)
     digest = cache_key("sweep point not checked", __version__, content)
     kind = point.fields.get("kind")

@@ -1,4 +1,4 @@
-"""How long a sweep will take, from what was measured before or, for want of that, from typical times."""
+"""Estimated time of a sweep, from what was measured before or, for want of that, from typical times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Estimate:
 
     stages: dict[Stage, float]
     measured: dict[Stage, int]
-    """How many measured times each estimate rests on; 0: on a typical time."""
+    """Number of measured times that each estimate rests on; 0: on a typical time."""
     seconds: float
 
 

@@ -88,7 +88,7 @@ class Expression:
             raise self.error(str(error)) from None
 
     def error(self, text: str) -> ExpressionError:
-        """What is wrong with the expression, under its name."""
+        """An error in the expression, under its name."""
         return ExpressionError(f"{self.name}: {reprlib.repr(self.text)}: {text}")
 
     def bounded(self, number: Any) -> Any:
@@ -144,7 +144,7 @@ class _Values(Walker):
 
 
 def _members(value: Any) -> list[str]:
-    """What an expression may read of a value: data, never methods."""
+    """Members that an expression may read of a value: data, never methods."""
     if isinstance(value, Mapping):
         return [str(key) for key in value]
     if isinstance(value, BaseModel):

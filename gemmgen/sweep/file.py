@@ -83,7 +83,7 @@ AxisValues = Annotated[
 
 
 class Limits(SpecModel):
-    """How long a point may take in each stage, in seconds, and how much memory its process may have."""
+    """Limits of a point: seconds in each stage, and memory of its process."""
 
     check: Seconds = 60.0
     compile: Seconds = 300.0
@@ -98,7 +98,7 @@ class Limits(SpecModel):
 
 
 class SweepFile(SpecModel):
-    """What a sweep file holds."""
+    """Contents of a sweep file."""
 
     schema_version: Literal[1] = 1
     name: Identifier
@@ -117,10 +117,10 @@ class SweepFile(SpecModel):
     architectures: tuple[str, ...] = ()
     """Architectures to compile for; empty: the GPU's, or the spec's own without one."""
     cases: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """How many of the family's cases each point is verified on, chosen by the spec's digest; all if not given."""
+    """Number of the family's cases that each point is verified on, chosen by the spec's digest; all if not given."""
     limits: Limits = Limits()
     rounds: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 20
-    """How often everybody is timed, in turns."""
+    """Rounds in which everybody is timed, in turns."""
     peer: bool = True
     """Time the vendor's library in the same run, if torch is there."""
 

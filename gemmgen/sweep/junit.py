@@ -94,7 +94,7 @@ def _case(result: PointResult, names: Counter[tuple[str, str]]) -> ElementTree.E
 
 
 def _name(result: PointResult) -> str:
-    """What tells this point from the others: its axes, and its problem."""
+    """Distinction of this point from the others: its axes, and its problem."""
     parts = [f"{path}={_value(value)}" for path, value in result.axes.items()]
     if result.problem:
         parts.append(f"[{','.join(str(size) for size in result.problem.values())}]")

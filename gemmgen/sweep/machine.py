@@ -1,4 +1,4 @@
-"""What a machine brings to a sweep: its compiler, and the GPU or the emulator that points run on."""
+"""A machine's part in a sweep: its compiler, and the GPU or the emulator that points run on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMULATOR = "PTX emulator on the CPU"
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides results besides the points."""
+    """Conditions that decide results besides the points."""
 
     compiler: str = ""
     backend: str = ""

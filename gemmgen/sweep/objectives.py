@@ -1,4 +1,4 @@
-"""What a search is after: a metric of the results, made small or large."""
+"""Objective of a search: a metric of the results, made small or large."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """What a value is multiplied by to make smaller better."""
+        """Sign by which a value is multiplied to make smaller better."""
         return 1 if self.direction == "minimise" else -1
 
     @property
@@ -64,5 +64,5 @@ def combined(goal: Objective, values: Sequence[float]) -> float:
 
 
 def worse_by(goal: Objective, value: float, best: float) -> float:
-    """How many times worse a time or a rate is than the best."""
+    """Ratio by which a time or a rate is worse than the best."""
     return value / best if goal.direction == "minimise" else best / value

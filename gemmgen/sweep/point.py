@@ -1,4 +1,4 @@
-"""What is done with one point: checked, compiled, verified, timed. It runs in a process that may die of it."""
+"""Processing of one point: checked, compiled, verified, timed. It runs in a process that may die of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Ending:
-    """How far a point got in some stages, and how it ended there."""
+    """Progress of a point in some stages, and its end there."""
 
     stage: Stage
     status: Status
@@ -348,7 +348,7 @@ def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], cond
 
 
 def _broken_promises(sequence: LaunchSequence, dimensions: Mapping[str, int]) -> list[str]:
-    """What keeps a problem from being launched. Raises ``GemmgenError`` for a grid that no GPU has."""
+    """Obstacle to launching a problem. Raises ``GemmgenError`` for a grid that no GPU has."""
     broken = [
         f"{dimension.name} is {dimensions[dimension.name]}, need {dimension.minimum} to {dimension.maximum}"
         for dimension in sequence.dimensions

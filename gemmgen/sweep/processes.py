@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 START_SECONDS = 120.0
-"""How long a worker may take to start and to begin with its work."""
+"""Time limit for a worker to start and to begin with its work."""
 
 _WORKER = "from gemmgen.sweep.worker import main; main()"
 _QUOTED = 300
@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended: with a value, or with a text that says why not."""
+    """End of a task: with a value, or with a text that says why not."""
 
     kind: Literal["done", "died", "expired", "raised", "memory", "mistake", "missing"]
     """``mistake`` and ``missing`` are errors of the user's or of this machine that hold for every task."""
@@ -177,7 +177,7 @@ class Lane:
 
     @property
     def idle(self) -> int:
-        """How many tasks could begin now."""
+        """Number of tasks that could begin now."""
         return self._keys.count(None)
 
     def submit(self, key: Any, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""How far a sweep is: a bar on a terminal, a line now and then elsewhere; on standard error."""
+"""Progress of a sweep: a bar on a terminal, a line now and then elsewhere; on standard error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Progress:
 
     @property
     def total(self) -> int:
-        """How many points are expected."""
+        """Number of points that are expected."""
         return self._expected()
 
     def __call__(self, result: PointResult, known: bool) -> None:

@@ -1,4 +1,4 @@
-"""Which points a search tries next: Optuna's samplers, behind the few calls that a search needs. Optuna is imported here only."""
+"""Proposals of a search: Optuna's samplers, behind the few calls that a search needs. Optuna is imported here only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLERS: tuple[str, ...] = get_args(SamplerName)
 
 _INFEASIBLE = "infeasible"
 _TRIES = 32
-"""How often a proposal is varied in a given number of axes before more of them change."""
+"""Number of times that a proposal is varied in a given number of axes before more of them change."""
 _ENUMERABLE = 1_000_000
 """Spaces up to this size are looked through for the last points that were not tried."""
 
@@ -63,7 +63,7 @@ class Proposals:
         return proposed
 
     def tell(self, choice: Choice, state: Literal["complete", "pruned", "infeasible"], values: Sequence[float]) -> None:
-        """What came of a point, proposed or not; ``values`` are the objectives, smaller is better, if it is complete."""
+        """Result of a point, proposed or not; ``values`` are the objectives, smaller is better, if it is complete."""
         self._seen.add(choice)
         states = self._optuna.trial.TrialState
         trial = self._open.pop(choice, None)

@@ -1,4 +1,4 @@
-"""What became of one point of a sweep: its status, in the words of auto-tuners, and everything that was measured."""
+"""Result of one point of a sweep: its status, in the words of auto-tuners, and everything that was measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SweepError(GemmgenError):
 
 
 class Status(StrEnum):
-    """How a point ended, in the vocabulary of the T4 format for auto-tuning results."""
+    """End of a point, in the vocabulary of the T4 format for auto-tuning results."""
 
     CORRECT = "correct"
     CONSTRAINTS = "constraints"
@@ -31,7 +31,7 @@ FAILURES = frozenset({Status.COMPILE, Status.RUNTIME, Status.CORRECTNESS, Status
 
 
 class Stage(StrEnum):
-    """What is done with a point, in this order."""
+    """Stages of a point, in this order."""
 
     CHECK = "check"
     COMPILE = "compile"
@@ -125,4 +125,4 @@ _SHAPES: dict[str, Callable[[Any], bool]] = {
     "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 }
-"""What JSON has for a field of each type."""
+"""JSON type of a field of each type."""

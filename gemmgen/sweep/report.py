@@ -58,14 +58,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """What is shown of one problem."""
+    """Report of one problem."""
 
     title: str
     best: str
     against_peer: str
     of_roof: str
     part: float
-    """How long its bar is in the overview: its share of the roof or, where there is none, its speed beside the peer's; 0 to 1."""
+    """Length of its bar in the overview: its share of the roof or, where there is none, its speed beside the peer's; 0 to 1."""
     timed: bool
     drawn: int
     points: int
@@ -75,7 +75,7 @@ class Section:
     """Headings, and whether a column holds numbers."""
     rows: list[Row]
     alike: str
-    """What is the same in all rows, and so in no column."""
+    """Values that are the same in all rows, and so in no column."""
 
 
 def html_report(results: Sequence[PointResult], title: str = "") -> str:
@@ -114,7 +114,7 @@ def html_report(results: Sequence[PointResult], title: str = "") -> str:
 
 
 def _titles(groups: Sequence[Group]) -> list[str]:
-    """What tells the groups from each other; of a single one, all there is."""
+    """Differences between the groups; of a single one, all there is."""
     parts = [(group.kind, " × ".join(str(size) for size in group.sizes.values()), group.architecture, group.device) for group in groups]
     differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
     if not any(differ):
@@ -159,7 +159,7 @@ _Column = tuple[str, bool, Callable[[Shown], Cell]]
 
 
 def _columns(group: Group) -> list[_Column]:
-    """What the table of a group tells of each point: only what some point has."""
+    """Columns of a group's table: only what some point has."""
     rank = {one.number: place for place, one in enumerate(group.ranked, start=1)}
     metrics = {name for one in group.shown for name in one.result.metrics}
     columns: list[_Column] = [
@@ -217,7 +217,7 @@ def _axis_cell(one: Shown, path: str) -> Cell:
 
 
 def _facts(results: Sequence[PointResult]) -> list[tuple[str, str]]:
-    """What the points have in common, in words."""
+    """Common values of the points, in words."""
     facts = []
     for name in ("kind", "architecture", "device", "backend", "compiler"):
         values = sorted({getattr(result, name) for result in results} - {""})
@@ -269,7 +269,7 @@ def _tiles(results: Sequence[PointResult], groups: Sequence[Group]) -> list[tupl
 
 
 def _labels(groups: Sequence[Group], drawn: dict[int, tuple[Shown, ...]]) -> dict[str, Any]:
-    """What the page says about a dot under the pointer: per group the axes' names, per point its group, value and settings."""
+    """Text for a dot under the pointer: per group the axes' names, per point its group, value and settings."""
     points = {}
     for place, group in enumerate(groups):
         chosen = {one.number: one for one in drawn[place]}

@@ -128,7 +128,7 @@ def _axis_remark(group: Group, axis: Axis, shown: int) -> str:
 
 
 def _loss(group: Group, axis: Axis) -> float:
-    """What part of the best is lost with the worst value of an axis, everything else chosen well."""
+    """Part of the best that is lost with the worst value of an axis, everything else chosen well."""
     values = [one.value for one in group.best_by_value(axis).values()]
     low, high = min(values), max(values)
     if group.measure.larger_is_better:

@@ -1,4 +1,4 @@
-"""What a report shows: results grouped by problem and device, the measure that they are compared by, and the dots to draw."""
+"""Contents of a report: results grouped by problem and device, the measure that they are compared by, and the dots to draw."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ABSENT = "(none)"
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared: a metric, and how it is told."""
+    """Measure of comparison: a metric, and how it is told."""
 
     metric: str
     unit: str
@@ -97,7 +97,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """What tells it from other groups."""
+        """Label that tells it from other groups."""
         sizes = " × ".join(str(size) for size in self.sizes.values())
         return " · ".join(part for part in (self.kind, sizes, self.architecture, self.device) if part)
 
@@ -113,7 +113,7 @@ class Group:
         return next((time for time in times if time is not None and math.isfinite(time) and time > 0), None)
 
     def fraction(self, result: PointResult) -> float | None:
-        """How much of the binding roof a timed result reaches."""
+        """Share of the binding roof that a timed result reaches."""
         time = result.metrics.get("median_us")
         if self.roofs is None or not time or not math.isfinite(time) or self.roofs.least_seconds <= 0:
             return None
@@ -236,7 +236,7 @@ def _positive(result: PointResult, metric: str) -> bool:
 
 
 def _cost(result: PointResult, architecture: str) -> Cost | None:
-    """What the problem needs at least, by the family; None if this gemmgen cannot plan the spec any more."""
+    """Least cost of the problem, by the family; None if this gemmgen cannot plan the spec any more."""
     from gemmgen.kernels import family_of
     from gemmgen.kernels.planning import plan
     from gemmgen.perf.cost_model import cost_model_of

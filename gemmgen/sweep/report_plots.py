@@ -61,7 +61,7 @@ class Plot:
     width: float
     height: float
     title: str
-    """What it shows, for those who cannot see it."""
+    """Description for those who cannot see it."""
     left: float = 52
     right: float = 14
     top: float = 26

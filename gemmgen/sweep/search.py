@@ -46,14 +46,14 @@ class Trial:
     values: tuple[float, ...]
     """The objectives over all problems; empty unless complete."""
     note: str = ""
-    """What was left out, or why the point cannot be taken."""
+    """Part that was left out, or the reason why the point cannot be taken."""
     replayed: bool = False
     """True if its results were known before the search."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search came to."""
+    """Result of a search."""
 
     objectives: tuple[Objective, ...]
     trials: tuple[Trial, ...]
@@ -80,7 +80,7 @@ class SearchResult:
         return tuple(chosen)
 
     def count(self, state: Literal["complete", "pruned", "infeasible"]) -> int:
-        """How many trials ended so."""
+        """Number of trials that ended so."""
         return sum(trial.state == state for trial in self.trials)
 
     def _dominates(self, one: Trial, other: Trial) -> bool:

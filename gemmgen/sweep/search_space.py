@@ -55,7 +55,7 @@ class SearchSpace:
 
     @property
     def size(self) -> int:
-        """How many points there are."""
+        """Number of points."""
         return math.prod(len(axis.settings) for axis in self.axes)
 
     def points(self) -> Iterator[Choice]:
@@ -63,7 +63,7 @@ class SearchSpace:
         return itertools.product(*(range(len(axis.settings)) for axis in self.axes))
 
     def fields(self, choice: Choice) -> dict[str, Any]:
-        """What a point sets: field path -> value."""
+        """Fields that a point sets: field path -> value."""
         merged: dict[str, Any] = {}
         for axis, number in zip(self.axes, choice, strict=True):
             merged |= axis.settings[number]

@@ -1,4 +1,4 @@
-"""Which points of a space a run takes: all of them, those for which an expression holds, or a random sample of either."""
+"""Points of a space that a run takes: all of them, those for which an expression holds, or a random sample of either."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Selection:
 
     @property
     def most(self) -> int:
-        """How many points there can be, given what is known so far."""
+        """Largest number of points, given what is known so far."""
         rest = self.space.size - self.left_out
         return rest if self.sample is None else min(self.sample, rest)
 

@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Space:
-    """What a sweep file spans.
+    """Space that a sweep file spans.
 
     ``stage`` is the last stage that its points go through: problems only make points of their own if it is ``bench``.
     """
@@ -73,7 +73,7 @@ class Space:
 
     @cached_property
     def size(self) -> int:
-        """How many points there are; more than any list could hold, perhaps."""
+        """Number of points; more than any list could hold, perhaps."""
         return len(self.architectures) * prod(map(len, self.axes.values())) * len(self.sizes)
 
     def __getitem__(self, number: int) -> Point:

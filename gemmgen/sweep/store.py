@@ -24,7 +24,7 @@ FORMAT = 1
 """Version of the tables."""
 
 WAIT_SECONDS = 60.0
-"""How long to wait for another process that writes."""
+"""Time to wait for another process that writes."""
 
 _TABLES = f"""
 BEGIN;

@@ -21,7 +21,7 @@ MAXIMUM_CHARACTERS = 16_000_000
 
 @dataclass(frozen=True)
 class Member:
-    """What a worker of the cluster says of itself."""
+    """Self-description of a cluster's worker."""
 
     machine: Machine
     code: str
@@ -79,7 +79,7 @@ def decode_task(text: str) -> tuple[Task, Kind]:
 
 
 def encode_outcome(outcome: Outcome, kind: Kind) -> str:
-    """What became of a task whose answer has the shape ``kind``, as text. Raises ``SweepError`` if it has another."""
+    """Outcome of a task whose answer has the shape ``kind``, as text. Raises ``SweepError`` if it has another."""
     value = json.dumps(outcome.value if outcome.kind == "done" else None, default=asdict)
     if outcome.kind == "done":
         _value(kind, True, json.loads(value))

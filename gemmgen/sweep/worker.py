@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _answer(connection: Connection[Any, Any], name: str, payload: Any) -> tuple[str, Any]:
-    """What came of one request: calls the function ``module:name`` and tells the parent of every stage that begins."""
+    """Result of one request: calls the function ``module:name`` and tells the parent of every stage that begins."""
     module, _, function = name.partition(":")
 
     def enter(stage: Stage) -> None:

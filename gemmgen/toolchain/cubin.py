@@ -44,7 +44,7 @@ class CubinError(GemmgenError):
 
 @dataclass(frozen=True, slots=True)
 class EntryAttributes:
-    """What one kernel of a cubin uses, per thread or block; bytes unless a name says otherwise.
+    """Resources of one kernel of a cubin, per thread or block; bytes unless a name says otherwise.
 
     `local_bytes` is the stack a thread needs with all calls, `stack_bytes` the kernel's own frame; `constant_bytes`
     the size of constant bank 0, of which the kernel's parameters are `parameter_bytes`; `max_threads` the block size

@@ -37,7 +37,7 @@ _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What one kernel uses, per thread or block; bytes, except for registers and max_threads.
+    """Resources of one kernel, per thread or block; bytes, except for registers and max_threads.
 
     `spill_stores` and `spill_loads` are what the kernel's own instructions move, as ptxas reports them; `local_bytes`
     is the stack of a thread with all calls, `stack_bytes` the kernel's own frame; `constant_bytes` the size of constant

@@ -58,7 +58,7 @@ class Instruction:
 
     @property
     def modifiers(self) -> tuple[str, ...]:
-        """What follows the mnemonic: E and 128 of LDG.E.128."""
+        """Modifiers after the mnemonic: E and 128 of LDG.E.128."""
         return tuple(self.opcode.split(".")[1:])
 
     @property
@@ -76,7 +76,7 @@ class Instruction:
 
     @property
     def reused_operands(self) -> int:
-        """How many source operands are kept in the operand reuse cache for the next instruction."""
+        """Number of source operands that are kept in the operand reuse cache for the next instruction."""
         return sum(operand.count(".reuse") for operand in self.operands)
 
     def is_a(self, opcode: str) -> bool:
@@ -148,7 +148,7 @@ def parse(text: str) -> list[Instruction]:
 
 
 def count_opcodes(instructions: Iterable[Instruction]) -> Counter[str]:
-    """How often each opcode, with its modifiers, stands in the code (not how often it runs)."""
+    """Count of each opcode, with its modifiers, in the code (not how often it runs)."""
     return Counter(instruction.opcode for instruction in instructions)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 SHOWN_ELEMENTS = 16
-"""How many elements --print shows unless told."""
+"""Default number of elements that --print shows."""
 
 
 def _parse_dimensions(context: click.Context, parameter: click.Parameter, text: str | None) -> Dimensions | None:

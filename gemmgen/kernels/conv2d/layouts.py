@@ -15,7 +15,7 @@ CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
 
 FilterOrder = Literal["plain", "octets", "quads", "pairs"]
-"""How the output channels of a reordered filter follow one another within 32: as they are; or so that the lane that holds
+"""Order of the output channels of a reordered filter within 32: as they are; or so that the lane that holds
 results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. A convolution's
 plan says which it reads."""
 

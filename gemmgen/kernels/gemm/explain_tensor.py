@@ -96,7 +96,7 @@ def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
         last = region.offset + region.bytes - 1
         lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
     lines.append(
-        ("layout", f"rows of {SPAN_BYTES} bytes, whose 16-byte pieces trade places by an exclusive or with the row's last 3 bits,")
+        ("layout", f"rows of {SPAN_BYTES} bytes, whose 16-byte pieces are permuted by an exclusive or with the row's last 3 bits,")
     )
     lines.append(("", "as the copy engine writes them and matrix instructions read them: no bank conflicts"))
     blocks = loop.min_blocks_per_sm

@@ -273,7 +273,7 @@ def _swizzled(operand: Operand, shared: SharedOperand, field: str, reasons: list
     if swizzled is None:
         rows, columns = operand.shared_shape
         got = f"a tile of {rows} rows of {columns * operand.shared_bytes} bytes"
-        need = f"two rows or more, of an even number of {CHUNK_BYTES}-byte chunks that can trade places"
+        need = f"two rows or more, of an even number of {CHUNK_BYTES}-byte chunks that can be permuted"
         reasons.append(Reason("swizzle", f"{field}.swizzle", got, need, "a tile deeper along k, or padding"))
     return swizzled
 

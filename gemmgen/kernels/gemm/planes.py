@@ -76,7 +76,7 @@ class Scheme:
 
     @property
     def kept_factor(self) -> str:
-        """What the kept products are multiplied with at the end, as a constant of CUDA."""
+        """Factor of the kept products at the end, as a constant of CUDA."""
         return f"{2.0**-self.significand_bits!r}f"
 
     @property
@@ -172,7 +172,7 @@ class PlaneOperand:
 
     @property
     def line(self) -> str:
-        """What has a scale of its own."""
+        """Granularity of scales."""
         return "row" if self.name == "A" else "column"
 
     @property

@@ -58,7 +58,7 @@ class SharedOperand(SpecModel):
     """Unused elements after each row of the tile, against bank conflicts; ``auto`` takes the smallest with the fewest
     wavefronts."""
     swizzle: Literal["none", "xor"] = "none"
-    """Another way to avoid bank conflicts, without padding: the 16-byte chunks of a row trade places by an exclusive or of their
+    """Another way to avoid bank conflicts, without padding: the 16-byte chunks of a row are permuted by an exclusive or of their
     index with bits of the row's. Of all choices of bits, ``xor`` takes the simplest with the fewest wavefronts."""
     fragment: Fragment | None = None
     """Overrides the mainloop's ``fragment`` for this operand."""

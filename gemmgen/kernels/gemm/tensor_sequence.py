@@ -24,7 +24,7 @@ MAP_ELEMENTS: dict[str, tma.Element] = {
 """Element types of the copy engine: bytes are bytes to it."""
 LARGEST_INT = 2**31 - 1
 FARTHEST_TILE = 8 * 512
-"""How far beyond an edge the tile of a cluster's last block can begin, at most."""
+"""Largest distance beyond an edge at which the tile of a cluster's last block can begin."""
 
 
 def tensor_core_sequence(

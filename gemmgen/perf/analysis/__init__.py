@@ -1,1 +1,1 @@
-"""What can be said about a kernel without running it."""
+"""Static analysis of a kernel."""

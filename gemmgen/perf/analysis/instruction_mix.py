@@ -1,4 +1,4 @@
-"""What the machine instructions of a kernel are for: classes, and the widths of memory accesses."""
+"""Purpose of a kernel's machine instructions: classes, and the widths of memory accesses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MATRICES = re.compile(r"MT?\d+$")
 
 
 def instruction_class(instruction: Instruction) -> str:
-    """What an instruction is for. Those that gemmgen does not know are ``other``, never guessed.
+    """Class of an instruction. Those that gemmgen does not know are ``other``, never guessed.
 
     Compilers move numbers with multiply-adds too, to spare the unit that moves: IMAD.MOV, and HFMA2 of -RZ and RZ, are moves.
     """

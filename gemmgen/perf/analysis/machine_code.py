@@ -1,4 +1,4 @@
-"""What the machine code of a kernel is made of, and what its main loop costs in issue slots and register banks."""
+"""Composition of a kernel's machine code, and what its main loop costs in issue slots and register banks."""
 
 from __future__ import annotations
 

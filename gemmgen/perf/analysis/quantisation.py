@@ -1,4 +1,4 @@
-"""How well a problem's blocks fill a device: tiles that reach beyond the problem, and the last wave of blocks."""
+"""Use of a device by a problem's blocks: tiles that reach beyond the problem, and the last wave of blocks."""
 
 from __future__ import annotations
 

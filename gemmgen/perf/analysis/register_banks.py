@@ -1,4 +1,4 @@
-"""What multiply-adds cost because of where their operands are: banks of the register file, and operands kept for reuse.
+"""Cost of multiply-adds by the place of their operands: banks of the register file, and operands kept for reuse.
 
 Since Volta, a quarter of an SM has its registers in two banks, even and odd numbers (Jia, Maggioni, Staiger, Scarpazza: Dissecting
 the NVIDIA Volta GPU Architecture via Microbenchmarking, arXiv:1804.06826; the same of Turing in arXiv:1903.07486). A bank has one

@@ -22,7 +22,7 @@ from gemmgen.verification.oracle import oracle_of
 
 @dataclass(frozen=True)
 class Measured:
-    """What a measured time makes of a problem's roofs: achieved rates, and the part of the device's that they are."""
+    """A measured time against a problem's roofs: achieved rates, and the part of the device's that they are."""
 
     seconds: float
     operations_per_second: float

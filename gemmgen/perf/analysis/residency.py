@@ -1,4 +1,4 @@
-"""What the kernels of a compiled instance use, and how many of their blocks an SM holds at once."""
+"""Resources of a compiled instance's kernels, and how many of their blocks an SM holds at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one resource would have to come down to for more blocks to fit."""
+    """Value that one resource would have to come down to for more blocks to fit."""
 
     resource: Literal["registers", "shared", "threads"]
     """Registers a thread, bytes of shared memory a block, or threads a block."""
@@ -51,7 +51,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class MoreBlocks:
-    """What it takes for one more block on an SM; all of ``needs`` at once."""
+    """Needs of one more block on an SM; all of ``needs`` at once."""
 
     blocks_per_sm: int
     needs: tuple[Need, ...]
@@ -59,7 +59,7 @@ class MoreBlocks:
 
 
 def one_more_block(kernel: Residency, architecture: Architecture) -> MoreBlocks:
-    """What would have to shrink for one more block of ``kernel`` on an SM, by the rules of ``gemmgen.hardware.target.occupancy``.
+    """Resources that would have to shrink for one more block of ``kernel`` on an SM, by the rules of ``gemmgen.hardware.target.occupancy``.
 
     Registers and shared memory are given as the most that would do. Threads are asked for only where the SM has no more warps:
     with blocks of fewer threads it would hold more of them.

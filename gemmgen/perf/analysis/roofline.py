@@ -1,4 +1,4 @@
-"""Which roof of a device bounds a problem, and how much of it a measured time reaches.
+"""Roof of a device that bounds a problem, and the share of it that a measured time reaches.
 
 The model is that of Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009, in the terms of NVIDIA's GPU Performance
 Background User's Guide: a problem is limited by arithmetic if its operations per byte exceed the device's operation rate over
@@ -51,7 +51,7 @@ class Roofline:
         return self.compute_roof.value / self.memory_roof.value if self.compute_roof and self.memory_roof else None
 
     def fraction(self, seconds: float) -> float:
-        """How much of the binding roof a kernel reaches that takes ``seconds``: 1 at the roof."""
+        """Share of the binding roof that a kernel reaches that takes ``seconds``: 1 at the roof."""
         return self.least_seconds / seconds
 
     def compute_utilisation(self, seconds: float) -> float:

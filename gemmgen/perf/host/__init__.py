@@ -1,1 +1,1 @@
-"""How fast instances are on this machine's processor, and what bounds them."""
+"""Speed of instances on this machine's processor, and its bounds."""

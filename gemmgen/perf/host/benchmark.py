@@ -48,7 +48,7 @@ class HostTiming:
 
 @dataclass(frozen=True)
 class HostReport:
-    """What was measured, on what, and how."""
+    """Measurement: its subject, its device, its method."""
 
     problem: dict[str, int]
     threads: int

@@ -24,7 +24,7 @@ _LANES = {"x": 4, "y": 8, "z": 16}
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """What one pass of the loop that does the multiplying consists of."""
+    """Instructions in one pass of the loop that does the multiplying."""
 
     function: str
     instructions: int

@@ -27,7 +27,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class HostRates:
-    """What so many threads do together, at best."""
+    """Best rate of so many threads together."""
 
     threads: int
     operations_per_second: float
