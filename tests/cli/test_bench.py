@@ -41,7 +41,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, int]]
     return calls
 
 
-def test_specs_on_the_same_arrays_are_timed_in_one_run_with_their_peer(run: Run, spec: Path, measured: list[Any]) -> None:
+def test_specs_on_same_arrays_are_timed_in_one_run(run: Run, spec: Path, measured: list[Any]) -> None:
     Path("other.yaml").write_text(SPEC.replace("k: 8", "k: 16"))
     Path("transposed.yaml").write_text(SPEC + "transpose: tt\n")
     shown = run("bench", spec, "other.yaml", "transposed.yaml", "--size", "4096,4096,4096", "--size", "64,64,64").out

@@ -25,14 +25,14 @@ def saxpy(run: Run) -> Path:
     return Path("saxpy.cu")
 
 
-def test_a_clean_kernel_runs_and_its_result_can_be_printed_and_saved(run: Run, saxpy: Path) -> None:
+def test_clean_kernel_runs_and_its_result_can_be_printed(run: Run, saxpy: Path) -> None:
     shown = run("emulate", saxpy, *LAUNCH, *ARGUMENTS, "--print", "y:4", "--save", "3=out.npy").out
     assert shown.startswith("clean  saxpy in saxpy.cu")
     assert "y (f32[1000]): 1.0, 3.0, 5.0, 7.0, ... 996 more" in shown
     assert (np.load("out.npy") == 2 * np.arange(1000) + 1).all()
 
 
-def test_an_access_out_of_bounds_is_told_with_its_place_and_exits_with_1(run: Run, saxpy: Path) -> None:
+def test_access_out_of_bounds_is_told_with_its_place_and_exits(run: Run, saxpy: Path) -> None:
     saxpy.write_text(SAXPY.replace("i < n", "i <= n"))
     shown = run("emulate", saxpy, *LAUNCH, *ARGUMENTS, code=1).out
     assert "past the end of x (4000 bytes)" in shown

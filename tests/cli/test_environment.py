@@ -57,7 +57,7 @@ def use_driver(monkeypatch):
     return use
 
 
-def test_every_piece_is_examined_and_what_is_not_ok_says_what_it_costs():
+def test_every_piece_is_examined():
     findings = examine()
     names = [finding.name for finding in findings]
     assert len(set(names)) == len(names)
@@ -138,7 +138,7 @@ def test_a_tool_that_does_not_run_is_a_warning(monkeypatch, tmp_path):
     assert findings["nvcc"].status == "warning"
 
 
-def test_what_an_extra_would_bring_is_said_with_how_to_install_it(monkeypatch):
+def test_what_extra_would_bring_is_said_with_how_to_install_it(monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("optuna", "distributed") else find_spec(name))
     monkeypatch.setattr("gemmgen.export.fatbin.loaded_library", lambda: None)

@@ -178,7 +178,7 @@ def test_what_is_wrong_with_a_sweep_file_is_said(run: Run, sweep: Path, text: st
     assert says in run("sweep", sweep, "--stages", "check", code=2).err
 
 
-def test_a_mistake_in_an_axis_is_told_for_the_form_that_was_meant(run: Run, sweep: Path) -> None:
+def test_mistake_in_axis_is_told_for_form_that_was_meant(run: Run, sweep: Path) -> None:
     edit(sweep, "range: [1, 3, 1]", "range: [1, 3]")
     err = run("sweep", sweep, code=2).err
     assert "axes.mainloop.stages.range.2: need a value" in err and "powers_of_two" not in err
@@ -302,7 +302,7 @@ def gone(process: int) -> bool:
         return True
 
 
-def test_a_sweep_that_is_killed_again_and_again_still_ends_with_every_point_once(run: Run, sweep: Path) -> None:
+def test_sweep_killed_again_and_again_still_ends(run: Run, sweep: Path) -> None:
     edit(sweep, "stages: compile", "stages: verify")
     for _ in range(3):
         before = kept()

@@ -66,7 +66,7 @@ def test_refuses_keys_that_are_paths(cache):
         cache.load("../../etc")
 
 
-def test_every_truncation_and_flip_of_every_file_is_a_miss_that_can_be_stored_again(cache):
+def test_every_truncation_and_flip_of_every_file_is_miss(cache):
     cache.store(KEY, FILES)
     for name in (*FILES, "meta.json"):
         whole = (entry_of(cache) / name).read_bytes()
@@ -223,7 +223,7 @@ def test_info_and_clear_leave_foreign_files_alone(cache):
     assert [path.name for path in cache.directory.rglob("*") if path.is_file()] == ["foreign"]
 
 
-def test_a_directory_that_cannot_exist_costs_one_warning_and_nothing_else(tmp_path):
+def test_directory_that_cannot_exist_costs_one_warning(tmp_path):
     (tmp_path / "file").write_text("in the way")
     cache = Cache(tmp_path / "file" / "cache")
     with pytest.warns(CacheWarning, match="cannot be written"):
@@ -273,7 +273,7 @@ def test_a_read_only_cache_is_read(tmp_path, monkeypatch):
             os.chmod(folder, 0o755)
 
 
-def test_the_directory_comes_from_the_argument_then_the_environment_then_the_platform(tmp_path, monkeypatch):
+def test_directory_is_argument_environment_or_platform(tmp_path, monkeypatch):
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "environment"))
     assert Cache().directory == tmp_path / "environment"
     assert Cache(tmp_path / "argument").directory == tmp_path / "argument"

@@ -11,7 +11,7 @@ import pytest
 from gemmgen.core.files import write_atomically
 
 
-def test_reports_whether_the_content_changed_and_leaves_an_equal_file_alone(tmp_path):
+def test_reports_whether_content_changed(tmp_path):
     path = tmp_path / "new" / "folder" / "file.txt"
     assert write_atomically(path, "ä\n")
     inode = path.stat().st_ino

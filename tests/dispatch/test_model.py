@@ -63,13 +63,13 @@ def regret(row, seconds):
     return max(row.times[name] for name in seconds if seconds[name] == least) / min(row.times.values()) - 1
 
 
-def test_the_models_pick_is_within_10_percent_of_the_best_on_average():
+def test_models_pick_is_within_10_percent_of_best_on_average():
     regrets = [regret(row, row.models) for row in measured().rows]
     assert len(regrets) == 25
     assert mean(regrets) < 0.10
 
 
-def test_interpolation_without_the_problem_itself_is_within_10_percent_on_average():
+def test_interpolation_is_within_10_percent_on_average():
     regrets = []
     for row in measured().rows:
         near = measured().near(row.request, without=row)
@@ -129,14 +129,14 @@ def test_no_instance_beats_the_roofs_of_a_device(name):
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_on_the_shipped_tables_problems_the_choice_without_the_table_is_within_10_percent_on_average(kind):
+def test_choices_without_the_table_are_within_10_percent(kind):
     shipped = read_table(resource_directory("generated") / "tuned" / "h200.json")
     found = regrets(replace(shipped, rows=tuple(row for row in shipped.rows if row.kind == kind)), H200)
     assert len(found) > 20
     assert mean([one.model for one in found]) < 0.10
 
 
-def test_an_evaluation_does_not_settle_ties_of_the_model_by_what_was_measured():
+def test_evaluation_does_not_settle_ties_of_model():
     problem = "16,128,28,28,512,1,1,1,0"
     request = parse_problem(f"conv2d:{problem}")
     choice = choose_by(None, request, H200)

@@ -54,7 +54,7 @@ def test_a_promise_that_the_arrays_do_not_keep_is_not_made():
                     assert option.fit.arrays[array.name][1].alignment % array.alignment == 0
 
 
-def test_an_instance_that_serves_as_it_is_goes_before_a_derived_one_that_is_little_faster():
+def test_an_instance_as_it_is_goes_before_a_derived_one():
     for text in ("gemm:1024,1024,1024", "gemm:1024,1024,1024,nt", "reduction:4096,1024,1,argmax"):
         choice = choose(parse_problem(text), H200)
         derived = [option.seconds for option in choice.options if option.fit.derived]
@@ -70,7 +70,7 @@ def test_what_no_instance_has_is_derived_and_said():
     assert not choice.chosen.certified
 
 
-def test_every_candidate_is_either_an_option_or_rejected_with_a_reason():
+def test_every_candidate_is_either_option_or_rejected():
     choice = choose(parse_problem("conv2d:16,256,14,14,256,3,3,1,1"), H200)
     assert all(choice.rejected.values())
     assert len(choice.options) + len(choice.rejected) <= len(candidates("conv2d"))
@@ -105,7 +105,7 @@ def test_a_column_major_result_is_the_transposed_product():
     [((8, 8), (8, 1), 16, 4), ((8, 8), (10, 1), 16, 2), ((8, 8), (9, 1), 16, 1), ((1, 8), (9, 1), 16, 4), ((8, 8), (8, 1), 8, 2),
      ((3, 8, 8), (65, 8, 1), 16, 1), ((3, 8, 8), (0, 8, 1), 16, 4), ((0, 8), (9, 1), 4, 4)],
 )  # fmt: skip
-def test_leading_dimension_batch_stride_and_address_limit_an_access(shape, strides, alignment, elements):
+def test_leading_dimension_batch_stride_and_address_limit_access(shape, strides, alignment, elements):
     assert alignment_elements(8, Layout(shape, strides, "f32", alignment), row_major=True) == elements
 
 
@@ -128,7 +128,7 @@ def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
     load_table.cache_clear()
 
 
-def test_of_instances_that_the_model_cannot_tell_apart_the_one_that_knows_more_when_it_is_compiled_is_taken():
+def test_of_equal_instances_the_more_specialised_is_taken():
     choice = choose(parse_problem("conv2d:16,128,28,28,512,1,1,1,0"), H200)
     arguments = {option.candidate.label: len(option.plan.sequence.launches[0].arguments) for option in choice.options}
     equal = [option for option in choice.options if f"{option.seconds:.3g}" == f"{choice.chosen.seconds:.3g}"]

@@ -261,7 +261,7 @@ def test_memory_beside_a_copy_may_be_used():
     np.testing.assert_array_equal(out, 2 * data)
 
 
-def test_leaving_without_a_wait_is_legal_and_the_next_wave_begins_clean():
+def test_leaving_without_wait_is_legal():
     out = np.zeros(256, np.int32)
     run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
         tile[t] = t; for (int i = 0; i <= blockIdx.x; ++i) commit(); wait<0>();

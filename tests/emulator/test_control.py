@@ -186,7 +186,7 @@ def test_barriers_with_reduction():
         assert (out == want).all()
 
 
-def test_named_barriers_with_counts_connect_producers_and_consumers():
+def test_named_barriers_with_counts_connect_producers():
     source = r"""extern "C" __global__ void pipe(int* out, int rounds) {
         __shared__ int box[32];
         int t = threadIdx.x, sum = 0;

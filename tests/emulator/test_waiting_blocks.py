@@ -82,7 +82,7 @@ def test_the_former_block_of_a_place_vouches_for_nothing():
     ("data[1] = 1; __threadfence(); __syncthreads();", "", "__threadfence(); out[0] = data[1];"),
     ("out[0] = data[3];", "data[3] = 1;", ""),
 ], ids=["knows", "publishes", "has read"])  # fmt: skip
-def test_what_the_former_block_of_a_place_did_is_not_the_late_ones(former, late, end):
+def test_what_former_block_of_place_did_is_not_late_ones(former, late, end):
     """Block 4 comes to the place of block 1: it neither knows what block 1 knew nor publishes what block 1 would have, nor is
     it the one that read what block 1 read."""
     source = r"""extern "C" __global__ void heirs(volatile unsigned* flags, int* data, int* out) {
@@ -260,7 +260,7 @@ def test_a_thread_that_the_schedule_leaves_waiting_may_still_act():
     assert out.all()
 
 
-def test_two_blocks_that_hand_a_token_to_each_other_are_no_deadlock():
+def test_blocks_that_hand_over_a_token_are_no_deadlock():
     source = r"""extern "C" __global__ void ping_pong(volatile int* turn, int* out) {
         for (int i = 0; i < 1000; ++i) {
             while (*turn != blockIdx.x) { }
@@ -273,7 +273,7 @@ def test_two_blocks_that_hand_a_token_to_each_other_are_no_deadlock():
     assert out.all()
 
 
-def test_a_late_block_does_not_race_with_the_former_ones_shared_memory():
+def test_late_block_does_not_race_with_former_ones_shared_memory():
     source = r"""extern "C" __global__ void kernel(volatile unsigned* flags, int* out) {
         __shared__ int count; int b = blockIdx.x;
         if (b == 0) { while (flags[gridDim.x - 1] == 0) { } return; }

@@ -191,7 +191,7 @@ def test_operations_on_the_same_accumulators_follow_each_other():
 
 
 @pytest.mark.parametrize(("a_registers", "shared_bytes"), [(False, 2048 + 512), (True, 512)])
-def test_counters_know_operations_and_the_shared_memory_that_they_read(a_registers, shared_bytes):
+def test_counters_know_operations(a_registers, shared_bytes):
     types = ("f32", "bf16", "bf16")
     a, b, c, _ = case(types, 16)
     observer = CounterObserver()

@@ -137,7 +137,7 @@ def test_the_parts_of_a_sum_are_not_above_it() -> None:
     assert to_c(Formula("a * b"), known).limits[1] <= 1000
 
 
-def test_one_of_several_alternatives_gives_what_they_have_in_common() -> None:
+def test_alternatives_give_what_they_have_in_common() -> None:
     one, other = facts(), facts()
     one.assume(Formula("a >= 5"))
     other.assume(Formula("a >= 3"))

@@ -49,7 +49,7 @@ def compile_program(folder: Path, program: str, command: Sequence[str], library:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_compiles_without_a_warning_and_notices_a_kernel_that_does_nothing(folder: Path, program: str) -> None:
+def test_compiles_without_warning(folder: Path, program: str) -> None:
     command = [*PROGRAMS[program][2], *STRICT, "-isystem", str(cuda_include())]
     made = compile_program(folder, program, command, [folder / "libcuda.so"], f"{program}_fake")
     environment = {**os.environ, "FAKE_ANY_ENTRY": "1"}
@@ -64,7 +64,7 @@ def test_compiles_with_nvcc(folder: Path, program: str) -> None:
     compile_program(folder, program, ["nvcc", "-Werror", "all-warnings"], [folder / "libcuda.so"], f"{program}_nvcc")
 
 
-def test_a_problem_that_the_kernel_cannot_run_is_refused_in_words(folder: Path) -> None:
+def test_problem_that_kernel_cannot_run_is_refused_in_words(folder: Path) -> None:
     command = [*PROGRAMS["sgemm"][2], "-isystem", str(cuda_include())]
     made = compile_program(folder, "sgemm", command, [folder / "libcuda.so"], "sgemm_refuses")
     environment = {**os.environ, "FAKE_ANY_ENTRY": "1"}
@@ -103,7 +103,7 @@ def test_runs_right_on_a_gpu(folder: Path, program: str, sizes: tuple[str, ...],
     assert "right" in result.stdout
 
 
-def test_the_orders_of_filters_are_those_that_the_readme_of_the_examples_says() -> None:
+def test_filter_orders_are_those_of_the_examples_readme() -> None:
     text = (EXAMPLES / "README.md").read_text()
     formulas = dict(re.findall(r"^\| `(plain|octets|quads|pairs)` \| `(.*)` \|$", text, re.MULTILINE))
     assert len(formulas) == 4

@@ -31,7 +31,7 @@ __all__ = ["run", "spec"]
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("cubin", ".sm_80.cubin"), ("fatbin", ".fatbin"), ("header", ".h"), ("python", ".py")])
-def test_a_file_is_named_after_the_instance_and_left_alone_the_second_time(run: Run, spec: Path, kind: str, suffix: str) -> None:
+def test_file_is_named_after_instance_and_left_alone_second_time(run: Run, spec: Path, kind: str, suffix: str) -> None:
     first = run("export", spec, "--format", kind, "--arch", "sm_80", "-o", "out/")
     (file,) = Path("out").iterdir()
     assert file.name == api.plan(spec).name + suffix
@@ -48,7 +48,7 @@ def test_cubins_are_one_for_each_architecture(run: Run, spec: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "reduction/sum_last_block", "conv2d/same_3x3"])
-def test_binaries_hold_the_certified_code_without_the_lines_of_the_source(run: Run, name: str) -> None:
+def test_binaries_hold_certified_code_without_lines_of_source(run: Run, name: str) -> None:
     run("export", name, "--format", "cubin", "--arch", "sm_90", "-o", "small.cubin")
     run("export", name, "--format", "cubin", "--arch", "sm_90", "--line-info", "-o", "large.cubin")
     small, large = Path("small.cubin").read_bytes(), Path("large.cubin").read_bytes()
@@ -78,7 +78,7 @@ def test_a_binary_whose_code_comes_out_otherwise_keeps_its_lines(run: Run, monke
     assert Path("kept.cubin").read_bytes() == compile_plan(api.plan(SPECS / "gemm/v3_double_buffer.yaml", "sm_90")).cubin
 
 
-def test_the_functions_of_a_header_have_a_short_name_of_their_own(run: Run) -> None:
+def test_functions_of_header_have_short_name_of_their_own(run: Run) -> None:
     names = ["gemm/v3_double_buffer", "gemm/split_k_serial", "conv2d/pixels_128x128x64", "reduction/argmax_vocabulary_bf16"]
     plans = [api.plan(SPECS / f"{name}.yaml") for name in names]
     for plan in plans:
@@ -161,7 +161,7 @@ def test_a_fat_binary_holds_the_cubins_and_ptx_of_the_newest(run: Run, spec: Pat
     assert contents("x.fatbin") == ["sm_80.cubin", "sm_90.cubin", "sm_90.ptx"]
 
 
-def test_the_toolkit_makes_fat_binaries_where_the_library_is_missing(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toolkit_makes_fat_binaries_where_library_is_missing(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("fatbinary") is None:
         pytest.skip("this machine has no fatbinary")
     monkeypatch.setattr(fatbin, "loaded_library", lambda: None)
@@ -178,7 +178,7 @@ def contents(file: str) -> list[str]:
     return sorted(".".join(line.split(".")[-2:]) for line in listing.splitlines() if " file " in line)
 
 
-def test_without_anything_that_makes_fat_binaries_it_is_said_what_to_install(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_makers_of_fat_binaries_one_is_recommended(run: Run, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fatbin, "loaded_library", lambda: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     failed = run("export", spec, "--format", "fatbin", "-o", "x.fatbin", code=2)

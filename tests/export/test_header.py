@@ -107,7 +107,7 @@ def test_the_first_binary_that_runs_on_the_device_is_loaded(tmp_path: Path, majo
     assert loaded == ([wanted] if wanted else [])
 
 
-def test_headers_of_two_instances_go_together_unless_they_have_one_prefix(tmp_path: Path) -> None:
+def test_headers_go_together_unless_they_have_one_prefix(tmp_path: Path) -> None:
     names = ("gemm/split_k_parallel", "reduction/argmax_vocabulary_bf16")
     plans = [api.plan(SPECS / f"{name}.yaml") for name in names]
     for index, plan in enumerate(plans):

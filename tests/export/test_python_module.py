@@ -193,7 +193,7 @@ def test_a_call_that_does_not_fit_is_refused_in_words(linear: ModuleType, change
     assert not linear.driver.work
 
 
-def test_it_is_launched_on_the_stream_that_an_array_names_after_the_others(linear: ModuleType) -> None:
+def test_it_is_launched_on_stream_that_array_names_after_others(linear: ModuleType) -> None:
     arrays = shown(
         A=DeviceArray(np.zeros((10, 20), np.float32), 0x1000, stream=7), C=DeviceArray(np.zeros((10, 12), np.float32), 0x3000, stream=9)
     )

@@ -54,7 +54,7 @@ def test_features_belong_to_the_exact_name():
     assert (16, 8, 32) in architecture("sm_80").int8_mma_shapes
 
 
-def test_cubins_run_within_a_major_version_and_specific_ones_on_one_chip():
+def test_cubins_run_within_major_version():
     assert architecture("sm_89").runs_cubins_of(architecture("sm_80"))
     assert not architecture("sm_80").runs_cubins_of(architecture("sm_86"))
     assert not architecture("sm_90").runs_cubins_of(architecture("sm_89"))
@@ -131,7 +131,7 @@ def test_occupancy(name, threads, registers, shared_bytes, expected):
     st.integers(0, 255),
     st.integers(0, 228 * KIB),
 )
-def test_occupancy_stays_within_every_limit_and_one_more_block_would_not(entry, threads, registers, shared_bytes):
+def test_occupancy_stays_within_every_limit(entry, threads, registers, shared_bytes):
     got = occupancy(entry, threads, registers, shared_bytes)
     warps_per_block = -(-threads // 32)
     assert got.warps == got.blocks_per_sm * warps_per_block <= entry.warps_per_sm

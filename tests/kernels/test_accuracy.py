@@ -10,7 +10,7 @@ from gemmgen.kernels.accuracy import rounded, stored
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])
-def test_the_bound_of_storing_covers_every_rounding_and_little_more(element: str) -> None:
+def test_bound_of_storing_covers_every_rounding_and_little_more(element: str) -> None:
     rng = np.random.default_rng(0)
     exact = rng.choice([-1.0, 1.0], 100_000) * 2.0 ** rng.uniform(-40, 15.9, 100_000)
     computed = exact * (1 + 1e-7)

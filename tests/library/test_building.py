@@ -24,9 +24,7 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_library_has_a_source_for_each_instance_a_certificate_for_each_architecture_and_a_manifest(
-    listing: Listing, folder: LibraryFolder
-) -> None:
+def test_a_library_has_sources_certificates_and_a_manifest(listing: Listing, folder: LibraryFolder) -> None:
     files = contents(folder.path)
     assert sorted(name.rsplit(".", 1)[1] for name in files) == ["cu"] * 3 + ["json"] * (5 + 1 + 1)
     entries = read_manifest(folder.path)["instances"]
@@ -42,7 +40,7 @@ def test_building_in_two_places_gives_the_same_bytes(listing: Listing, folder: L
     assert contents(elsewhere.path) == contents(folder.path)
 
 
-def test_a_build_from_scratch_runs_nothing_for_which_there_is_evidence(
+def test_a_build_runs_nothing_for_which_there_is_evidence(
     listing: Listing, folder: LibraryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "prove", lambda *_: pytest.fail("the evidence was there"))
@@ -65,9 +63,7 @@ def test_building_again_touches_no_file(listing: Listing, folder: LibraryFolder)
     assert stamps(folder.path) == before
 
 
-def test_only_the_instance_whose_spec_changed_is_built_and_its_old_files_go(
-    folder: LibraryFolder, listing: Listing, relist: Relist
-) -> None:
+def test_only_instance_whose_spec_changed_is_built(folder: LibraryFolder, listing: Listing, relist: Relist) -> None:
     before, old = stamps(folder.path), next(found for found in listing.instances if found.label == "gemm/small").name
     report = build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)
     new = read_manifest(folder.path)["instances"]
@@ -78,7 +74,7 @@ def test_only_the_instance_whose_spec_changed_is_built_and_its_old_files_go(
     assert len(changed) == 3 + 2  # source and certificates of the new one; manifest and evidence
 
 
-def test_an_instance_that_is_no_longer_listed_is_removed_and_nothing_foreign_is(folder: LibraryFolder, relist: Relist) -> None:
+def test_instance_no_longer_listed_is_removed(folder: LibraryFolder, relist: Relist) -> None:
     foreign = {"notes.txt": "mine", "kernel.cu": "__global__ void mine() {}", "data.json": "{}", "list.json": "[1]", "broken.json": "{"}
     for name, text in foreign.items():
         (folder.path / name).write_text(text)
@@ -92,15 +88,13 @@ def test_an_instance_that_is_no_longer_listed_is_removed_and_nothing_foreign_is(
 
 
 @pytest.mark.usefixtures("idle")
-def test_a_description_changes_certificates_and_manifest_without_compiling(folder: LibraryFolder, relist: Relist) -> None:
+def test_a_description_changes_files_without_compiling(folder: LibraryFolder, relist: Relist) -> None:
     report = build(relist("gemm/small.yaml", "A small product -> A little product"), folder, jobs=1)
     assert len(report.written) == 2 + 1
 
 
 @pytest.mark.usefixtures("other_compiler")
-def test_another_compiler_keeps_what_has_not_changed_and_refuses_to_compile_the_rest(
-    folder: LibraryFolder, listing: Listing, relist: Relist
-) -> None:
+def test_another_compiler_keeps_what_has_not_changed(folder: LibraryFolder, listing: Listing, relist: Relist) -> None:
     assert build(listing, folder, jobs=1).written == []
     with pytest.raises(EnvironmentMissing, match=r"gemm/small .*NVRTC 13\.0.*pip install 'nvidia-cuda-nvrtc==13\.0\.\*'"):
         build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)

@@ -56,7 +56,7 @@ def test_a_host_can_launch_from_the_certificate_alone(listing: Listing, folder: 
         assert all(Formula(constraint["condition"]).evaluate(problem) for constraint in launch["constraints"])
 
 
-def test_no_certificate_names_a_place_or_a_user_of_the_machine_that_made_it(root: Path, folder: LibraryFolder) -> None:
+def test_no_certificate_names_place_or_user_of_machine(root: Path, folder: LibraryFolder) -> None:
     for path in folder.path.rglob("*.json"):
         assert not ABSOLUTE_PATH.search(path.read_text()), path.name
 
@@ -118,7 +118,7 @@ def test_evidence_about_other_code_is_not_quoted(listing: Listing, folder: Libra
     assert len(certified(listing, folder, other)["verification"]) == 2  # type: ignore[arg-type]
 
 
-def test_facts_are_kept_only_for_the_same_source_options_and_release(listing: Listing, folder: LibraryFolder) -> None:
+def test_facts_are_kept_only_for_same_source_options_and_release(listing: Listing, folder: LibraryFolder) -> None:
     certificate = folder.certificate(f"{small(listing).name}.sm_90.json")
     digests = certificate["digests"]
     assert kept_facts(certificate, digests["source"], digests["options"], "13.0") is not None
@@ -127,7 +127,7 @@ def test_facts_are_kept_only_for_the_same_source_options_and_release(listing: Li
     assert kept_facts(certificate, digests["source"], digests["options"], "13.1") is None
 
 
-def test_programs_are_the_same_if_only_their_target_or_their_name_differs() -> None:
+def test_programs_are_the_same_under_other_targets_and_names() -> None:
     ptx = "// CL-1\n.version 8.7\n.target {}\n.visible .entry {}() {{\n\t.loc\t1 {} 3\n\tret; // done\n}}\n"
     values = (("sm_80", "k", 4), ("sm_90", "k", 4), ("sm_80", "other", 4), ("sm_80", "k", 5))
     one, other, renamed, moved = (program_digests(ptx.format(*value), value[1]) for value in values)

@@ -64,9 +64,7 @@ def test_a_changed_template_makes_sources_and_certificates_stale(
     assert states(read_listing(listing.path), folder) == {("cu", "stale"), ("json", "stale")}
 
 
-def test_a_comment_in_a_template_that_no_source_shows_makes_certificates_stale(
-    folder: LibraryFolder, listing: Listing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unseen_comment_of_a_template_makes_stale(folder: LibraryFolder, listing: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemmgen.library.certificate.templates_digest", lambda template: "0" * 64)
     assert states(listing, folder) == {("json", "stale")}
 
@@ -77,9 +75,7 @@ def change_registers(folder: LibraryFolder, name: str, add: int) -> None:
     path.write_text(path.read_text().replace(f'"registers": {registers}', f'"registers": {registers + add}', 1))
 
 
-def test_registers_that_were_changed_by_hand_are_found_without_compiling_and_a_build_puts_them_right(
-    listing: Listing, folder: LibraryFolder
-) -> None:
+def test_registers_that_were_changed_by_hand_are_found(listing: Listing, folder: LibraryFolder) -> None:
     name = listing.instances[0].name
     right = (folder.path / f"{name}.sm_90.json").read_bytes()
     change_registers(folder, name, 1)
@@ -90,7 +86,7 @@ def test_registers_that_were_changed_by_hand_are_found_without_compiling_and_a_b
     assert (folder.path / f"{name}.sm_90.json").read_bytes() == right
 
 
-def test_registers_that_the_compiler_does_not_report_are_found_by_compiling_again(listing: Listing, folder: LibraryFolder) -> None:
+def test_registers_that_compiler_does_not_report_are_found(listing: Listing, folder: LibraryFolder) -> None:
     for instance in listing.instances:
         change_registers(folder, instance.name, 1)
     manifest = json.loads((folder.path / MANIFEST).read_text())
@@ -100,7 +96,7 @@ def test_registers_that_the_compiler_does_not_report_are_found_by_compiling_agai
     assert ("json", "wrong") in states(listing, folder, sample=1)
 
 
-def test_counts_that_the_emulator_does_not_confirm_are_found_by_running_again(listing: Listing, folder: LibraryFolder) -> None:
+def test_counts_that_emulator_does_not_confirm_are_found(listing: Listing, folder: LibraryFolder) -> None:
     path = folder.evidence / EMULATOR_FILE
     data = json.loads(path.read_text())
     for record in data["records"]:
@@ -128,7 +124,7 @@ def test_records_that_nothing_needs_are_stale(listing: Listing, folder: LibraryF
 
 
 @pytest.mark.usefixtures("other_compiler")
-def test_with_another_compiler_files_are_compared_and_nothing_is_compiled(listing: Listing, folder: LibraryFolder) -> None:
+def test_with_another_compiler_nothing_is_compiled(listing: Listing, folder: LibraryFolder) -> None:
     report = check(listing, folder, sample=None, jobs=1)
     assert report.passed and report.compiled == 0
     assert "nothing was compiled, which needs NVRTC 13.0" in report.notes[0]
@@ -144,7 +140,7 @@ def test_a_folder_that_is_not_there_is_missing(listing: Listing, folder: Library
     assert check(listing, LibraryFolder(folder.path / "none")).problems[0].state == "missing"
 
 
-def test_a_table_of_tuned_instances_that_cannot_be_read_is_damaged(listing: Listing, folder: LibraryFolder) -> None:
+def test_table_of_tuned_instances_that_cannot_be_read_is_damaged(listing: Listing, folder: LibraryFolder) -> None:
     (folder.path / "tuned").mkdir()
     (folder.path / "tuned" / "h200.json").write_text('{"schema_version": 1, "device": "H200", "problems": []}')
     assert states(listing, folder) == set()

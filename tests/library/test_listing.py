@@ -11,7 +11,7 @@ from gemmgen.library.listing import Listing, read_listing, takes
 Relist = Callable[[str, str], Listing]
 
 
-def test_patterns_give_instances_in_the_order_of_their_names_with_the_architectures_they_can_have(listing: Listing) -> None:
+def test_patterns_give_instances_in_order_of_their_names(listing: Listing) -> None:
     assert [found.label for found in listing.instances] == sorted(
         (found.label for found in listing.instances), key={found.label: found.name for found in listing.instances}.__getitem__
     )
@@ -23,7 +23,7 @@ def test_patterns_give_instances_in_the_order_of_their_names_with_the_architectu
     assert listing.compiler == (13, 0)
 
 
-def test_the_problems_are_the_sizes_of_the_group_or_the_typical_one(listing: Listing) -> None:
+def test_problems_are_sizes_of_group_or_typical_one(listing: Listing) -> None:
     problems = {found.label: found.problems() for found in listing.instances}
     assert [(problem["m"], problem["k"]) for problem in problems["gemm/small"]] == [(64, 64), (33, 31)]
     assert [(problem["outer"], problem["reduced"]) for problem in problems["reduction/rows"]] == [(64, 64)]

@@ -52,12 +52,12 @@ def test_the_newest_architecture_that_the_device_runs_is_taken(listing: Listing)
         library_architecture(listing, replace(DEVICE, compute_capability=(7, 5)))
 
 
-def test_instances_that_compute_the_same_on_the_same_arrays_are_timed_together(listing: Listing) -> None:
+def test_instances_that_compute_the_same_are_timed_together(listing: Listing) -> None:
     groups = [sorted(member.label for member in members) for _, members in group_contests(listing.instances)]
     assert sorted(groups) == [["gemm/hopper", "gemm/small"]] * 2 + [["reduction/rows"]]
 
 
-def test_a_benchmark_item_names_the_peer_of_the_same_run_and_the_clocks() -> None:
+def test_benchmark_item_names_peer_of_same_run_and_clocks() -> None:
     item = benchmark_item(report(["one"]), "one")
     assert item["peer"] == {"name": "cuBLAS", "median_us": 3.0, "p10_us": 2.9, "p90_us": 3.1, "speedup": 1.5, "verdict": "faster"}
     assert item["sm_mhz"] == [1970, 1980, 1980]
@@ -117,7 +117,7 @@ def test_one_that_is_wrong_is_recorded_and_not_timed(listing: Listing, monkeypat
         (255, "", False, "the last line"),
     ],
 )
-def test_a_tool_passes_an_instance_only_if_all_cases_ran_and_nothing_was_found(status: int, output: str, passed: bool, words: str) -> None:
+def test_tool_passes_instance_only_if_all_cases_ran(status: int, output: str, passed: bool, words: str) -> None:
     found = read_verdict("memcheck", status, output, "" if output else "first\nthe last line")
     assert found["passed"] is passed
     assert (found["cases"] == 7) is passed

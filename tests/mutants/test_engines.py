@@ -66,11 +66,11 @@ def test_a_mistake_is_caught(mistake):
     assert verdict(BODY.replace(old, new))
 
 
-def test_a_map_whose_swizzle_differs_from_the_descriptors_is_caught():
+def test_map_whose_swizzle_differs_from_descriptors_is_caught():
     assert verdict(BODY, "none")
 
 
-def test_groups_that_share_a_named_barrier_are_caught_where_their_warps_mix():
+def test_groups_that_share_named_barrier_are_caught():
     body = BODY.replace(MEET, MEET.replace("group + 1", "1"))
     assert any(verdict(body, schedule=emulator.RandomWarps(seed)) for seed in range(3))
     assert not verdict(BODY, schedule=emulator.RandomWarps(0))

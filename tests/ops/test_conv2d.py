@@ -28,7 +28,7 @@ def test_sums_are_exact(stride, padding):
     assert (nchw32_to_nchw(got) == exact(stride, padding)).all()
 
 
-def test_a_filter_is_reordered_once_and_scaling_bias_and_activation_follow():
+def test_filter_is_reordered_once_and_scaling_bias():
     weights, bias = ops.Filter(W), np.arange(32, dtype="i4")
     expected = np.clip(np.rint(np.maximum(exact(1, 1) * 0.125 + bias[:, None, None], 0)), -128, 127)
     for _ in range(2):

@@ -38,7 +38,7 @@ def test_every_layout_of_every_operand_gives_the_product(m, n, k, a, b, out):
     assert (z == x @ y).all()
 
 
-def test_a_new_result_has_the_type_of_its_factors_and_numpys_shape():
+def test_new_result_has_type_of_its_factors_and_numpys_shape():
     a, b = integers(20, 30), integers(30, 10)
     assert (ops.matmul(a, b) == a @ b).all()
     half = ops.matmul(a.astype("f2"), b.astype("f2"))

@@ -130,7 +130,7 @@ def fake_gemm(fake_driver, candidate, monkeypatch):
     return seen
 
 
-def test_the_candidate_is_checked_and_then_timed_on_rotating_arrays(fake_driver, fake_gemm, candidate):
+def test_candidate_is_checked_and_then_timed_on_rotating_arrays(fake_driver, fake_gemm, candidate):
     report = benchmark([candidate], problem_of(candidate), with_peer=False, rounds=4)
     (result,) = report.timings
     assert result.checked == "equal to the family's reference on small integers"
@@ -182,7 +182,7 @@ def test_two_candidates_take_turns(fake_driver, fake_gemm, candidate):
     assert [c.verdict for c in report.comparisons] == ["tie"]
 
 
-def test_a_problem_without_work_or_against_the_constraints_is_refused(fake_driver, fake_gemm, candidate):
+def test_problem_without_work_or_against_constraints_is_refused(fake_driver, fake_gemm, candidate):
     with pytest.raises(LaunchError, match="nothing to time"):
         benchmark([candidate], problem_of(candidate, 0, 8, 8), with_peer=False)
     with pytest.raises(LaunchError, match="no candidate"):

@@ -62,7 +62,7 @@ def test_a_numpy_view_has_strides_in_elements():
     steps=st.lists(st.sampled_from([1, 2, 3, -1]), min_size=4, max_size=4),
     data=st.data(),
 )
-def test_span_is_exactly_the_memory_between_first_and_last_element(shape, steps, data):
+def test_span_is_exactly_memory_between_first_and_last_element(shape, steps, data):
     base = np.arange(np.prod(shape, initial=1), dtype=np.int32).reshape(shape)
     view_of = base[tuple(slice(None, None, step) for step in steps[: len(shape)])]
     view_of = view_of.transpose(data.draw(st.permutations(range(len(shape)))))

@@ -20,7 +20,7 @@ def run_scribble(sequence, size=20, at=0, offset=0):
 
 
 @pytest.mark.parametrize("number", [float, int, np.float32, np.float64])
-def test_scalars_and_dimensions_get_the_types_of_their_parameters(number):
+def test_scalars_and_dimensions_get_types_of_their_parameters(number):
     x, y = np.arange(6 * 5, dtype=np.float32), np.ones(6 * 7, np.float32)
     buffers = {"X": HostBuffer(x), "Y": HostBuffer(y, 12)}
     dimensions = {"m": np.int64(6), "n": 5, "ldx": 5, "ldy": 7}
@@ -124,6 +124,6 @@ def test_the_start_of_the_workspace_is_zero_and_the_rest_is_not():
         take_ticket(replace(TICKET, workspace_zero_bytes=Formula("4")), reset=0)
 
 
-def test_a_sequence_that_does_not_leave_its_workspace_zero_is_reported():
+def test_a_workspace_that_is_not_left_zero_is_reported():
     with pytest.raises(LaunchError, match="does not leave its workspace as it found it: byte 0 is not zero"):
         take_ticket(TICKET, reset=1)

@@ -141,7 +141,7 @@ def test_a_write_beside_an_array_is_reported_with_its_distance(fake_driver, at, 
 
 
 @pytest.mark.parametrize(("left", "reply"), [(0.0, "done"), (1.0, "error")])
-def test_the_start_of_the_workspace_is_zero_before_a_run_and_has_to_be_after_it(fake_driver, left, reply):
+def test_start_of_workspace_is_zero_before_run(fake_driver, left, reply):
     def ticket(launch, values):
         found = array_at(values[4], 4)
         assert (found[:2] == 0).all() and np.isnan(found[2:]).all()
@@ -245,7 +245,7 @@ def test_one_process_serves_all_runs(fake_backend):
         ("crash", r"ended \(exit status 7\) when it had to run kernel crash"),
     ],
 )
-def test_a_kernel_that_takes_its_process_down_is_named_and_the_next_run_works(fake_backend, entry, message):
+def test_kernel_that_takes_its_process_down_is_named(fake_backend, entry, message):
     values = np.ones(8, np.float32)
     with pytest.raises(LaunchError, match=message):
         run_fake(fake_backend, entry, values)

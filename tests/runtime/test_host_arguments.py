@@ -51,7 +51,7 @@ extern "C" __global__ void look_up(const __grid_constant__ Table table, int* y, 
 """
 
 
-def test_fields_are_packed_one_after_another_and_filled_up_with_zeros():
+def test_fields_are_packed_one_after_another_and_filled_up():
     assert TABLE.size_bytes == 24
     assert TABLE.pack({"count": 3, "pitch": 7}) == struct.pack("<4i2I", -3, 4, 11, 0, 1 << 30, 1 << 31)
 

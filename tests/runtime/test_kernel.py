@@ -37,7 +37,7 @@ def axpby():
     start=st.integers(0, 3),
     beta=st.sampled_from([0, 1.0, -2.0]),
 )
-def test_numpy_arrays_are_changed_in_place_and_only_where_they_should(axpby, size, pads, start, beta):
+def test_numpy_arrays_are_changed_in_place_where_they_should(axpby, size, pads, start, beta):
     m, n = size
     rng = np.random.default_rng(m * 41 + n)
     x_memory, y_memory = (rng.integers(-9, 9, m * (n + pad) + 4).astype(np.float32) for pad in pads)
@@ -174,7 +174,7 @@ def test_arrays_that_name_no_stream_use_the_legacy_default(fake_driver, on_fake)
     assert fake_driver.launches[0][-1] == 1
 
 
-def test_what_a_layout_implies_is_found_once_but_addresses_are_always_checked(fake_driver, on_fake, monkeypatch):
+def test_what_layout_implies_is_found_once(fake_driver, on_fake, monkeypatch):
     counted = []
     module = sys.modules["gemmgen.runtime.kernel"]
     monkeypatch.setattr(module, "_Problem", lambda *a, real=module._Problem: counted.append(1) or real(*a))
@@ -253,7 +253,7 @@ def test_the_workspace_of_a_stream_is_kept_for_its_next_launch(fake_driver, summ
     assert allocations(fake_driver) == [("cuMemAllocAsync", 65536, 7)]
 
 
-def test_a_workspace_that_is_too_small_makes_room_for_a_larger_one_on_its_stream(fake_driver, summing):
+def test_workspace_too_small_makes_room_for_larger_one(fake_driver, summing):
     kernel, _ = summing
     before = None
     for rows in (40, 40_000):
@@ -281,7 +281,7 @@ def test_what_a_graph_captures_has_a_workspace_of_its_own(fake_driver, summing):
     assert ("cuMemAllocAsync", 160, 7) in fake_driver.calls
 
 
-def test_the_part_of_the_workspace_that_must_be_zero_is_zeroed_on_the_stream(fake_driver):
+def test_part_of_workspace_that_must_be_zero_is_zeroed_on_stream(fake_driver):
     seen = []
     fake_driver.kernels.update(
         row_sums=lambda launch, values: seen.append(array_at(values[3], 2).tolist()), total=lambda launch, values: None
@@ -297,7 +297,7 @@ def test_the_part_of_the_workspace_that_must_be_zero_is_zeroed_on_the_stream(fak
     fake_driver.memory.clear()
 
 
-def test_what_another_kernel_wrote_to_the_workspace_is_zeroed_again(fake_driver, summing):
+def test_what_another_kernel_wrote_to_workspace_is_zeroed_again(fake_driver, summing):
     kernel, _ = summing
     zeroing = Kernel(dataclasses.replace(SUM, workspace_zero_bytes=Formula("8")), FAKE_BINARY)
     for one in (zeroing, kernel, zeroing, zeroing):

@@ -89,7 +89,7 @@ def test_workers_in_the_midst_of_work_die_with_the_sweep(notes: Path) -> None:
     assert len(started) >= 2 and eventually(lambda: all(map(gone, started)))
 
 
-def test_a_worker_that_dies_of_a_signal_is_a_runtime_error_and_the_others_go_on() -> None:
+def test_worker_that_dies_of_signal_is_runtime_error() -> None:
     found = evaluate("segfault", *GOOD, jobs=1)
     assert found["segfault"].status is Status.RUNTIME
     assert found["segfault"].reason_code == "worker_died"
@@ -103,7 +103,7 @@ def test_a_worker_that_leaves_is_a_runtime_error() -> None:
     assert "exit status 3" in evaluate("leave")["leave"].reason
 
 
-def test_a_point_that_exceeds_the_memory_is_a_runtime_error_and_the_others_go_on() -> None:
+def test_point_that_exceeds_memory_is_runtime_error() -> None:
     found = evaluate("leak", *GOOD, limits={"memory_gib": 1.0})
     assert (found["leak"].status, found["leak"].reason_code) == (Status.RUNTIME, "out_of_memory")
     assert all(found[label].status is Status.CORRECT for label in GOOD)
@@ -155,7 +155,7 @@ def test_a_kernel_is_verified_once_for_all_its_problems(notes: Path) -> None:
     assert [sum(f"-{stage}-" in name for name in names) for stage in ("compile", "verify", "bench")] == [2, 2, 6]
 
 
-def test_a_kernel_that_was_verified_is_not_verified_again_for_a_later_problem(notes: Path) -> None:
+def test_kernel_that_was_verified_is_not_verified_again(notes: Path) -> None:
     with Engine(settings("bench", backend="gpu", gpus=({},))) as engine:
         for size in ([64, 64, 64], [128, 128, 128]):
             (found,) = engine.evaluate(points("one", stage="bench", sizes=[size]))
@@ -263,7 +263,7 @@ def without_compiler(job: object, enter: object) -> None:
     raise EnvironmentMissing("no NVRTC here")
 
 
-def test_workers_that_cannot_start_are_an_error_and_not_the_points_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_are_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemmgen.sweep.processes._WORKER", "raise SystemExit('no such thing')")
     with Engine(settings()) as engine, pytest.raises(SweepError, match=r"workers cannot be started: .*no such thing"):
         engine.evaluate(points("one"))
@@ -301,7 +301,7 @@ def test_a_rejected_point_says_all_reasons() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[1, 2], [1, 2, 3, 4]])
-def test_a_problem_with_other_sizes_than_the_instances_is_rejected(sizes: list[int]) -> None:
+def test_problem_with_other_sizes_than_instances_is_rejected(sizes: list[int]) -> None:
     with Engine(settings("bench")) as engine:
         (found,) = engine.evaluate(points("one", stage="bench", sizes=[sizes]))
     assert found is not None and found.reason_code == "sizes" and "m, n, k" in found.reason

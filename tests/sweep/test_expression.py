@@ -55,7 +55,7 @@ def test_an_expression_that_holds(text: str) -> None:
         "(" * 500 + "1" + ")" * 500, "-" * 1500 + "1", "+".join("1" * 500), "x" * 3000, "1" * 200,
     ],
 )  # fmt: skip
-def test_what_is_no_expression_is_refused_before_anything_is_evaluated(text: str) -> None:
+def test_what_is_no_expression_is_refused_unevaluated(text: str) -> None:
     with pytest.raises(ExpressionError, match=r"^rule: "):
         Expression("rule", text)
 
@@ -85,7 +85,7 @@ def test_values_that_do_not_go_together_are_an_error(text: str) -> None:
         holds(text)
 
 
-def test_an_expression_that_needs_the_plan_is_not_evaluated_without_one() -> None:
+def test_expression_that_needs_plan_is_not_evaluated_without_one() -> None:
     needs = Expression("rule", "plan.threads > 1")
     assert needs.reads_plan and not Expression("rule", "mainloop.stages > 1").reads_plan
     with pytest.raises(ExpressionError, match="no plan"):

@@ -52,7 +52,7 @@ def test_a_kernel_that_faults_costs_its_own_point_only() -> None:
     assert "ILLEGAL_ADDRESS" in next(one.reason for one in found if one.axes["label"] == "fault")
 
 
-def test_a_kernel_that_never_ends_times_out_and_the_gpu_is_free_again() -> None:
+def test_kernel_that_never_ends_times_out_and_gpu_is_free_again() -> None:
     found = evaluate(["one", "spin", "two"], "verify", verify=20.0)
     assert [str(one.status) for one in found] == ["correct", "timeout", "correct"]
 

@@ -119,7 +119,7 @@ def test_dots_beyond_the_limit_are_a_sample_that_says_so():
     assert text == html_report(results)
 
 
-def test_the_best_of_each_value_is_drawn_however_many_points_there_are():
+def test_best_of_each_value_is_drawn():
     results = many(6000)
     (group,) = grouped(results)
     drawn = {one.number for one in group.drawn(100)}
@@ -164,7 +164,7 @@ def test_the_roof_is_that_of_the_device_and_the_problem():
     assert group.fraction(group.shown[0].result) == pytest.approx(2 * 512**3 / 65.5e12 / 20e-6)
 
 
-def test_problems_that_lie_close_under_a_roof_keep_legible_labels():
+def test_problems_that_lie_close_under_roof_keep_legible_labels():
     sizes = [{"m": size, "n": size, "k": size} for size in (2048, 2049, 2050)]
     page = html_report([sample(number, problem=problem) for number, problem in enumerate(sizes)])
     lines = re.findall(r'y="([0-9.]+)"[^>]*>(20(?:48|49|50))×', page)

@@ -142,7 +142,7 @@ def test_a_space_where_nothing_works_ends_without_a_best():
 PROBLEMS = [(1, 1, 1), (2, 2, 2), (4, 4, 4)]
 
 
-def test_a_point_that_is_slow_on_a_problem_is_not_run_on_the_next():
+def test_point_that_is_slow_on_problem_is_not_run_on_next():
     engine = Engine()
     found = guided(SearchSpace.of(AXES, PROBLEMS), engine, trials=60, slow=1.3)
     pruned = [trial for trial in found.trials if trial.state == "pruned"]
@@ -162,7 +162,7 @@ def test_a_point_with_a_low_rate_is_not_run_on_the_next_problem():
     assert pruned and max(pruned) < best / 1.3 and found.count("complete") > 3
 
 
-def test_no_point_is_pruned_for_a_metric_of_which_ratios_mean_nothing():
+def test_no_point_is_pruned_for_a_metric_without_ratios():
     found = guided(SearchSpace.of(AXES, PROBLEMS), Engine(), trials=30, slow=1.0, objectives=[Objective("registers")])
     assert found.count("complete") == 30
 
@@ -240,7 +240,7 @@ def test_results_from_outside_the_space_are_left_aside():
     assert not any(trial.replayed for trial in guided(SPACE, Engine(), trials=3, known=strangers).trials)
 
 
-def test_an_engine_that_was_stopped_ends_the_search_with_what_there_is():
+def test_engine_that_was_stopped_ends_search_with_what_there_is():
     found = guided(SPACE, Engine(stop_after=10), trials=100, parallel=4)
     assert found.interrupted and len(found.trials) == 10 and found.ranking
 

@@ -29,7 +29,7 @@ def test_what_was_appended_comes_back_in_order(tmp_path: Path) -> None:
         assert store.sweeps() == ["other", "trial"]
 
 
-def test_a_newer_result_of_the_same_point_takes_the_place_of_the_older(tmp_path: Path) -> None:
+def test_newer_result_of_same_point_takes_place_of_older(tmp_path: Path) -> None:
     with ResultStore(tmp_path / "results") as store:
         for axes in ({"a": 1}, {"a": 1, "b": 2}):
             store.append(result(axes=axes))
@@ -45,7 +45,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, c
     assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_database_of_another_program_is_refused_and_left(tmp_path: Path) -> None:
     path = tmp_path / "results"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE results (digest)")
@@ -95,7 +95,7 @@ def test_a_path_that_cannot_be_is_an_error(tmp_path: Path, monkeypatch: pytest.M
         ResultStore(path)
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_file_is_refused_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ResultStore(tmp_path / "results") as store:
         store.append(result())
     connect = sqlite3.connect
@@ -144,7 +144,7 @@ for number in range(10**9):
 """
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_had_appended(tmp_path: Path) -> None:
+def test_writer_killed_loses_nothing_that_it_had_appended(tmp_path: Path) -> None:
     kept: set[str] = set()
     for run in range(5):
         writer = subprocess.Popen(

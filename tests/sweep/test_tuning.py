@@ -90,14 +90,14 @@ def depth(conclusion: tuning.Conclusion) -> int:
     return int(conclusion.plan.spec.mainloop.tile.threadblock.k)
 
 
-def test_the_winner_is_verified_and_timed_beside_the_runner_up_on_each_problem(verified):
+def test_winner_is_verified_and_timed_beside_runner_up(verified):
     measure = Measured({8: 12.0, 16: 10.0})
     conclusion = conclude(found(12.0, 10.0, 30.0, sizes=(512, 640)), EmulatorBackend(), measure=measure)
     assert depth(conclusion) == 16 and verified == [16] and not conclusion.overturned
     assert measure.runs == [([16, 8], (512, 512, 512)), ([16, 8], (640, 640, 640))]
 
 
-def test_a_runner_up_that_is_faster_in_the_last_run_wins_and_is_verified(verified):
+def test_runner_up_faster_in_last_run_wins_and_is_verified(verified):
     conclusion = conclude(found(10.0, 10.1), EmulatorBackend(), measure=Measured({8: 11.0, 16: 10.0}))
     assert depth(conclusion) == 16 and conclusion.overturned and verified == [8, 16]
     assert conclusion.winner.results[0].instance == "d16" and conclusion.runner_up_name != conclusion.plan.name
@@ -203,7 +203,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_a_search_for_registers_without_a_gpu_ends_in_a_proved_spec(sweep):
+def test_search_for_registers_without_gpu_ends_in_proved_spec(sweep):
     search = ("compile", "--backend", "emulator", "--search", "tpe", "--trials", "12", "--objective", "registers")
     first = sweep(*search, "--winner", "best.yaml")
     assert first.exit_code == 0, first.output
@@ -234,7 +234,7 @@ def test_options_that_make_no_sense_end_in_one_message(sweep, options, told):
 
 
 @pytest.mark.gpu
-def test_tuning_on_a_gpu_ends_with_the_winner_timed_beside_the_runner_up(sweep):
+def test_tuning_on_gpu_ends_with_winner_timed_beside_runner_up(sweep):
     from gemmgen.runtime.cuda import gpu_available
 
     if not gpu_available():

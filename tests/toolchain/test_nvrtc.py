@@ -158,7 +158,7 @@ def test_sources_that_are_no_text_are_refused():
         compile_source("// \ud800", architecture="sm_90")
 
 
-def test_options_reach_the_compiler_and_a_standard_replaces_the_default():
+def test_options_reach_compiler_and_standard_replaces_default():
     source = SAXPY + "\n#if __cplusplus != 202002L || !defined(FLAG)\n#error wrong options\n#endif\n"
     binary = compile_source(source, architecture="sm_90", options=["--std=c++20", "-DFLAG=1", "--fmad=false"])
     assert "fma.rn" not in binary.ptx

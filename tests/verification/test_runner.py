@@ -63,7 +63,7 @@ def test_a_planted_mistake_fails(old: str, new: str) -> None:
     assert not report.passed and all(result.failure for result in report.failures)
 
 
-def test_a_failure_names_the_first_wrong_element_and_how_many_there_are() -> None:
+def test_failure_names_first_wrong_element() -> None:
     wrong = "value += bias[column] + (column == 1 ? 1.0f : 0.0f);"
     report = verify_with("value += bias[column];", wrong, epilogue=[SMALL["epilogue"][0]])
     failure = next(result.failure for result in report.failures if result.case.name == "one tile")

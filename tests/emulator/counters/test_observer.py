@@ -79,7 +79,7 @@ def test_a_partial_warp_counts_as_a_warp_with_inactive_lanes() -> None:
     assert (stores.requests, stores.sectors, stores.bytes) == (2, 5, 160)
 
 
-def test_a_request_needs_an_active_lane_and_an_instruction_does_not() -> None:
+def test_request_needs_active_lane_and_instruction_does_not() -> None:
     ptx = wrap_ptx(
         """.reg .b64 %a; .reg .pred %p; .reg .b32 %t;
         ld.param.u64 %a, [out]; mov.u32 %t, %tid.x; setp.gt.u32 %p, %t, 100;

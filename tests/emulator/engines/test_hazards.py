@@ -39,7 +39,7 @@ def test_generic_writes_need_a_fence_before_a_store():
     assert "shared tile[0], which threads have written" in message and "tile[i] = plain[i]" in message and "store_tile" in message
 
 
-def test_a_fence_by_the_issuing_thread_behind_the_barrier_will_do():
+def test_fence_by_issuing_thread_behind_barrier_will_do():
     moved = STORE.replace("fence_async();\n", "\n").replace("{ store_tile", "{ fence_async(); store_tile")
     run(moved, out_map(), DATA, hazards=True)
 

@@ -208,17 +208,17 @@ COPY = """const int* in, int* out) {
     out[t] += tile[t]; }"""
 
 
-def test_an_asynchronous_copy_needs_a_barrier_after_its_wait_before_others_may_read():
+def test_a_copy_needs_a_barrier_before_others_may_read():
     text = twins(COPY, "__syncthreads(); /* landed */", emulator.SharedRace, ints(64), ints(64))
     assert "cp.async" in text
 
 
-def test_an_asynchronous_copy_must_not_start_before_others_have_read():
+def test_a_copy_must_not_start_before_others_have_read():
     text = twins(COPY, "__syncthreads(); /* read */", emulator.SharedRace, ints(64), ints(64))
     assert text.index("cp.async") < text.index("ld.shared")
 
 
-def test_copying_before_the_barrier_and_waiting_after_it_is_caught_too():
+def test_copying_before_and_waiting_after_a_barrier_is_caught():
     wait = 'asm volatile("cp.async.wait_all;" ::: "memory");'
     moved = COPY.replace("__syncthreads(); /* read */", "").replace(f"{wait}\n    out", f"__syncthreads(); {wait}\n    out")
     with pytest.raises(emulator.SharedRace):

@@ -217,7 +217,7 @@ def test_no_barrier_after_threads_wrote_an_operand():
     assert "read of shared a[0]" in text and "wgmma.mma_async" in text
 
 
-def test_another_warpgroup_overwrites_an_operand_without_a_barrier():
+def test_another_warpgroup_overwrites_operand_without_barrier():
     ordered = f"""if (threadIdx.x < 128) {{ {PLAIN} }}
     __syncthreads(); if (threadIdx.x >= 128) b[threadIdx.x] = 0;"""
     text = caught(ordered, "__syncthreads(); if", emulator.SharedRace, "if", block=256)

@@ -137,7 +137,7 @@ def test_what_an_architecture_lacks_is_rejected(code: str) -> None:
     assert code in {reason.code for reason in caught.value.reasons}
 
 
-def test_persistent_blocks_copy_in_the_background_and_sum_in_one_part() -> None:
+def test_persistent_blocks_copy_in_background() -> None:
     assert "persistent" in codes("persistent_blocks=4", "split_k=2")
     assert "persistent" in codes("persistent_blocks=4", "copy_through=registers", "stages=2")
 

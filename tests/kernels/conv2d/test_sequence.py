@@ -88,7 +88,7 @@ def test_an_output_of_the_wrong_size_is_rejected() -> None:
         call(y=np.zeros((1, 1, 3, 2, 32), np.int8))
 
 
-def test_a_number_of_channels_that_is_no_multiple_of_32_names_the_helper() -> None:
+def test_number_of_channels_no_multiple_of_32_names_helper() -> None:
     with pytest.raises(LaunchError, match="nchw_to_nchw32"):
         call(c=48)
     with pytest.raises(LaunchError, match="nchw_to_nchw32"):

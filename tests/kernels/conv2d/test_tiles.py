@@ -112,7 +112,7 @@ def test_quads_give_a_lane_4_consecutive_channels_of_its_pixels() -> None:
         assert held == list(range(lane // 4 * QUADS.channels, (lane // 4 + 1) * QUADS.channels))
 
 
-def test_pairs_give_a_lane_twice_4_consecutive_channels_of_its_pixel() -> None:
+def test_pairs_give_a_lane_twice_4_channels_of_its_pixel() -> None:
     order = channel_order("pairs")
     for lane in range(32):
         held = [order[block * 8 + accumulator(lane, element)[1]] for block in range(4) for element in range(2)]

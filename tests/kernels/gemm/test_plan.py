@@ -53,7 +53,7 @@ def test_the_classic_tile_has_the_numbers_of_the_textbook() -> None:
     assert launch.grid_of({"m": 129, "n": 128}) == (2, 1, 1)
 
 
-def test_the_padding_leaves_no_conflict_in_stores_and_the_spec_can_fix_it() -> None:
+def test_padding_leaves_no_conflict_in_stores() -> None:
     loop = planned().loop
     assert isinstance(loop, TiledLoop) and [access.conflicts for access in loop.accesses] == [0, 0, 0, 0]
     unpadded = planned(mainloop={"shared_a": {"padding": 0}}).loop
@@ -79,7 +79,7 @@ def test_an_impossible_tile_is_rejected_with_its_reason(mainloop: dict[str, Any]
     assert code in codes(mainloop=mainloop)
 
 
-def test_a_tile_that_cannot_be_shared_out_comes_with_depths_that_can() -> None:
+def test_a_tile_that_cannot_be_shared_out_names_depths() -> None:
     with pytest.raises(PlanError, match=r"64 x 12 elements for 512 threads.*; 8, 16, 32, 64 along k would do"):
         planned(mainloop=tile(threadblock={"m": 512, "n": 64, "k": 12}), multiple_of={"m": 512}, transpose="tt")
 
@@ -96,7 +96,7 @@ def test_an_architecture_older_than_the_spec_is_rejected() -> None:
         gemmgen.plan(fields(architecture="sm_90a"), "sm_90")
 
 
-def test_shared_memory_beyond_48_kb_is_dynamic_where_the_architecture_allows_it() -> None:
+def test_shared_memory_beyond_48_kb_is_dynamic() -> None:
     big = tile(threadblock={"k": 32})
     plan = gemmgen.plan(fields(mainloop=big), "sm_80")
     assert plan.dynamic_shared_bytes == plan.shared_bytes > 48 * 1024
@@ -122,7 +122,7 @@ def test_the_plan_is_the_same_for_every_architecture_it_fits() -> None:
     assert len(names) == 1
 
 
-def test_groups_that_share_out_k_have_tiles_of_their_own_and_one_place_for_their_sums() -> None:
+def test_groups_that_share_out_k_have_tiles_of_their_own() -> None:
     plan = planned(mainloop=tile(threadblock={"m": 64, "n": 64}) | {"k_groups": 3, "min_blocks_per_sm": 1})
     assert isinstance(plan.loop, TiledLoop)
     assert plan.threads == 3 * plan.group_threads == plan.sequence.launches[0].threads
@@ -149,9 +149,7 @@ ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not gpu_available(), reason="this 
 @pytest.mark.parametrize("batch", ["none", "strided"])
 @pytest.mark.parametrize("store", ["direct", "through_shared"])
 @pytest.mark.parametrize("loop", [{}, {"k_groups": 2}, {"k_groups": 3, "loaders": "halves"}], ids=["plain", "groups", "halves"])
-def test_every_division_of_k_goes_along_with_batches_groups_loaders_and_stores(
-    backend: Any, scheme: str, batch: str, store: str, loop: dict[str, Any]
-) -> None:
+def test_every_division_of_k_goes_with_every_other_axis(backend: Any, scheme: str, batch: str, store: str, loop: dict[str, Any]) -> None:
     changes = {"decomposition": SCHEMES[scheme], "batch": batch, "store": store, "transpose": "tn", "epilogue": [{"op": "residual"}]}
     plan = planned(**changes, mainloop={"tile": SMALL, **loop})
     cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if case.data != "reals"]
@@ -169,9 +167,7 @@ def test_every_division_of_k_goes_along_with_batches_groups_loaders_and_stores(
     ],
     ids=["contiguous along k", "k_major and asynchronous", "swizzled", "one asynchronous stage"],
 )
-def test_half_of_the_threads_can_copy_each_operand_however_both_are_laid_out(
-    transpose: str, shared: dict[str, Any], changes: dict[str, Any]
-) -> None:
+def test_half_of_threads_can_copy_each_operand(transpose: str, shared: dict[str, Any], changes: dict[str, Any]) -> None:
     loop = {"tile": SMALL, "loaders": "halves", "shared_a": shared, "shared_b": shared, **changes}
     plan = planned(transpose=transpose, architecture="sm_80", mainloop=loop)
     assert isinstance(plan.loop, TiledLoop) and len(plan.loop.copied) == 1
@@ -179,7 +175,7 @@ def test_half_of_the_threads_can_copy_each_operand_however_both_are_laid_out(
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 
 
-def test_operands_that_one_code_cannot_copy_are_rejected_with_what_differs() -> None:
+def test_operands_that_one_code_cannot_copy_are_rejected() -> None:
     with pytest.raises(PlanError, match=r"A: 128 x 8 of f32 contiguous along k.*B: 128 x 8 of f32 contiguous along n"):
         planned(mainloop={"loaders": "halves"})
     assert codes(transpose="tn", mainloop={"loaders": "halves", "shared_b": {"padding": 4}}) == {"loaders"}
@@ -201,7 +197,7 @@ def test_every_shipped_spec_has_a_plan(path: Any) -> None:
 HALVES = {"storage": {"a": "f16", "b": "bf16", "c": "f16"}, "alignment": {"a": 8, "b": 8, "c": 4}}
 
 
-def test_halves_through_registers_are_floats_in_shared_memory_and_those_copied_asynchronously_stay_halves() -> None:
+def test_halves_through_registers_are_floats_in_shared_memory() -> None:
     deep = tile(threadblock={"k": 16})
     loop = planned(**HALVES, mainloop=deep).loop
     assert isinstance(loop, TiledLoop)
@@ -213,13 +209,13 @@ def test_halves_through_registers_are_floats_in_shared_memory_and_those_copied_a
     assert all(access.conflicts == 0 for access in kept.loop.accesses)
 
 
-def test_arrays_of_halves_have_their_type_and_half_the_alignment_in_bytes() -> None:
+def test_arrays_of_halves_have_their_type() -> None:
     arrays = {array.name: array for array in planned(**HALVES, epilogue=[{"op": "residual"}]).sequence.arrays}
     assert {name: array.type for name, array in arrays.items()} == {"A": "f16", "B": "bf16", "C": "f16", "Z": "f16"}
     assert (arrays["A"].alignment, arrays["Z"].alignment) == (16, 8)
 
 
-def test_halves_that_an_asynchronous_copy_would_have_to_take_one_by_one_are_rejected() -> None:
+def test_asynchronous_copies_of_single_halves_are_rejected() -> None:
     assert codes(**HALVES, architecture="sm_80", mainloop={"copies": "cp_async"}) == {"cp_async_width"}
 
 
@@ -227,13 +223,13 @@ def test_no_access_is_wider_than_16_bytes() -> None:
     assert codes(alignment={"a": 8}) == {"alignment"}
 
 
-def test_bfloat16_is_rounded_by_integers_only_where_there_is_no_instruction() -> None:
+def test_bfloat16_is_rounded_by_integers_only() -> None:
     fields: dict[str, Any] = {"storage": {"c": "bf16"}}
     assert "cvt.rn.bf16" not in gemmgen.render(planned(**fields)).text
     assert "cvt.rn.bf16" in gemmgen.render(planned(**fields, architecture="sm_80")).text
 
 
-def test_copies_of_16_bytes_pass_by_the_l1_or_are_kept_in_it_for_each_operand() -> None:
+def test_copies_of_16_bytes_pass_by_l1_or_are_kept_in_it() -> None:
     changes: dict[str, Any] = {"architecture": "sm_80", "transpose": "tn", "mainloop": {"copies": "cp_async"}}
     assert "cp.async.ca" not in gemmgen.render(planned(**changes)).text
     plan = planned(**changes, cache={"l1_b": "keep"})
@@ -244,12 +240,12 @@ def test_copies_of_16_bytes_pass_by_the_l1_or_are_kept_in_it_for_each_operand() 
     assert codes(cache={"l1_a": "keep"}) == {"l1"}
 
 
-def test_a_hint_that_came_later_leaves_the_names_of_specs_without_it_alone() -> None:
+def test_hint_that_came_later_leaves_names_of_specs() -> None:
     assert "l1_a" not in planned().spec.identity()["cache"]
     assert planned(cache={"l1_a": "bypass"}).name == planned().name
 
 
-def test_a_batch_runs_along_y_and_its_arrays_have_a_first_dimension() -> None:
+def test_batch_runs_along_y_and_its_arrays_have_first_dimension() -> None:
     plan = planned(batch="strided", epilogue=[{"op": "residual"}])
     launch = plan.sequence.launches[0]
     assert launch.grid_of({"m": 129, "n": 128, "batch": 7}) == (2, 7, 1)
@@ -274,7 +270,7 @@ def test_a_batch_is_called_on_arrays_that_share_an_operand() -> None:
     kernel(A=a[:0], B=np.broadcast_to(b, (0, 9, 7)), C=c[:0])
 
 
-def test_a_staged_epilogue_lies_over_the_tiles_and_has_no_conflicts_where_padding_can_avoid_them() -> None:
+def test_staged_epilogue_lies_over_tiles_and_has_no_conflicts() -> None:
     for fragment in ("contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"):
         plan = planned(store="through_shared", mainloop={"fragment": fragment, **tile(warp={"m": 64, "n": 32})})
         exchange, loop = plan.exchange, plan.loop
@@ -288,7 +284,7 @@ def test_a_staged_epilogue_lies_over_the_tiles_and_has_no_conflicts_where_paddin
 
 
 @pytest.mark.parametrize("fragment", ["contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"])
-def test_a_slab_holds_every_column_of_the_warp_tile_once_and_its_runs_are_adjacent_in_c(fragment: str) -> None:
+def test_slab_holds_every_column_of_warp_tile_once(fragment: str) -> None:
     plan = planned(store="through_shared", mainloop={"fragment": fragment})
     exchange = plan.exchange
     assert exchange is not None
@@ -303,7 +299,7 @@ def test_a_slab_holds_every_column_of_the_warp_tile_once_and_its_runs_are_adjace
         assert position == column // exchange.run * (owned.piece_stride if not exchange.is_closed else exchange.run) + column % exchange.run
 
 
-def test_a_staged_epilogue_is_rejected_where_there_is_nothing_to_stage_or_rows_do_not_fit_a_warp() -> None:
+def test_a_staged_epilogue_with_nothing_to_stage_is_rejected() -> None:
     with pytest.raises(PlanError, match="direct for the naive strategy"):
         gemmgen.plan({"kind": "gemm", "store": "through_shared", "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}})
     odd = {"fragment": "contiguous", **tile(threadblock={"m": 96, "n": 96}, warp={"m": 32, "n": 96}, thread={"n": 12})}

@@ -62,7 +62,7 @@ def test_rows_a_period_apart_and_columns_a_span_apart_move_alike(row: int, colum
 
 
 @pytest.mark.parametrize("k", [8, 16, 32, 64])
-def test_a_k_major_tile_is_copied_asynchronously_and_read_four_k_at_a_time_without_conflict_or_padding(k: int) -> None:
+def test_k_major_tile_is_copied_asynchronously(k: int) -> None:
     a = loop_of(spec(k=k, mainloop={"copies": "cp_async", "shared_a": {**K_VECTOR, "swizzle": "xor"}})).a
     assert [access.conflicts for access in shared_accesses(a)] == [0, 0]
     assert (a.padding, a.store_width, a.load_width) == (0, 4, 4)
@@ -70,14 +70,14 @@ def test_a_k_major_tile_is_copied_asynchronously_and_read_four_k_at_a_time_witho
 
 @pytest.mark.parametrize("k", [8, 16, 32])
 @pytest.mark.parametrize("fragment", ["quads_in_warp", "quads_in_threadblock", "contiguous"])
-def test_a_tile_is_transposed_without_conflict_and_read_in_whole_vectors(k: int, fragment: str) -> None:
+def test_tile_is_transposed_without_conflict(k: int, fragment: str) -> None:
     a = loop_of(spec(k=k, mainloop={"fragment": fragment, "shared_a": {"swizzle": "xor"}})).a
     stores, loads = shared_accesses(a)
     assert stores.conflicts == 0 and a.transposes and (stores.width_bytes, loads.width_bytes) == (4, 16)
     assert loads == shared_accesses(replace(a, swizzle=None))[1]
 
 
-def test_tiles_of_an_odd_number_of_chunks_as_rows_cannot_be_swizzled() -> None:
+def test_rows_of_an_odd_number_of_chunks_cannot_be_swizzled() -> None:
     for fields in (
         spec(k=4, mainloop={"shared_a": {**K_VECTOR, "swizzle": "xor"}}),
         spec(k=12, mainloop={"shared_a": {"order": "k_major", "swizzle": "xor"}}),
@@ -93,7 +93,7 @@ def test_a_tile_of_halves_is_swizzled_by_eights() -> None:
     assert a.swizzle is not None and a.swizzle.chunk == 8 and shared_accesses(a)[0].conflicts == 0
 
 
-def test_rows_with_a_single_lane_lie_side_by_side_and_are_read_in_whole_vectors() -> None:
+def test_rows_with_single_lane_lie_side_by_side() -> None:
     loop = loop_of(spec(8, 512, 16, (8, 256), mainloop={"fragment": "interleaved"}))
     assert (loop.a.load_width, loop.b.load_width) == (4, 1)
 
@@ -175,14 +175,14 @@ def test_every_access_of_every_warp_counts(fields: dict[str, Any]) -> None:
     assert fewest_wavefronts(loads, a.fragment.lanes) <= loads.least_wavefronts
 
 
-def test_a_warp_that_begins_within_a_row_may_cost_more_than_the_first_one() -> None:
+def test_a_warp_that_begins_within_a_row_may_cost_more() -> None:
     a = loop_of(spec(64, 192, 48, alignment={"a": 1, "b": 1, "c": 1}, mainloop={"shared_a": {"order": "k_major", "padding": 1}})).a
     assert shared_accesses(a)[0].wavefronts == by_definition(a)[0][0] == 2 * a.copy.passes
 
 
 @settings(max_examples=60, deadline=None)
 @given(SPECS)
-def test_no_other_padding_and_no_other_swizzle_takes_fewer_wavefronts(fields: dict[str, Any]) -> None:
+def test_no_other_padding_or_swizzle_takes_fewer_wavefronts(fields: dict[str, Any]) -> None:
     a = planned(fields)
     if a.swizzle is not None:
         others = [replace(a, swizzle=swizzle) for swizzle in xor_swizzles(*a.shared_shape, a.swizzle.chunk)]

@@ -160,7 +160,7 @@ def test_specs_that_differ_have_different_names() -> None:
     assert len({planned(strategy=strategy).name for strategy in strategies}) == 6
 
 
-def test_sizes_on_the_command_line_are_the_extents_that_a_shape_has() -> None:
+def test_sizes_on_command_line_are_extents_that_shape_has() -> None:
     family = family_of(planned().spec)
     assert family.instance_sizes(planned(typical={"reduced": 77})) == {"reduced": 77}
     assert list(family.instance_sizes(planned(shape="rows"))) == ["outer", "reduced"]
@@ -170,7 +170,7 @@ def test_sizes_on_the_command_line_are_the_extents_that_a_shape_has() -> None:
 
 
 @pytest.mark.parametrize(("vector", "joins"), [(1, False), (4, True)])
-def test_moments_of_a_thread_alone_are_joined_only_where_it_has_several(vector: int, joins: bool) -> None:
+def test_moments_are_joined_where_a_thread_has_several(vector: int, joins: bool) -> None:
     strategy = {"name": "row_lanes", "lanes": 1, "vector": vector}
     plan = planned(operation="mean_variance", shape="rows", alignment=4, strategy=strategy)
     assert ("combine(" in gemmgen.render(plan).text) == joins

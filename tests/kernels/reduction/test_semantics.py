@@ -109,7 +109,7 @@ def test_an_infinity_makes_both_moments_nan_wherever_it_stands(where: int) -> No
     assert np.isnan(reduced("mean_variance", values)).all()
 
 
-def test_floats_become_integers_by_dropping_the_fraction_and_saturating() -> None:
+def test_floats_become_integers_by_dropping_fraction() -> None:
     def cast(value: float, kind: str) -> Any:
         return reduced("sum", [value], epilogue=[{"op": "cast", "type": kind}])
 

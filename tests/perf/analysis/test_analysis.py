@@ -38,7 +38,7 @@ def test_int8_operations_have_a_roof_of_their_own() -> None:
     assert roofline(Cost(1287e12, 1.0, "int8"), device("H200")).least_seconds == pytest.approx(1.0)
 
 
-def test_a_device_whose_bandwidth_is_unknown_is_bound_by_what_is_known() -> None:
+def test_a_device_of_unknown_bandwidth_has_a_known_bound() -> None:
     unknown = Device("unknown", ARCHITECTURES["sm_80"], 1, 1e9, 1, Peaks())
     roofs = roofline(Cost(1e9, 1e9, "fp32"), unknown)
     assert (roofs.binding, roofs.ridge, roofs.memory_seconds) == ("compute", None, 0.0)

@@ -62,7 +62,7 @@ def test_several_specs_are_a_table() -> None:
     assert lines[2].startswith("gemm/v1_tiled")
 
 
-def test_without_nvdisasm_the_rest_is_shown_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvdisasm_rest_is_shown_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
     text = run("gemm/v3_double_buffer", "--no-traffic").stdout
     assert "not looked at: nvdisasm was not found; install it with: pip install 'gemmgen[sass]'" in text
@@ -113,7 +113,7 @@ def test_a_convolution_executes_whole_tiles() -> None:
     assert spec["roofline"]["operations"] == 2 * 49 * 64 * 576
 
 
-def test_an_instance_for_other_than_the_typical_sizes_is_analysed_on_its_own() -> None:
+def test_instance_for_other_than_typical_sizes_is_analysed() -> None:
     (spec,) = analysed("conv2d/pointwise_128x64x64", "--no-traffic")
     assert spec["problem"]["r"] == 1
 
@@ -130,7 +130,7 @@ def test_every_kernel_of_a_sequence_is_analysed() -> None:
     assert spec["quantisation"]["launches"][0]["waves"] == 1.0
 
 
-def test_the_traffic_is_what_verify_counts_and_what_the_plan_predicts() -> None:
+def test_traffic_is_what_verify_counts_and_what_plan_predicts() -> None:
     from gemmgen.kernels.gemm.loop import TiledLoop
     from gemmgen.kernels.gemm.plan import GemmPlan
     from gemmgen.toolchain.compilation import compile_plan

@@ -6,10 +6,11 @@ import pytest
 from conftest import SPECS
 from perf.analysis.listing import assemble
 
-from gemmgen.api import compile_plan, plan
+from gemmgen.api import plan
 from gemmgen.hardware.target import ARCHITECTURES
 from gemmgen.perf.analysis.load_distance import load_distances
 from gemmgen.perf.analysis.machine_code import machine_code
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.sass import find_nvdisasm
 
 

@@ -33,7 +33,7 @@ def code_of(spec: str, architecture: str, *overrides: str) -> KernelCode:
     return machine_code(compile_plan(planned), planned.architecture)[planned.name]
 
 
-def test_of_several_loops_the_one_with_most_multiply_adds_is_the_main_loop() -> None:
+def test_the_loop_with_most_multiply_adds_is_the_main_loop() -> None:
     code = analysed("""
         .L_copy:
         LDG.E R2, desc[UR4][R4.64]
@@ -53,7 +53,7 @@ def test_an_unrolled_loop_is_preferred_to_its_remainder() -> None:
     assert main_loop(code).mix.classes["fma float32"] == 4
 
 
-def test_a_loop_over_tiles_with_as_many_multiply_adds_gives_way_to_the_one_inside() -> None:
+def test_loop_over_tiles_with_as_many_multiply_adds_gives_way() -> None:
     code = analysed(".L_t:\nMOV R0, RZ\n.L_k:\nFFMA R0, R2, R3, R0\n@P0 BRA `(.L_k)\nFFMA R0, R2, R3, R0\n@P1 BRA `(.L_t)\nEXIT")
     assert main_loop(code).loop.depth == 2
 
@@ -63,7 +63,7 @@ def test_a_small_loop_inside_does_not_make_the_outer_one_less() -> None:
     assert main_loop(code).mix.total == 4
 
 
-def test_without_multiply_adds_the_loop_that_streams_is_the_main_loop() -> None:
+def test_without_multiply_adds_loop_that_streams_is_main_loop() -> None:
     code = analysed(
         ".L_a:\nIADD3 R0, R0, 0x1, RZ\nIADD3 R0, R0, 0x1, RZ\n@P0 BRA `(.L_a)\n.L_b:\nLDG.E R4, desc[UR4][R2.64]\n@P0 BRA `(.L_b)\nEXIT"
     )
@@ -83,12 +83,12 @@ def test_the_ceiling_is_issue_slots_where_an_ffma_takes_one() -> None:
     assert main_loop(analysed(body.replace("R4, RZ", "RZ, RZ"))).ffma_ceiling == pytest.approx(4 / 6)
 
 
-def test_the_ceiling_is_the_unit_where_other_instructions_fit_between() -> None:
+def test_ceiling_is_unit_where_other_instructions_fit_between() -> None:
     body = ".L_a:\n" + "FFMA R1, R2, RZ, RZ\n" * 4 + "LDS R8, [R9]\n@P0 BRA `(.L_a)\nEXIT"
     assert main_loop(analysed(body, "sm_80")).ffma_ceiling == 1.0
 
 
-def test_code_for_an_architecture_with_unknown_banks_has_all_the_rest() -> None:
+def test_code_for_architecture_with_unknown_banks_has_all_rest() -> None:
     code = analysed(".L_a:\nFFMA R1, R2, R4, R6\n@P0 BRA `(.L_a)\nEXIT", "sm_100")
     assert not code.banks_known
     assert main_loop(code).banks is None
@@ -119,14 +119,14 @@ def test_the_main_loop_of_a_convolution_is_that_with_its_mma(architecture: str) 
 
 @needs_nvdisasm
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_the_main_loop_of_a_reduction_is_that_which_reads_the_input(architecture: str) -> None:
+def test_main_loop_of_reduction_is_that_which_reads_input(architecture: str) -> None:
     main = main_loop(code_of("reduction/s8_streaming", architecture))
     assert set(main.mix.accesses) == {"LDG"}
     assert main.banks is None
 
 
 @needs_nvdisasm
-def test_without_the_promise_of_aligned_pointers_global_loads_are_narrow() -> None:
+def test_without_promised_alignment_global_loads_are_narrow() -> None:
     wide = main_loop(code_of("gemm/v3_double_buffer", "sm_90")).mix
     narrow = main_loop(code_of("gemm/v3_double_buffer", "sm_90", "alignment={a: 1, b: 1, c: 1}")).mix
     assert 16 in wide.accesses["LDG"]
@@ -134,7 +134,7 @@ def test_without_the_promise_of_aligned_pointers_global_loads_are_narrow() -> No
 
 
 @needs_nvdisasm
-def test_persistent_kernels_show_the_loop_over_k_inside_that_over_tiles() -> None:
+def test_persistent_kernels_show_loop_over_k_inside() -> None:
     code = code_of("gemm/stream_k", "sm_90")
     assert main_loop(code).loop.depth == 2
     assert main_loop(code).mix.accesses["LDS"] == {16: 32}

@@ -18,7 +18,7 @@ def report(text: str, architecture: str = "sm_90a") -> BankReport:
     return found
 
 
-def test_two_operands_in_one_bank_are_too_many_where_an_ffma_is_issued_every_cycle() -> None:
+def test_two_operands_in_one_bank_are_too_many() -> None:
     assert report("FFMA R0, R2, R3, R4").conflicts == 1  # 2 and 4 are even
     assert report("FFMA R0, R2, R2, R3").conflicts == 1  # the same register at two places is read twice
 
@@ -61,7 +61,7 @@ def test_arithmetic_between_does() -> None:
     assert report("FFMA R1, R2.reuse, R5, R1\nIADD3 R9, R40, R41, RZ\nFFMA R3, R2, R7, R3").reused == 0
 
 
-def test_what_is_kept_at_the_end_of_the_loop_serves_its_beginning() -> None:
+def test_what_is_kept_at_end_of_loop_serves_its_beginning() -> None:
     assert report("FFMA R1, R2.reuse, R5, R1").reused == 1
 
 
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) outer(float* out, const flo
 """
 
 
-def test_the_order_of_an_outer_product_decides_as_it_does_on_a_gpu() -> None:
+def test_order_of_outer_product_decides_as_it_does_on_gpu() -> None:
     """Of 66.9 TFLOP/s, an H200 reaches 65.0 to 65.6 with serpentine rows, 60.6 to 62.0 with plain rows, 51 to 55 with
     serpentine columns."""
     serpentine, rows, columns = (ceiling_of(r, s) for r, s in ((1, 1), (1, 0), (0, 1)))
