@@ -122,6 +122,9 @@ class Observer:
     def engine_uses_barrier(self, instruction: Instruction, barrier: Barrier, lane: int) -> None:
         """A copy that a lane starts will complete on a barrier."""
 
+    def bulk_store_seen(self, instruction: Instruction, lanes: Lanes) -> None:
+        """The oldest bulk copy to global memory that a lane has not seen the end of has been written, and the lane has waited for it."""
+
     def phase_completed(self, barrier: Barrier) -> None:
         """A phase of a barrier has completed."""
 

@@ -140,6 +140,8 @@ class CopyEngine:
                     copy.read(knowing, self.proxy)
                     if not only_reads:
                         copy.write()
+                        for observer in self.shared.observers:
+                            observer.bulk_store_seen(copy.instruction, knowing)
                 if not only_reads:
                     groups.closed.popleft()
 

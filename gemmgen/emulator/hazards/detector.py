@@ -62,6 +62,8 @@ class HazardDetector(Observer):
         self._shuffles: dict[int, Callable[[Lanes], np.ndarray]] = {}
         unwritten = list(memory.unwritten())
         self.granules["global"] = min(self.granules["global"], *(_alignment(start, flags) for start, flags in unwritten), 16)
+        # A box may begin at any element.
+        self.granules["global"] = min(self.granules["global"], *(placed.map.element_bytes for placed in memory.maps), 16)
         self._global = Shadow(len(memory.data), self.granules["global"], self.order, self.records, self._global_race)
         self._global.unwritten = self._unwritten_global
         self._global.repeated = self._global_repeated
@@ -300,7 +302,7 @@ class HazardDetector(Observer):
     def _global_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
         other = records.sites[int(others[0]) >> 32]
         kind: type[HazardError] = GlobalRace
-        if int(others[0]) & 0xFFFFFFFF >= self.order.first_stream:
+        if self.proxies.follows and int(others[0]) & 0xFFFFFFFF == self.order.first_stream:
             kind = UnorderedLaunch
         elif site.strong and other is not None and other.strong:
             kind = ScopeRace if site.narrow or other.narrow else VolatileRace

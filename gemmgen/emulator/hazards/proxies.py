@@ -90,9 +90,9 @@ class ProxyRules(Observer):
         self.geometry = geometry
         self.shared = spaces.shared
         self._streams.clear()
-        self.order.streams.clear()
-        if self.follows:
-            self._stream("launch", 0, EARLIER)
+        if self.follows and not self.order.streams:
+            self.order.new_stream(EARLIER)
+        self._stores: dict[int, deque[int]] = {}
         self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
         self._fences: deque[_Fence] = deque(maxlen=_MOST_FENCES)
         self._inits: dict[int, _Initialised] = {}
@@ -153,6 +153,25 @@ class ProxyRules(Observer):
                     self._generic[chunks + piece] = threads | record << 32
         elif self._concerned and space.name == "global" and access.kind == "load" and access.instruction.has("bulk"):
             self._check_global(access, lanes, addresses)
+        elif self._concerned and space.name == "global" and access.kind == "store" and access.instruction.has("bulk"):
+            self._begin_store(access, lanes, addresses)
+
+    def _begin_store(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """A bulk copy writes global memory at any time until its thread has waited for it."""
+        assert lanes is not None
+        lane, shadow = int(lanes[0]), self.detector.global_shadow
+        stream = self._stream("bulk", lane, f"the bulk copies of {self.geometry.describe(lanes[:1])}")
+        offsets = (addresses.astype(np.uint64) - np.uint64(GLOBAL_BASE)).view(np.int64)
+        granules = (offsets[:, None] + np.arange(0, access.width, shadow.granule)).ravel() // shadow.granule
+        shadow.note(site_of(access), np.unique(granules), stream)
+        self._stores.setdefault(lane, deque()).append(self.order.time)
+        self.order.time += 1
+
+    def bulk_store_seen(self, instruction: Instruction, lanes: Lanes) -> None:
+        for lane in lanes.tolist():
+            stores = self._stores.get(lane)
+            if stores and not instruction.has("reduce"):
+                self.order.learn(lanes, self.order.clock_of({self._streams["bulk", lane]: stores.popleft()}))
 
     def _check_global(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """A bulk copy reads global memory: what this launch has written there needs a proxy fence as well."""

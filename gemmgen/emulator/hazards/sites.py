@@ -79,8 +79,9 @@ def granules(program: Program) -> dict[str, int]:
 
 
 def _element_bytes(inst: Instruction, space: str) -> int:
-    if inst.opcode == "cp" and inst.has("tensor"):
-        return 1 if space == "global" else 16  # the tensor map knows the elements
+    if inst.opcode == "cp" and inst.has("bulk"):
+        # Boxes begin at any element; the detector knows the tensor maps.
+        return 1 if inst.has("cp_mask") else 16
     if inst.opcode == "cp":
         size = inst.operands[2] if len(inst.operands) > 2 else None
         # The source of a partial copy may end at any byte.

@@ -271,7 +271,7 @@ def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Op
     size = binder.source(inst, operands[2], "u32")
     mask = binder.source(inst, operands[3], "u16") if inst.has("cp_mask") else None
     units, shared = binder.spaces.global_.units, binder.spaces.shared
-    combine = _combination(inst)
+    combine, kind = _combination(inst), "atomic" if inst.has("reduce") else "store"
 
     def run(lanes: Lanes) -> None:
         masks = None if mask is None else value_at(mask, lanes).tolist()
@@ -282,7 +282,7 @@ def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Op
             _checked_shared(ends, lane, origin, count)
             reads = ends.reads(lane, _chunks(origin, count), GROUP_READ)
             if masks is None:
-                ends.global_units("store", lane, written, _CHUNK)
+                ends.global_units(kind, lane, written, _CHUNK)
                 put = _putter(units, combine, written)
             else:
                 chosen = np.array([byte for byte in range(_CHUNK) if masks[position] >> byte & 1], np.int64)
@@ -482,6 +482,7 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
     tensor = _tensor_operand(inst, binder, operands[0])
     sources = shared_offsets(inst, binder, operands[1], _CHUNK)
     units, shared = binder.spaces.global_.units, binder.spaces.shared
+    kind = "atomic" if inst.has("reduce") else "store"
 
     def run(lanes: Lanes) -> None:
         maps = tensor.addresses(lanes).tolist()
@@ -492,7 +493,7 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
             origin = origins[position]
             box = _box(ends, placed, lane, [c[position] for c in coordinates], [0] * (len(coordinates) - 2), origin)
             inside = box.array[box.inside]
-            ends.global_units("store", lane, inside, box.unit)
+            ends.global_units(kind, lane, inside, box.unit)
             if not len(inside):
                 continue
             place = (origin // shared.stride * shared.stride // box.unit + box.shared)[box.inside]

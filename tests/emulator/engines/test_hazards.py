@@ -242,3 +242,34 @@ def test_a_mistake_in_a_ring_is_found(mistake):
     except emulator.EmulatorError:
         return
     assert not np.array_equal(got, ring_sums())
+
+
+SEEN = """KERNEL(float* out, float* copy) {
+    __shared__ __align__(16) float tile[64];
+    tile[threadIdx.x] = threadIdx.x; fence_async(); __syncthreads();
+    if (threadIdx.x == 0) { store_bulk(out, tile, 256); commit(); wait_group<0>(); }
+    __syncthreads();
+    copy[threadIdx.x] = ((volatile float*)out)[threadIdx.x];
+}"""
+
+
+def test_what_a_bulk_copy_wrote_is_there_behind_its_wait():
+    args = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    message = twins(SEEN, "wait_group<0>()", emulator.GlobalRace, *args, instead="wait_group_read<0>()", block=64)
+    assert "the bulk copies of thread (0,0,0)" in message
+    twins(SEEN, "wait_group<0>(); }\n    __syncthreads();", emulator.GlobalRace, *args, instead="wait_group<0>(); }", block=64)
+
+
+def test_blocks_may_reduce_into_one_place():
+    body = SEEN.replace(
+        "store_bulk(out, tile, 256);",
+        """asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 256;"
+        :: "l"(out), "r"(shared_address(tile)) : "memory");""",
+    ).replace("copy[threadIdx.x] = ((volatile float*)out)[threadIdx.x];", "")
+    out = np.zeros(64, np.float32)
+    run(body, out, out.copy(), grid=3, block=64, hazards=True)
+    np.testing.assert_array_equal(out, 3 * np.arange(64))
+
+
+def test_a_box_may_begin_at_any_element():
+    run(LOAD.replace("bar, 0, 0)", "bar, 3, 0)"), *load_args(), hazards=True)
