@@ -190,24 +190,40 @@ def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
     return cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
 
 
+BYTE_PRODUCTS = {("s8", "s8", "s32"): "_int_mm", ("e4m3", "e4m3", "bf16"): "_scaled_mm"}
+"""Products of 8-bit types that torch has, by the types of A, B and C."""
+INT_MM_ROWS = 17
+"""Rows from which on ``torch._int_mm`` computes."""
+
+
 def peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
-    """cuBLAS through torch, TF32 off: ``addmm`` into C, then the epilogue as separate torch operations; None for mixed types."""
-    if len({matrix.type for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c)}) > 1:
+    """cuBLAS through torch: ``addmm`` into C, ``_int_mm`` or ``_scaled_mm``, then the epilogue as separate torch operations; TF32 only
+    where the instance multiplies as tf32. None for types that torch does not multiply."""
+    types = (plan.matrix_a.type, plan.matrix_b.type, plan.matrix_c.type)
+    tf32 = types[:2] == ("tf32", "tf32")
+    function = BYTE_PRODUCTS.get(types)
+    if function is None and len({"f32" if kind == "tf32" else kind for kind in types}) > 1:
+        return None
+    a, b, c = arrays["A"], arrays["B"], arrays["C"]
+    if function is not None and (plan.batched or (function == "_int_mm" and a.shape[0] < INT_MM_ROWS)):
         return None
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    a, b, c = arrays["A"], arrays["B"], arrays["C"]
     alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 0.0)
-
     combine = torch.baddbmm if plan.batched else torch.addmm
+    scale, one = (torch.tensor(value, device=c.device) if function == "_scaled_mm" else None for value in (alpha, 1.0))
 
     def read(access: Access) -> Any:
         array = arrays.get(access.name, scalars.get(access.name))
         return array[:, None] if access.operand.per == "row" else array
 
     def run() -> None:
-        if alpha == 1 and beta == 0:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        if function == "_int_mm":
+            torch._int_mm(a, b, out=c)
+        elif function == "_scaled_mm":
+            torch._scaled_mm(a, b, scale_a=scale, scale_b=one, out_dtype=c.dtype, out=c)
+        elif alpha == 1 and beta == 0:
             torch.matmul(a, b, out=c)
         else:
             combine(c, a, b, beta=beta, alpha=alpha, out=c)

@@ -279,6 +279,11 @@ BATCHES = (
     (64, 64, 64, 256), (128, 128, 64, 96), (128, 64, 128, 96), (256, 256, 64, 64), (512, 512, 64, 48), (512, 64, 512, 48),
     (1024, 1024, 128, 16),
 )  # fmt: skip
+TENSOR_LAYERS = ((4096, 4096), (11008, 4096), (4096, 11008), (6144, 4096))
+"""(n, k) of layers for tensor cores."""
+TENSOR_ROWS = (1, 16, 64, 128, 512, 2048, 8192)
+TENSOR_CUBES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+TENSOR_SHAPES = ((8192, 8192, 64), (4096, 4096, 256), (128, 128, 65536), (50257, 1024, 768))
 HALVES = ((256, 256, 256), (1024, 1024, 1024), (4096, 4096, 4096), (16, 4096, 4096), (4096, 4096, 64))
 
 
@@ -291,6 +296,9 @@ def problem_grid(fine: bool) -> list[str]:
     found += [_text(*size, letters) for letters in ("nt", "tn", "tt") for size in (LAYOUTS if fine else LAYOUTS[1::2])]
     found += [_text(*size[:3], f"batch={size[3]}") for size in BATCHES]
     found += [_text(*size, kind) for kind in ("f16", "bf16") for size in HALVES]
+    cubes, rows = (TENSOR_CUBES, TENSOR_ROWS) if fine else (TENSOR_CUBES[3::4], TENSOR_ROWS[1::2])
+    tensor = [(size, size, size) for size in cubes] + [(m, n, k) for n, k in TENSOR_LAYERS for m in rows] + list(TENSOR_SHAPES)
+    found += [_text(*size, "nt", kind) for kind in ("bf16", "s8", "e4m3") for size in tensor]
     if fine:
         found += [_text(size, size, size, "nt") for size in SQUARES]
         found += [_text(size - 1, size - 1, size - 1, "unaligned") for size in SQUARES]
