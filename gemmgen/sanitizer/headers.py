@@ -64,6 +64,15 @@ extern "C" __device__ void __assertfail(const char*, const char*, unsigned, cons
 """
 
 
+_CUB_PARTS = (
+    "block/block_adjacent_difference", "block/block_discontinuity", "block/block_exchange", "block/block_histogram", "block/block_load",
+    "block/block_merge_sort", "block/block_radix_rank", "block/block_radix_sort", "block/block_reduce", "block/block_scan",
+    "block/block_shuffle", "block/block_store", "warp/warp_exchange", "warp/warp_load", "warp/warp_merge_sort", "warp/warp_reduce",
+    "warp/warp_scan", "warp/warp_store",
+)  # fmt: skip
+"""What of CUB is device code: the algorithms of blocks and warps. Those of the whole device launch kernels from the host."""
+
+
 def stand_ins() -> dict[str, str]:
     """Texts for the host's headers, by the name that they are included with: what device code may use of them, else nothing."""
     nothing = "#pragma once\nnamespace std {}\n"
@@ -73,6 +82,7 @@ def stand_ins() -> dict[str, str]:
     integers = _STDINT + "namespace std { using ::uint32_t; using ::int32_t; using ::uint64_t; using ::int64_t; using ::uint8_t; }\n"
     texts |= {"cstdint": integers, "stdint.h": _STDINT, "inttypes.h": _STDINT}
     texts |= {"climits": _LIMITS, "limits.h": _LIMITS, "cfloat": _FLOAT, "float.h": _FLOAT}
+    texts["cub/cub.cuh"] = "#pragma once\n" + "".join(f"#include <cub/{part}.cuh>\n" for part in _CUB_PARTS)
     texts |= {"cassert": _ASSERT, "assert.h": _ASSERT, "cstddef": nothing, "stddef.h": nothing}
     return texts
 

@@ -169,3 +169,32 @@ def test_counters_tell_the_lines():
 def test_values_that_are_no_arguments_are_told(value):
     with pytest.raises(GemmgenError, match=r"argument 0|no type"):
         gemmgen.emulate("__global__ void k(int n) {}", grid=1, block=1, args=[value])
+
+
+def test_blocks_of_cub():
+    source = """
+#include <cub/cub.cuh>
+__global__ void k(const int* in, int* out) {
+  using Reduce = cub::BlockReduce<int, 128>;
+  using Scan = cub::BlockScan<int, 128>;
+  __shared__ union { typename Reduce::TempStorage reduce; typename Scan::TempStorage scan; } storage;
+  int sum = Reduce(storage.reduce).Sum(in[threadIdx.x]);
+  if (threadIdx.x == 0) out[128] = sum;
+  __syncthreads();
+  Scan(storage.scan).InclusiveSum(in[threadIdx.x], out[threadIdx.x]);
+}
+"""
+    result = gemmgen.emulate(source, grid=1, block=128, args=[np.arange(128, dtype=np.int32), np.zeros(129, np.int32)]).check()
+    assert result["out"].tolist() == [*np.cumsum(np.arange(128)).tolist(), 127 * 64]
+
+
+def test_methods_without_a_word_about_where_they_run():
+    source = """
+#include <iostream>
+struct Timer { void start() {} float stop() { return 0.f; } };
+struct Pair { int a, b; int sum() const { return a + b; } };
+int helper(int x) { return x + 1; }
+__global__ void k(int* o) { Pair p{1, (int)threadIdx.x}; o[threadIdx.x] = p.sum(); }
+int main() { Timer t; t.start(); k<<<1, 1>>>(nullptr); std::cout << helper(2); }
+"""
+    assert gemmgen.emulate(source, grid=1, block=3, args=["i32[3]"])["o"].tolist() == [1, 2, 3]
