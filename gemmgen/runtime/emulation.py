@@ -109,7 +109,7 @@ class EmulatorBackend:
                     hazards=self._hazards,
                     schedules=self._schedules,
                     step_limit=self._step_limit or STEP_LIMIT,
-                    **({"cluster": launch.cluster} if launch.cluster != (1, 1, 1) else {}),
+                    cluster=launch.cluster if launch.cluster_blocks > 1 else None,
                 )
             except emulator.EmulatorError as error:
                 raise KernelFault(f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error
