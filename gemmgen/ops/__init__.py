@@ -27,7 +27,7 @@ __all__ = ["Filter", "conv2d", "elementwise", "matmul", "reduce", "register_torc
 
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "backend"),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend"),
 )  # fmt: skip
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
@@ -45,6 +45,7 @@ def matmul(
     residual: Any = None,
     gamma: float = 1.0,
     activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    precision: Literal["f32", "ffma", "tf32"] = "f32",
     stream: Any = None,
     backend: Literal["auto", "emulator"] = "auto",
 ) -> Any:
@@ -58,14 +59,20 @@ def matmul(
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
     ``residual``: of the result's shape, type and order. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
-    ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are multiplied by a kernel for the processor, if they are float32
-    and there is a C compiler; else, and for ``emulator``, by the emulator, which is slow. With ``alpha`` 0, a and b are not read; with
-    ``beta`` 0, out is not.
+    ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
+    larger, whichever is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
+    ``torch.set_float32_matmul_precision("high")`` does. ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are
+    multiplied by a kernel for the processor, if they are float32 and there is a C compiler; else, and for ``emulator``, by the
+    emulator, which is slow. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if _compiling is not None and _compiling():
-        return _traced("matmul", (a, b, bias, residual, alpha, gamma, activation or ""), beta == 0 and out is None and stream is None)
+        return _traced(
+            "matmul",
+            (a, b, bias, residual, alpha, gamma, activation or ""),
+            beta == 0 and out is None and stream is None and precision == "f32",
+        )
     number = 0.0
     bias_number = bias is not None and _is_number(bias.__class__)
     if bias_number:
@@ -74,7 +81,7 @@ def matmul(
         activation = _hashable(activation)
     if backend not in ("auto", "emulator"):
         raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
-    options = (alpha != 1, beta != 0, bias_number, activation, backend)
+    options = (alpha != 1, beta != 0, bias_number, activation, precision, backend)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
     return _MATMUL.call((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]
@@ -225,7 +232,8 @@ def register_torch() -> None:
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     if not possible:
         raise LaunchError(
-            f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, stream or mappings"
+            f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, stream, precision "
+            "or mappings"
         )
     return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
 

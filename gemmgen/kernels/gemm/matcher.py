@@ -32,6 +32,15 @@ ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 
 
+Precision = Literal["f32", "ffma", "tf32"]
+"""``f32``: multiply-adds, or what has an error bound that is no larger; ``ffma``: multiply-adds; ``tf32``: whatever is fastest, of factors
+that are cut to 11 bits."""
+PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
+"""What a problem's words may ask for beside the default."""
+LEAST_DEPTH_OF_PLANES = 64
+"""k from which on the error bound of products by planes is no larger than that of multiply-adds."""
+
+
 @dataclass(frozen=True)
 class GemmRequest(Request):
     """C = epilogue(alpha A B + beta C). Layouts have two axes, or three, of which the first counts the batch."""
@@ -48,6 +57,8 @@ class GemmRequest(Request):
     residual: Layout | None = None
     operands: tuple[str, str] = ("a", "b")
     """Names of A and B in the operation."""
+    precision: Precision = "f32"
+    """How float32 factors are multiplied."""
 
     @property
     def m(self) -> int:
@@ -84,6 +95,7 @@ class GemmRequest(Request):
             "" if letters == "nn" else letters,
             "" if types == ("f32",) * 3 else types[0] if len(set(types)) == 1 else "_".join(types),
             "" if elements == ALIGNED_ELEMENTS else "unaligned",
+            "" if self.precision == "f32" else self.precision,
             f"batch={self.c.shape[0]}" if self.batched else "",
         )
 
@@ -96,7 +108,7 @@ class GemmRequest(Request):
         )
         return GemmRequest(
             transposed(self.b), transposed(self.a), transposed(self.c), self.scaled, self.accumulates, turned,
-            None if self.residual is None else transposed(self.residual), self.operands[::-1],
+            None if self.residual is None else transposed(self.residual), self.operands[::-1], self.precision,
         )  # fmt: skip
 
 
@@ -146,6 +158,12 @@ def vector_type(result: str) -> str:
 
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
+    planes = isinstance(spec.mainloop, TensorCoreMainloop) and spec.mainloop.arithmetic.f32_by is not None
+    if planes and request.precision == "ffma":
+        return "it computes float32 by planes, and multiply-adds are asked for"
+    if planes and request.precision == "f32" and request.k < LEAST_DEPTH_OF_PLANES:
+        return f"products by planes have a larger error bound than multiply-adds below k = {LEAST_DEPTH_OF_PLANES}"
+    truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
     row_major = spec.order == "row_major"
     # A kernel for column-major results takes C as its transpose wherever it can: few rows then fill the columns of its tiles.
     turned = isinstance(spec.mainloop, TensorCoreMainloop) and not row_major and is_stored(request.c, True)
@@ -179,7 +197,11 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "transpose": letters,
         "alpha": "argument" if request.scaled else spec.alpha,
         "beta": "argument" if request.accumulates else spec.beta,
-        "storage": Storage(a=request.a.type, b=request.b.type, c=request.c.type),  # type: ignore[arg-type]
+        "storage": Storage(
+            a="tf32" if truncated and request.a.type == "f32" else request.a.type,  # type: ignore[arg-type]
+            b="tf32" if truncated and request.b.type == "f32" else request.b.type,  # type: ignore[arg-type]
+            c=request.c.type,  # type: ignore[arg-type]
+        ),
         "batch": "strided" if request.batched else "none",
         "alignment": Alignment(**alignment),  # type: ignore[arg-type]
         "multiple_of": Multiples(**multiples),
@@ -210,6 +232,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     m, n, k = sizes
     epilogue: list[Operation] = []
     letters, types, aligned, batch = "nn", ("f32", "f32", "f32"), True, None
+    precision: Precision = "f32"
     said: dict[str, str] = {}
     for option in options:
         if option in ("nn", "nt", "tn", "tt"):
@@ -222,6 +245,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in ACTIVATIONS or option in ("bias", "residual"):
             fields = {"op": "bias", "per": "column"} if option == "bias" else ACTIVATIONS.get(option, {"op": option})
             epilogue.append(operation(fields))
+        elif option in PRECISIONS:
+            say_once(said, "precision", option)
+            precision = PRECISIONS[option]
         elif option in ("aligned", "unaligned"):
             say_once(said, "alignment", option)
             aligned = option == "aligned"
@@ -230,7 +256,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             batch = int(option[6:])
         else:
             need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, bias, "
-            need += f"residual, {', '.join(ACTIVATIONS)}"
+            need += f"residual, {', '.join(ACTIVATIONS)}, {' or '.join(PRECISIONS)}"
             raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
 
     def layout(rows: int, columns: int, letter: str, type: str) -> Layout:
@@ -242,7 +268,12 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     c = layout(m, n, "n", types[2])
     residual = c if any(step.op == "residual" for step in epilogue) else None
     return GemmRequest(
-        layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1]), c, epilogue=tuple(epilogue), residual=residual
+        layout(m, k, letters[0], types[0]),
+        layout(k, n, letters[1], types[1]),
+        c,
+        epilogue=tuple(epilogue),
+        residual=residual,
+        precision=precision,
     )
 
 

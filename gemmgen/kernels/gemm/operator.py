@@ -14,6 +14,7 @@ from gemmgen.kernels.epilogue.operations import Bias, Operation, Residual
 from gemmgen.kernels.gemm.matcher import (
     ACTIVATIONS,
     BYTE_TYPES,
+    PRECISIONS,
     RESULT_TYPES,
     TYPES,
     GemmRequest,
@@ -78,7 +79,13 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
                 f"matmul: {name} has strides {operands[name].strides} (elements) for shape {operands[name].shape}; rows or columns "
                 "must be contiguous and must not overlap: pass a contiguous copy"
             )
-    request = GemmRequest(a, b, c, bool(options.get("scaled")), bool(options.get("accumulates")), tuple(epilogue), z)
+    precision = options.get("precision", "f32")
+    if precision not in ("f32", *PRECISIONS):
+        raise LaunchError(f"matmul: precision is {precision!r}, need 'f32', 'ffma' or 'tf32'")
+    if precision != "f32" and (a.type, b.type) != ("f32", "f32"):
+        raise LaunchError(f"matmul: precision is {precision!r}, which is for float32 factors; these are {a.type} and {b.type}")
+    scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
+    request = GemmRequest(a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision)
     if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
         raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")
     wants_columns = not is_stored(c, True) or (z is not None and not is_stored(z, True))
