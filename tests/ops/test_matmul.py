@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from conftest import SPECS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.gemm import matcher
+from gemmgen.kernels.requests import Fit
+from gemmgen.kernels.spec_files import load_spec
 
 RNG = np.random.default_rng(7)
 
@@ -145,3 +149,20 @@ def test_bytes_are_multiplied_on_tensor_cores() -> None:
     got = ops.matmul(a, b.T)
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got, a.astype(np.int64) @ b.T.astype(np.int64))
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(LaunchError, match="precision is 'double', need 'f32', 'ffma' or 'tf32'"):
+        ops.matmul(np.ones((2, 2), "f"), np.ones((2, 2), "f"), precision="double")
+
+
+def test_precision_is_for_float32_factors():
+    with pytest.raises(LaunchError, match="which is for float32 factors"):
+        ops.matmul(np.ones((2, 2), np.float16), np.ones((2, 2), np.float16), precision="tf32")
+
+
+@pytest.mark.parametrize(("k", "words", "takes_planes"), [(4096, [], True), (4096, ["ffma"], False), (32, [], False), (32, ["tf32"], True)])
+def test_planes_serve_where_their_bound_is_no_larger(k, words, takes_planes):
+    spec = load_spec(SPECS / "gemm" / "f32_by_f16x3.yaml")
+    fit = matcher.fit(spec, matcher.parse_request([256, 256, k], words))
+    assert isinstance(fit, Fit) == takes_planes
