@@ -146,11 +146,6 @@ def swizzled(address: int, swizzle: Swizzle) -> int:
     return address if chunks == 0 else address ^ ((address >> 7) % chunks * _CHUNK_BYTES)
 
 
-def swizzle_period(swizzle: Swizzle) -> int:
-    """Bytes of shared memory after which a swizzle's pattern repeats; 16 for none."""
-    return SWIZZLE_SPANS[swizzle] * 8 or _CHUNK_BYTES
-
-
 def problems(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ...]:
     """Everything for which the driver would refuse a map, each with its reason; empty for a good one.
 
