@@ -46,8 +46,12 @@ class PlacedMap:
         """The 128 bytes that stand for the map in emulated memory."""
         return (_MAGIC + self.number.to_bytes(4, "little")) * (MAP_BYTES // 16)
 
-    def tile(self, coordinates: Sequence[int], address: int) -> Box:
-        """The box at these coordinates (innermost first), for a shared address."""
+    def tile(self, coordinates: Sequence[int], address: int, stores: bool = False) -> Box:
+        """The box at these coordinates (innermost first), for a shared address.
+
+        ``stores``: it is written to the array. The copy engine writes whole units of 16 bytes: where an array's rows end within
+        one, so much beyond their ends is overwritten (seen on an H200, with elements of 2 and of 4 bytes).
+        """
         m = self.map
         row_starts: np.ndarray = np.zeros(1, np.int64)
         row_inside: np.ndarray = np.ones(1, np.bool_)
@@ -57,7 +61,7 @@ class PlacedMap:
             row_starts = (index[:, None] * m.strides[axis - 1] + row_starts).ravel()
             axis_inside = (index >= 0) & (index < m.extents[axis])
             row_inside = np.outer(axis_inside, row_inside).ravel()
-        return self._box(coordinates[0], row_starts, row_inside, address)
+        return self._box(coordinates[0], row_starts, row_inside, address, stores)
 
     def column(self, coordinates: Sequence[int], offsets: Sequence[int], address: int) -> Box:
         """The pixels that an im2col map walks from these coordinates on, each moved by offsets of the spatial axes."""
@@ -69,10 +73,12 @@ class PlacedMap:
         beyond = (pixels < 0) | (pixels >= np.array(m.extents[1:]))
         return self._box(coordinates[0], row_starts, np.all(~beyond, axis=1), address)
 
-    def _box(self, first: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int) -> Box:
+    def _box(self, first: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int, stores: bool = False) -> Box:
         m = self.map
         size, begin = m.element_bytes, first * m.element_bytes
         low, high = -begin, m.extents[0] * size - begin
+        if stores:
+            high = -(-high // _CHUNK) * _CHUNK
         low, high = max(low, 0), min(high, m.row_bytes)
         unit = _CHUNK if not (begin % _CHUNK or low % _CHUNK or high % _CHUNK) else size
         bytes_in_row = np.arange(0, m.row_bytes, unit)

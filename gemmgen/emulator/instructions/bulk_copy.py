@@ -391,7 +391,9 @@ def _box(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int], offs
     inside = address % ends.shared.stride
     if inside + m.shared_bytes > ends.shared.size:
         _checked_shared(ends, lane, address, m.shared_bytes)
-    return placed.column(coordinates, offsets, inside) if im2col else placed.tile(coordinates, inside)
+    if im2col:
+        return placed.column(coordinates, offsets, inside)
+    return placed.tile(coordinates, inside, stores=not (_to_shared(inst) or inst.has("prefetch") or inst.has("reduce")))
 
 
 @instruction("cp", when=_is_bulk("tensor"))

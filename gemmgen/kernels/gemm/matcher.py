@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import lcm
 from typing import Any, ClassVar, Literal
 
 import pydantic
@@ -188,10 +189,13 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),
         "c": min(alignment_elements(spec.alignment.c, layout, row_major) for layout in like_c),
     }
-    # The copy engine stores what is aligned to 16 bytes; threads store the rest themselves.
-    unaligned = spec.store == "tma" and alignment["c"] * request.c.element_bytes != MOST_ALIGNMENT
+    # The copy engine stores whole units of 16 bytes; threads store what is aligned or ends otherwise.
+    whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
+    unaligned = spec.store == "tma" and not (whole_rows and alignment["c"] * request.c.element_bytes == MOST_ALIGNMENT)
     extents = {"m": request.m, "n": request.n, "k": request.k}
     promised = {name: getattr(spec.multiple_of, name) for name in extents}
+    if spec.store == "tma" and not unaligned:
+        promised["n"] = lcm(promised["n"], MOST_ALIGNMENT // request.c.element_bytes)
     multiples = {name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}
     changes = {
         "transpose": letters,

@@ -253,6 +253,10 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
         if spec.alignment.c * size != COPY_ALIGNMENT:
             need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
+        unit = COPY_ALIGNMENT // size
+        if spec.multiple_of.n % unit:
+            need = f"a multiple of {unit} for store: tma: the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a row's end"
+            yield Reason("multiple_of", "multiple_of.n", str(spec.multiple_of.n), need, f"multiple_of: {{n: {unit}}}, or store: direct")
         if plan_staging(mainloop.tile.n, 1, size, 1) is None:
             need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)

@@ -52,3 +52,18 @@ def test_nan_fills_what_lies_outside():
     tensor_map = TensorMap("f32", (16, 8), packed_strides("f32", (16, 8)), (16, 8), fill="nan", base=array)
     got = loaded(tensor_map, 4, 4).view(np.float32).reshape(8, 16)
     assert (got[:4, :12] == 1).all() and np.isnan(got[4:]).all() and np.isnan(got[:, 12:]).all()
+
+
+STORE = """KERNEL(const __grid_constant__ CUtensorMap map, int x, int y) {
+    __shared__ __align__(1024) u8 tile[1024];
+    for (int i = threadIdx.x; i < 1024; i += 128) tile[i] = i / 64 + 1;
+    fence_async();
+    __syncthreads();
+    if (threadIdx.x == 0) { store_tile(&map, tile, x, y); commit(); wait_group<0>(); }
+}"""
+
+
+def test_a_store_writes_whole_units_of_16_bytes_beyond_the_end_of_rows():
+    array = np.zeros((16, 64), np.uint8)
+    run(STORE, TensorMap("u8", (37, 16), (64,), (64, 16), base=array), 0, 0)
+    assert (array[:, :48] == np.arange(1, 17, dtype=np.uint8)[:, None]).all() and not array[:, 48:].any()

@@ -43,6 +43,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "storage": {"a": a, "b": b, "c": c},
         "batch": draw(st.sampled_from(("none", "none", "strided"))),
         "alignment": {"a": 16 // size, "b": 16 // size, "c": whole if store == "tma" else draw(st.sampled_from((1, 2)))},
+        "multiple_of": {"n": whole} if store == "tma" else {},
         "rasterization": {"along": draw(st.sampled_from(("minor", "major"))), "group": draw(st.sampled_from((1, 2)))},
         "decomposition": decomposition,
         "store": store,

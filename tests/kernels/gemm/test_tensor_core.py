@@ -22,7 +22,8 @@ TILE = {"m": 64, "n": 32, "k": 64}
 MAINLOOP = {"strategy": "tensor_core", "tile": TILE, "stages": 2, "consumers": 1, "persistent_blocks": 2}
 SPEC = {
     "kind": "gemm", "architecture": "sm_90a", "transpose": "nt", "alpha": "one", "beta": "zero", "store": "tma",
-    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"}, "alignment": {"a": 8, "b": 8, "c": 8}, "mainloop": MAINLOOP,
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"}, "alignment": {"a": 8, "b": 8, "c": 8}, "multiple_of": {"n": 8},
+    "mainloop": MAINLOOP,
 }  # fmt: skip
 PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_pong"}}
 CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
@@ -43,6 +44,7 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         ({**SPEC, "alignment": {"a": 4, "b": 8, "c": 8}}, "alignment"),
         ({**SPEC, "alignment": {"a": 8, "b": 8, "c": 2}}, "alignment"),
         ({**SPEC, "order": "column_major"}, "store"),
+        ({**SPEC, "multiple_of": {"n": 4}}, "multiple_of"),
         ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "decomposition"),
         ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
         (with_loop(schedule="ping_pong"), "consumers"),
