@@ -76,9 +76,8 @@ class PlacedMap:
     def _box(self, first: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int, stores: bool = False) -> Box:
         m = self.map
         size, begin = m.element_bytes, first * m.element_bytes
-        low, high = -begin, m.extents[0] * size - begin
-        if stores:
-            high = -(-high // _CHUNK) * _CHUNK
+        row_end = m.extents[0] * size
+        low, high = -begin, (-(-row_end // _CHUNK) * _CHUNK if stores else row_end) - begin
         low, high = max(low, 0), min(high, m.row_bytes)
         unit = _CHUNK if not (begin % _CHUNK or low % _CHUNK or high % _CHUNK) else size
         bytes_in_row = np.arange(0, m.row_bytes, unit)
