@@ -25,7 +25,8 @@ def test_rendered_source_is_clean(path: Path) -> None:
     source = gemmgen.render(path)
     text = source.text
     assert not re.search(r"[ \t]+$", text, re.MULTILINE), "trailing spaces"
-    assert "\n\n\n" not in text and "\t" not in text and "{{" not in text and "{%" not in text
+    assert "\n\n\n" not in text and "\t" not in text and "{{" not in text
+    assert not re.search(r"\{%[^\d]", text), "a statement of a template; {%0 is an operand of assembler"
     assert text.endswith("}\n")
     assert text.count("{") == text.count("}") and text.count("(") == text.count(")")
     code = [line for line in text.splitlines() if line and not line.lstrip().startswith(("//", "*", "#"))]

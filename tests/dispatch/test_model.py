@@ -128,7 +128,7 @@ def test_no_instance_beats_the_roofs_of_a_device(name):
     assert min(times) > 3 * 4 * 4096**2 / memory_bandwidth(chip)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ["gemm", "reduction", "conv2d"])
 def test_choices_without_the_table_are_within_10_percent(kind):
     shipped = read_table(resource_directory("generated") / "tuned" / "h200.json")
     found = regrets(replace(shipped, rows=tuple(row for row in shipped.rows if row.kind == kind)), H200)
