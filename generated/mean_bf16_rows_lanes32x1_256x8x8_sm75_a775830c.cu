@@ -31,18 +31,18 @@ struct __align__(16) Vector {
     unsigned short element[kVector];
 };
 
-// A bfloat16 is the upper half of a float.
+// The value of a bfloat16: the upper half of a float.
 __device__ __forceinline__ float bf16_to_float(unsigned short bits)
 {
-    return __uint_as_float(static_cast<unsigned int>(bits) << 16);
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// The upper half of a float, rounded to nearest, ties to even; NaN stays NaN.
+// The nearest bfloat16, of two equally near ones the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
-    const unsigned int bits = __float_as_uint(value);
-    const unsigned int rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    return static_cast<unsigned short>(value != value ? 0x7fffu : rounded);
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
 }
 
 // An element as it is reduced.

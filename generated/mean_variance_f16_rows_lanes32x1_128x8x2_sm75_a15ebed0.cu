@@ -31,7 +31,7 @@ struct __align__(16) Vector {
     unsigned short element[kVector];
 };
 
-// Halves travel as their bits.
+// The value of a float16.
 __device__ __forceinline__ float f16_to_float(unsigned short bits)
 {
     float value;

@@ -64,11 +64,31 @@ constexpr int kPixelRowsPerPass = 128;
 constexpr int kFilterPasses = 1;
 constexpr int kFilterRowsPerPass = 128;
 
+// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
+__device__ __forceinline__ signed char float_to_s8(float value)
+{
+    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
+}
+
+// Two of them side by side, the first in the lower byte.
+__device__ __forceinline__ unsigned short pack_s8(float low, float high)
+{
+    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
+}
+
 // A number that the host prepared for dividing by it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
 };
+
+// n / d for 0 <= n < 2^31.
+__device__ __forceinline__ int divide(int n, const Divisor& d)
+{
+    return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
+}
+
+// What the kernel divides by.
 struct Divisors {
     Divisor image_pixels, q, tiles;
 };
@@ -79,12 +99,6 @@ struct Taps {
     int increment[kTaps];  // bytes to the next tap that a thread copies
     unsigned bounds[kTaps];  // the tap's bits of PixelIterator::bounds
 };
-
-// n / d for 0 <= n < 2^31.
-__device__ __forceinline__ int divide(int n, const Divisor& d)
-{
-    return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
-}
 
 // Copies 16 bytes into shared memory in the background, or writes zeros if there is nothing to copy.
 __device__ __forceinline__ void copy_async(unsigned target, const signed char* source, bool available)

@@ -74,6 +74,14 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
+// Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
+// leaves.
+template <int kThreads>
+__device__ __forceinline__ void sync_group(int group)
+{
+    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
+}
+
 // Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
 __device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
 {

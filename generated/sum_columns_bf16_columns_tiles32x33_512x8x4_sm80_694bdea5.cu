@@ -34,10 +34,10 @@ struct __align__(16) Vector {
     unsigned short element[kVector];
 };
 
-// A bfloat16 is the upper half of a float.
+// The value of a bfloat16: the upper half of a float.
 __device__ __forceinline__ float bf16_to_float(unsigned short bits)
 {
-    return __uint_as_float(static_cast<unsigned int>(bits) << 16);
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
 // An element as it is reduced.
