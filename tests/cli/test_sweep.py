@@ -252,8 +252,8 @@ def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: 
 def test_whatever_yaml_can_hold_is_kept_as_text(run: Run, sweep: Path) -> None:
     edit(sweep, "transpose: [nn, tt]", "transpose: [2020-01-01, {1: 2, a: 3}, .nan, 1e999, [[]], null, 'ü\\u2028']")
     told = run("sweep", sweep, "--json", code=2).json
-    assert told["points"] == 48 and {line["status"] for line in told["counts"]} == {"constraints"}
-    assert run("sweep", sweep, "--json", code=2).json["known"] == 48
+    assert told["points"] == 42 and {line["status"] for line in told["counts"]} == {"constraints"}
+    assert run("sweep", sweep, "--json", code=2).json["known"] == 42
 
 
 def test_a_space_too_large_to_enumerate_says_how_to_go_on(run: Run, sweep: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_shipped_sweep_can_be_run(run: Run, sweep: Path, name: str) -> None:
     told = run("sweep", name, "--dry-run", "--sample", 40, "--json").json
     accepted = told["points"] - sum(line["points"] for line in told["counts"] if line["status"] == "constraints")
     assert accepted >= 5
-    assert told["combinations"] > (1000 if name.startswith("tune") else 100)
+    assert told["combinations"] > (900 if name.startswith("tune") else 100)
     assert not {line["reason_code"] for line in told["counts"]} & {"spec", "sizes", "exception"}
 
 
