@@ -58,9 +58,9 @@ class EmulatorBackend:
     ) -> None:
         """``observers`` see every access of every launch.
 
-        ``hazards`` makes races and reads of what nothing has written errors. With ``schedules`` above 1, each launch runs
-        under so many interleavings of warps and blocks, and all must leave the same bytes. A launch that takes more than
-        ``step_limit`` basic blocks is taken to loop forever.
+        ``hazards`` makes races, volatile ones too, and reads of what nothing has written errors.
+        With ``schedules`` above 1, each launch runs under so many interleavings of warps and blocks, and all must leave the same
+        bytes. A launch that takes more than ``step_limit`` basic blocks is taken to loop forever.
         """
         self._observers = tuple(observers)
         self._hazards = hazards
@@ -107,6 +107,7 @@ class EmulatorBackend:
                     observers=self._observers,
                     shared_limit=shared_limit,
                     hazards=self._hazards,
+                    strict=self._hazards,
                     schedules=self._schedules,
                     step_limit=self._step_limit or STEP_LIMIT,
                     cluster=launch.cluster if launch.cluster_blocks > 1 else None,

@@ -76,13 +76,14 @@ def test_a_planted_mistake_is_caught(fields: dict[str, Any], old: str, new: str)
     assert not verify_with(old, new, **fields).passed
 
 
-def test_the_last_warp_in_lockstep_is_caught() -> None:
-    """Step 4 as it was written when the lanes of a warp ran in lockstep; with volatile it is a warning."""
+@pytest.mark.parametrize("qualifier", ["", "volatile "])
+def test_the_last_warp_in_lockstep_is_caught(qualifier: str) -> None:
+    """Step 4 as it was written when the lanes of a warp ran in lockstep, with volatile to keep the compiler in line."""
     text = gemmgen.render(gemmgen.plan({"kind": "reduction", "operation": "sum", **LAST_WARP})).text
     start = text.index("if (thread < 32) {")
     correct = text[start : text.index("return states[thread];")]
     steps = " ".join(f"shared[thread] += shared[thread + {distance}];" for distance in (32, 16, 8, 4, 2, 1))
-    lockstep = f"if (thread < 32) {{ float* shared = states; {steps} }}\n    "
+    lockstep = f"if (thread < 32) {{ {qualifier}float* shared = states; {steps} }}\n    "
     report = verify_with(correct, lockstep, **LAST_WARP)
     assert not report.passed
     assert any("shared memory race" in result.failure for result in report.failures)
