@@ -50,7 +50,7 @@ def sections_of(analysis: Analysis) -> list[Section]:
 
 
 def _numbers(analysis: Analysis) -> dict[str, str]:
-    """What each kernel is called here, by its entry, whose name is long."""
+    """Short name of each kernel, by its entry, whose name is long."""
     return {kernel.entry: str(number) for number, kernel in enumerate(analysis.kernels, 1)}
 
 

@@ -124,7 +124,7 @@ def _print(choice: Choice) -> None:
 
 
 def _why(choice: Choice) -> str:
-    """Why the chosen instance, in words."""
+    """Reason for the chosen instance, in words."""
     from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE
 
     least, option = choice.options[0], choice.chosen

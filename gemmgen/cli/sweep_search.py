@@ -1,4 +1,4 @@
-"""What ``gemmgen sweep`` does for ``--search`` and ``--winner``: a guided search on the engine, and the end of a tuning."""
+"""The part of ``gemmgen sweep`` for ``--search`` and ``--winner``: a guided search on the engine, and the end of a tuning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Search:
     seed: int
     objectives: tuple[Objective, ...]
     winner: Path | None
-    """Where to write the winner's spec."""
+    """Path to write the winner's spec to."""
 
 
 def search_of(sampler: str | None, trials: int, seed: int, objectives: Sequence[str], winner: str | None) -> Search:
@@ -112,7 +112,7 @@ def _at_once(settings: Settings, cluster: Cluster | None) -> int:
 
 
 def known_results(where: SearchSpace, space: Space, settings: Settings, store: ResultStore) -> list[PointResult]:
-    """What ``store`` holds of points of this space under the very digest that they have today, in the order of evaluation.
+    """The records in ``store`` of points of this space under the very digest that they have today, in the order of evaluation.
 
     Digests are found as a dry run finds them: the points are planned and rendered, nothing is compiled.
     """

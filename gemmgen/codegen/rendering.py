@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -156,13 +156,49 @@ def _folded(line: str) -> list[str]:
     return [*parts, line]
 
 
+_OPERATORS = (("?", ":"), ("||",), ("&&",), ("=",), ("+", "-"), ("*", "/", "%"))
+"""Binary operators from the loosest to the tightest."""
+
+
 def _break(line: str) -> int:
-    """Where to break a line of code: after the last argument that fits, else before the last operator; 0 for nowhere."""
-    quoted = [match.span() for match in re.finditer(r'"(?:[^"\\]|\\.)*"', line)]
+    """Place to break a line of code, 0 for nowhere: outside as many brackets as possible; there, after the last argument that fits,
+    else after an assignment whose right side fits on a line of its own, else before the last of the loosest operators."""
     first = len(line) - len(line.lstrip()) + 8
+    found: list[tuple[int, int, int]] = []
+    for at, depth in _depths(line):
+        if not first < at <= WIDTH or line[at - 1] != " ":
+            continue
+        before, word = line[: at - 1], line[at:].split(" ", 1)[0]
+        if before.endswith((",", ";")):
+            found.append((depth, 0, -at))
+        elif before.endswith(" =") and len(line) - at + first - 4 <= WIDTH:
+            found.append((depth, 1, -at))
+        else:
+            rank = next((rank for rank, words in enumerate(_OPERATORS, 2) if word in words), None)
+            if rank is not None and word != "=":
+                found.append((depth, rank, -at))
+    return -min(found)[2] if found else 0
 
-    def places(pattern: str, offset: int) -> list[int]:
-        found = (match.start() + offset for match in re.finditer(pattern, line))
-        return [at for at in found if first < at <= WIDTH and not any(start < at < end for start, end in quoted)]
 
-    return max(places(r", ", 2), default=0) or max(places(r" (?:&&|\|\||\?|:|\+|=) ", 1), default=0)
+def _depths(line: str) -> Iterator[tuple[int, int]]:
+    """Every position of a line of code outside string literals, with the number of brackets around it.
+
+    ``<`` right behind a name opens template arguments; a comparison has spaces around it.
+    """
+    depth, templates, quoted, escaped = 0, 0, False, False
+    for at, letter in enumerate(line):
+        if quoted:
+            quoted = escaped or letter != '"'
+            escaped = letter == "\\" and not escaped
+            continue
+        yield at, depth
+        if letter == '"':
+            quoted = True
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "<" and at and (line[at - 1].isalnum() or line[at - 1] == "_"):
+            depth, templates = depth + 1, templates + 1
+        elif letter == ">" and templates and line[at - 1] != " ":
+            depth, templates = depth - 1, templates - 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something asked for cannot be done: which field, what it got, what it needs and what to try.
+    """Reason that something asked for cannot be done: which field, what it got, what it needs and what to try.
 
     `code` is stable and meant for programs and tests; the other fields are text for people. Empty fields are left out
     of the message.

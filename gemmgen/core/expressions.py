@@ -59,7 +59,7 @@ class Grammar:
     general: bool
     """True if there are members, lists, chains of comparisons, signs, ``and or not`` and ``yes if condition else no``."""
     parts: str
-    """What there is, in words."""
+    """The contents, in words."""
 
     def children(self, node: ast.expr) -> list[ast.expr]:
         """The parts of a node; raises ``NotInGrammar`` for one that the grammar has not."""

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
-"""Where names stand for what a process has open: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
+"""Names that stand for what a process has open: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
 
 
 MAXIMUM_BYTES = 2**27

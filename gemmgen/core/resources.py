@@ -1,4 +1,4 @@
-"""Where templates, ready-made specs and the library lie: inside the installed package, or beside it in a checkout."""
+"""Places of templates, ready-made specs and the library: inside the installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 

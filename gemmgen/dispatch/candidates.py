@@ -20,7 +20,7 @@ class Candidate:
     """One instance that may be chosen."""
 
     label: str
-    """What people call it: the name of its spec, ``gemm/v3_double_buffer``."""
+    """Its name for people: the name of its spec, ``gemm/v3_double_buffer``."""
     spec: KernelSpec
     certified: frozenset[str] = frozenset()
     """Architectures for which the library holds a certificate."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gemmgen.runtime.cuda.driver import GpuDevice
 
 DEFAULT = "H200"
-"""What choices are made for where there is no GPU."""
+"""Device that choices are made for where there is no GPU."""
 
 
 def host_device() -> Device:

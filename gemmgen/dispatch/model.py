@@ -55,7 +55,7 @@ class Parameters:
 
     @property
     def digest(self) -> str:
-        """What tells one set of figures from another, and from a model that uses them in another way."""
+        """Key that tells one set of figures from another, and from a model that uses them in another way."""
         return f"{MODEL_VERSION}:" + hashlib.sha256(repr(self).encode()).hexdigest()[:12]
 
 

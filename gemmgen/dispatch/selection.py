@@ -37,7 +37,7 @@ class Option:
     seconds: float
     """Estimated device time."""
     source: Source
-    """Where the estimate comes from: this very problem in the table, others in it, or the model alone."""
+    """Source of the estimate: this very problem in the table, others in it, or the model alone."""
 
     @property
     def certified(self) -> bool:

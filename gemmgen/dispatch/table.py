@@ -224,7 +224,7 @@ def file_name(device: str) -> str:
 
 
 def table_paths(device: str) -> list[Path]:
-    """Where a device's table may lie, the user's own first."""
+    """Paths of a device's table, the user's own first."""
     from platformdirs import user_data_path
 
     found = [user_data_path("gemmgen") / "tuned" / file_name(device)]
@@ -234,7 +234,7 @@ def table_paths(device: str) -> list[Path]:
 
 
 def default_path(device: str) -> Path:
-    """Where a device's table is written: into the library of a checkout, else among the user's data."""
+    """Path that a device's table is written to: into the library of a checkout, else among the user's data."""
     users, *_ = table_paths(device)
     library = resource_directory("specs").parent
     return users if library.name == "_resources" else library / "generated" / "tuned" / file_name(device)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gemmgen.emulator.engines import Engines
 
 Source = Any
-"""What an operand reads: a row of lanes (ndarray), or a NumPy scalar that all lanes share."""
+"""Value that an operand reads: a row of lanes (ndarray), or a NumPy scalar that all lanes share."""
 
 if TYPE_CHECKING:
     from gemmgen.emulator.instructions.runtime import Frames
@@ -48,7 +48,7 @@ class Operation(NamedTuple):
 
 
 class Binder:
-    """What handlers are given: operands as rows, memory, geometry."""
+    """Context of handlers: operands as rows, memory, geometry."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from gemmgen.emulator.registers import DTYPES
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
 
 HEAP_BYTES = 8 << 20
-"""What kernels can allocate in all, as CUDA's default has it."""
+"""Bytes that kernels can allocate in all, as CUDA's default has it."""
 _GRID_WORKSPACE_BYTES = 16
 PAGE = 256
 """Allocations begin at multiples of this, like those of cudaMalloc."""
@@ -141,7 +141,7 @@ class DeviceMemory:
         return end
 
     def address(self, buffer: Buffer) -> int:
-        """Where a buffer begins."""
+        """Start of a buffer."""
         start, _ = _extent(buffer.array)
         for mapped in self._mapped:
             if mapped.start <= start <= mapped.stop and buffer.name in mapped.names:
@@ -213,7 +213,7 @@ class DeviceMemory:
             content[offset : offset + 8] = np.frombuffer(address, np.uint8)
 
     def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Where a buffer begins, and for each byte from there whether nothing has written it; fully written ones left out."""
+        """Start of a buffer, and for each byte from there whether nothing has written it; fully written ones left out."""
         for mapped in self._mapped:
             flags = np.ones(mapped.stop - mapped.start, np.bool_)
             for buffer in self.buffers:
@@ -225,7 +225,7 @@ class DeviceMemory:
                 yield mapped.base, flags
 
     def extents(self) -> Iterator[tuple[int, int, int]]:
-        """Where arrays begin on the host, where they lie in emulated memory, and their bytes; arrays that overlap as one."""
+        """Arrays' addresses on the host, their places in emulated memory, and their bytes; arrays that overlap as one."""
         for mapped in self._mapped:
             yield mapped.start, mapped.base, mapped.stop - mapped.start
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from gemmgen.emulator.ptx.syntax import Function, Group, Instruction, Module, Symbol, Variable
 
 RUNTIME_CALLS = ("vprintf", "malloc", "free")
-"""What the CUDA runtime lends to device code, and the emulator executes itself."""
+"""Functions of the CUDA runtime that the emulator executes itself."""
 DEVICE_LAUNCHES = ("cudaLaunchDevice", "cudaGetParameterBuffer", "cudaDeviceSynchronize", "cudaStreamCreateWithFlags")
 FUNCTION_ADDRESSES = 0x7E00_0000_0000
-"""Where functions lie, 16 bytes apart: code has an address, but nobody can read it."""
+"""Addresses of functions, 16 bytes apart: code has an address, but nobody can read it."""
 
 
 def callee_of(call: Instruction) -> str | None:

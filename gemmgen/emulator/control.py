@@ -320,7 +320,7 @@ class Control:
         self.binder.fail(kind, f"a block waits for threads that never come: {'; '.join(parts)}", inst, waiting)
 
     def _waits_of(self, block: int) -> list[str]:
-        """Where threads of a block wait at its barriers, and for how many."""
+        """Barriers at which threads of a block wait, and for how many."""
         state, geometry = self.state, self.binder.geometry
         first = block * geometry.stride
         members = np.arange(first, first + geometry.stride)

@@ -1,4 +1,4 @@
-"""What can go wrong in an emulated launch, told the way a good compiler tells it."""
+"""Errors of an emulated launch, told the way a good compiler tells them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EmulatorError(Exception):
         self.other = other
         self.other_threads = other_threads
         self.output = ""
-        """What the kernel printed before."""
+        """Output of the kernel until then."""
 
     @property
     def location(self) -> Location | None:

@@ -1,4 +1,4 @@
-"""Which lane is which thread: lanes are the threads of the blocks that run, place by place, padded to whole warps."""
+"""The threads of lanes: lanes are the threads of the blocks that run, place by place, padded to whole warps."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WORD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What one instruction copies for some lanes (None: all): one entry a lane in each array.
+    """The copies of one instruction for some lanes (None: all): one entry a lane in each array.
 
     `index` counts units of `access.width` bytes in shared memory; `groups` numbers each lane's groups from 0.
     """
@@ -55,7 +55,7 @@ class InFlight:
         self.space = space
         self.copies: list[Copy] = []
         self.committed = np.zeros(geometry.lanes, np.int64)
-        """How many groups each lane has closed; its copies go into the group of this number."""
+        """Number of groups that each lane has closed; its copies go into the group of this number."""
         words = len(space.data) // WORD_BYTES
         marks = np.zeros(words, np.uint8)
         self._marks = {width: marks.view(f"u{width // WORD_BYTES}") for width in (4, 8, 16)}

@@ -1,4 +1,4 @@
-"""Where the lanes of a wave are: at a basic block, or why they do not run."""
+"""Positions of the lanes of a wave: at a basic block, or why they do not run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXITED = BLOCKED + 3
 
 
 class LaneState:
-    """Where every lane is: the next basic block, or why it does not run."""
+    """Position of every lane: the next basic block, or the reason that it does not run."""
 
     def __init__(self, lanes: int) -> None:
         self.key = np.zeros(lanes, np.int32)
@@ -52,7 +52,7 @@ class LaneState:
         self.key[parked] = self.resume[parked]
 
     def ended(self, lanes: Lanes) -> np.ndarray:
-        """Which of these lanes have exited, or never were."""
+        """Lanes among these that have exited, or never were."""
         gone: np.ndarray = self.key[lanes] == EXITED
         return gone
 

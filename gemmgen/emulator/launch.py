@@ -44,13 +44,13 @@ class LaunchResult:
     steps: int
     """Basic blocks executed, over all waves."""
     waves: int
-    """How many times blocks were started together."""
+    """Number of times that blocks were started together."""
     findings: tuple[HazardError, ...] = ()
     """Warnings and notes."""
     output: str = ""
     """Text that the kernel printed."""
     footprints: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
-    """What it read and wrote, for a launch that may begin before this one has ended."""
+    """Reads and writes, for a launch that may begin before this one has ended."""
 
     @property
     def total_instructions(self) -> int:
@@ -251,7 +251,7 @@ def _cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
 
 
 def _blocks_per_wave(program: Program, block: Dim3, total: int, shared: int, lanes_per_wave: int, cluster: int) -> int:
-    """How many blocks run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
+    """Number of blocks that run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
     lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
     per_block = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + shared
     by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
@@ -292,6 +292,6 @@ def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: b
 
 
 def _tracker(program: Program, machine: Machine, hazards: bool) -> UndefinedRegisters | None:
-    """What follows the registers that may hold no value; None if there are none."""
+    """Observer of the registers that may hold no value; None if there are none."""
     undefined = find_undefined(program) if hazards else frozenset()
     return UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes) if undefined else None

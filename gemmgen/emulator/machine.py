@@ -102,7 +102,7 @@ class Machine:
         self.next_block = 0
         """The first block of the grid that has not started."""
         self.starts = 0
-        """How many times blocks of this wave were started together."""
+        """Number of times that blocks of this wave were started together."""
 
     def _start_engines(self) -> Engines:
         engines = Engines(self.program, self.geometry, self.spaces, self.state)
@@ -170,7 +170,7 @@ class Machine:
 
     @property
     def blocks_left(self) -> int:
-        """How many blocks of the grid have not started."""
+        """Number of blocks of the grid that have not started."""
         x, y, z = self.geometry.grid_dim
         return x * y * z - self.next_block
 

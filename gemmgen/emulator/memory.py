@@ -114,10 +114,10 @@ class Observer:
         """Lanes are about to arrive at a barrier: its phase may complete by it."""
 
     def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
-        """What an engine has written is about to count at a barrier."""
+        """Called when an engine's writes are about to count at a barrier."""
 
     def words_arrived(self, instruction: Instruction, offsets: np.ndarray, width: int, barrier: Barrier) -> None:
-        """What lanes sent to shared memory, `width` bytes each at these absolute offsets, is about to count at a barrier."""
+        """Called when lanes' remote stores, `width` bytes each at these absolute offsets, are about to count at a barrier."""
 
     def engine_uses_barrier(self, instruction: Instruction, barrier: Barrier, lane: int) -> None:
         """A copy that a lane starts will complete on a barrier."""
@@ -313,7 +313,7 @@ class GlobalSpace(Space):
         return f"; {region.name} begins at 0x{region.start + GLOBAL_BASE:x}"
 
     def _nearest(self, offset: int, width: int) -> str:
-        """How far an access missed, and what."""
+        """Distance by which an access missed, and its target."""
         best: tuple[int, str] | None = None
         for start, size in self.heap.freed.items():
             if start <= offset + GLOBAL_BASE < start + size:
@@ -350,11 +350,11 @@ class BankedSpace(Space):
         self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
         self.describe_miss: Callable[[int], str] | None = None
         self.in_flight: InFlight | None = None
-        """What asynchronous copies are about to write; made by the first such instruction."""
+        """Bytes that asynchronous copies are about to write; made by the first such instruction."""
         self.warpgroups: Warpgroups | None = None
         """The wgmma operations in flight; made with a machine whose program has any."""
         self.async_proxy: AsyncProxy | None = None
-        """What engines do to this memory; set by the first instruction that starts one."""
+        """Engines' accesses to this memory; set by the first instruction that starts one."""
         self.clusters: Clusters | None = None
         self._base = owner_of_lane.astype(np.int64) * self.stride
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}

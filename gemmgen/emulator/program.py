@@ -67,11 +67,11 @@ class Program:
     """True if it calls malloc."""
     meets_grid: bool = False
     """True if it asks where grid barriers count."""
-    """What the gaps add to the addresses of the last variable."""
+    """Sum of the gaps before the last variable."""
 
 
 def register_class(type_name: str) -> str:
-    """Which of the register arrays holds a type: pred, b16, b32, b64, b128."""
+    """The register array that holds a type: pred, b16, b32, b64, b128."""
     return {"pred": "pred", "b8": "b16", "u8": "b16", "s8": "b16"}.get(type_name) or {
         2: "b16", 4: "b32", 8: "b64", 16: "b128",
     }[TYPE_BYTES[type_name]]  # fmt: skip

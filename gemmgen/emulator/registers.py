@@ -14,7 +14,7 @@ DTYPES: dict[str, type[np.generic]] = {
     "f32": np.float32, "f16x2": np.uint32, "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
     "f64": np.float64, "f32x2": np.uint64,
 }  # fmt: skip
-"""How the lanes of a PTX type are held; bfloat16 as its bits, packed types as the bits of the pair."""
+"""NumPy types of the lanes of a PTX type; bfloat16 as its bits, packed types as the bits of the pair."""
 
 _CLASS_DTYPES = {"pred": np.bool_, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64}
 

@@ -12,9 +12,9 @@ from gemmgen.emulator.geometry import WARP, Lanes
 BLOCKED = 1 << 30
 """Keys from here on are not runnable: the lane waits or has exited. Below, a key is the lane's next basic block."""
 _LANDS = 0.125
-"""How often a random schedule lets an asynchronous copy land between two turns."""
+"""Probability that a random schedule lets an asynchronous copy land between two turns."""
 _PARTED = 0.125
-"""How often a random schedule lets only some lanes of a warp go on, as hardware may: they do not run in lockstep."""
+"""Probability that a random schedule lets only some lanes of a warp go on, as hardware may: they do not run in lockstep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Schedule(Protocol):
         """The next lanes to run; None if no lane is runnable."""
 
     def overtake(self, count: int) -> int | None:
-        """Which of the asynchronous copies under way, oldest first, lands before the next turn; None: not one."""
+        """The one of the asynchronous copies under way, oldest first, that lands before the next turn; None: not one."""
 
     def keep(self, polling: bool) -> bool:
         """Asked after each block that a part of the lanes executed, if it polls or the turn could go on: False ends the turn."""

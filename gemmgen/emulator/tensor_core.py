@@ -48,7 +48,7 @@ class Factor(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How an instruction sums."""
+    """An instruction's way to sum."""
 
     fraction_bits: int = 25
     """Bits below the largest exponent that a term keeps."""

@@ -19,7 +19,7 @@ class CpuArchitecture:
 
     name: str
     machine: str
-    """What ``uname -m`` says on a machine of this kind."""
+    """Answer of ``uname -m`` on a machine of this kind."""
     lanes: int
     """float32 elements of one vector register."""
     registers: int
@@ -67,7 +67,7 @@ def cpu_architecture(name: str) -> CpuArchitecture:
 
 @cache
 def host_features() -> frozenset[str]:
-    """What the processor of this machine offers, by the names that ``/proc/cpuinfo`` uses; empty where there is no such file."""
+    """Features of this machine's processor, by the names that ``/proc/cpuinfo`` uses; empty where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

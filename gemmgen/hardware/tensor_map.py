@@ -137,7 +137,7 @@ def packed_strides(element: Element, extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def swizzled(address: int, swizzle: Swizzle) -> int:
-    """Where the byte that would lie at a shared-memory address lies under a swizzle.
+    """Place of the byte of a shared-memory address under a swizzle.
 
     The 16-byte chunk's number within the span (address bits 4 and up) is XORed with bits 7 and up: 3, 2 or 1 of them. The pattern hangs on
     the address, not on the box: it repeats every 1024, 512 or 256 bytes of shared memory (PTX ISA, "Swizzling modes").

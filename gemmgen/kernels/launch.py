@@ -147,7 +147,7 @@ class TensorMapArgument:
     element_strides: tuple[Formula, ...] = ()
     """Empty: 1 along every axis."""
     offset_bytes: Formula = field(default_factory=lambda: Formula("0"))
-    """Where the map begins, from where the array does: a plane of a workspace, say."""
+    """Offset of the map from the start of its array: a plane of a workspace, say."""
     swizzle: tma.Swizzle = "none"
     interleave: tma.Interleave = "none"
     fill: tma.Fill = "zeros"

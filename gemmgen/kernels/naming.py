@@ -26,7 +26,7 @@ def instance_name(prefix: str, parts: Sequence[str], spec: KernelSpec) -> str:
 
 
 def architecture_reasons(spec: KernelSpec, target: Architecture) -> list[Reason]:
-    """Why the spec cannot be compiled for ``target``: it is older, or the spec asks for features of one architecture only."""
+    """Reasons against compiling the spec for ``target``: it is older, or the spec asks for features of one architecture only."""
     oldest = architecture(spec.architecture)
     if oldest.name.endswith("a"):
         fits, need = target.name == oldest.name, f"{oldest.name} itself, whose features no other architecture has"

@@ -149,7 +149,7 @@ def _as_data(value: Any) -> Any:
 
 
 def _path(location: tuple[Any, ...], fields: Any) -> str:
-    """Where in the YAML a mistake is: pydantic's location without the tags of unions, which are no level of the YAML."""
+    """Path in the YAML of a mistake: pydantic's location without the tags of unions, which are no level of the YAML."""
     parts = []
     here = fields
     for part, following in itertools.zip_longest(location, location[1:]):

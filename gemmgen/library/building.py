@@ -91,7 +91,7 @@ def build(
 
 
 def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[Instance, str, KernelPlan]]) -> dict[Target, Facts]:
-    """What the certificates in the folder say of the compiler's part, where it is still true and what the manifest records."""
+    """The compiler's part of the folder's certificates, where it is still true and recorded by the manifest."""
     options, kept = options_digest(), {}
     recorded = recorded_binaries(folder.certificate(MANIFEST))
     for instance, architecture, plan in targets:

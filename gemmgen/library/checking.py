@@ -182,7 +182,7 @@ def _check_again(
 
 
 def _first_difference(found: str, expected: str) -> str:
-    """Where two texts part, in words."""
+    """First difference between two texts, in words."""
     for number, (got, need) in enumerate(zip(found.splitlines(), expected.splitlines(), strict=False), start=1):
         if got != need:
             return f"line {number} is {_short(got)}, a build writes {_short(need)}"

@@ -48,7 +48,7 @@ class Call:
         self.interpretation = interpretation
         self.kernel = kernel
         self.native = native
-        """How the host's processor does it; there is then neither a choice nor a kernel."""
+        """The host processor's way to do it; there is then neither a choice nor a kernel."""
         self.spans = spans
         self.orders = orders
         """Arrays of the call that are read in an order of the instance's, and that order."""
@@ -376,7 +376,7 @@ def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
 
 
 def arrays_device(views: Iterable[ArrayView | None]) -> Device:
-    """Where arrays are that are all on one device."""
+    """The one device that all arrays are on."""
     return next(view.device for view in views if view is not None)
 
 

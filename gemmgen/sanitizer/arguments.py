@@ -60,7 +60,7 @@ class KernelArgument:
     """True if an array was filled."""
     pointers: tuple[tuple[int, str, KernelArgument], ...] = ()
     tensor_map: TensorMap | None = None
-    """What the parameter takes in place of a pointer to the array."""
+    """Value that the parameter takes in place of a pointer to the array."""
 
     @property
     def is_array(self) -> bool:
@@ -85,7 +85,7 @@ class KernelArgument:
             yield from target.arrays(name + label)
 
     def launched(self, name: str) -> Any:
-        """What the emulator takes for it."""
+        """The emulator's form of it."""
         from gemmgen.emulator import Buffer, Struct
 
         pointers: tuple[tuple[int, Buffer], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
@@ -179,7 +179,7 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the commas of `{...}` or `[...]`, braces and brackets inside left whole."""
+    """Texts between the commas of `{...}` or `[...]`, braces and brackets inside left whole."""
     found, depth, piece = [], 0, ""
     for character in text[1:-1]:
         depth += (character in "[{(") - (character in "]})")

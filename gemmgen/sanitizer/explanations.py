@@ -313,7 +313,7 @@ def explain(code: str) -> str:
 
 
 def _short_pages() -> dict[str, str]:
-    """What the kinds of findings that have no page say of themselves."""
+    """Descriptions of the kinds of findings that have no page."""
     from gemmgen import emulator
 
     pages = {}

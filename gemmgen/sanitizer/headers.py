@@ -70,7 +70,7 @@ _CUB_PARTS = (
     "block/block_shuffle", "block/block_store", "warp/warp_exchange", "warp/warp_load", "warp/warp_merge_sort", "warp/warp_reduce",
     "warp/warp_scan", "warp/warp_store",
 )  # fmt: skip
-"""What of CUB is device code: the algorithms of blocks and warps. Those of the whole device launch kernels from the host."""
+"""The part of CUB that is device code: the algorithms of blocks and warps. Those of the whole device launch kernels from the host."""
 
 
 def stand_ins() -> dict[str, str]:

@@ -88,7 +88,7 @@ def _end_of_directive(plain: str, position: int) -> int:
 
 
 def _item(plain: str, start: int) -> tuple[int, int | None]:
-    """Where a declaration ends, and where its first brace opens."""
+    """End of a declaration, and position of its first brace."""
     depth, entered, position, initialiser = 0, None, start, False
     while position < len(plain):
         character = plain[position]

@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """How launches, one after another under one schedule, ended. `results` are those of the launches that came to their end."""
+    """Outcome of launches, one after another under one schedule. `results` are those of the launches that came to their end."""
 
     arguments: dict[str, KernelArgument]
     symbols: dict[str, npt.NDArray[Any]]
@@ -162,7 +162,7 @@ def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mappin
 
 
 def difference(first: Run, other: Run, schedule: str) -> str:
-    """How a run under another schedule differs; empty if it does not."""
+    """Difference of a run under another schedule; empty if it does not."""
     import numpy as np
 
     if other.failed:

@@ -45,7 +45,7 @@ def emulate_numba(
 
 
 def _flattened(name: str, value: Any) -> list[tuple[str, Any]]:
-    """What numba passes for an argument: an array is its owner twice, elements, bytes of one, address, shape and strides."""
+    """The values that numba passes for an argument: an array is its owner twice, elements, bytes of one, address, shape and strides."""
     import numpy as np
 
     if not isinstance(value, np.ndarray):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Variable
 
 DEFAULT_ARCHITECTURE = "sm_80"
-"""What CUDA is compiled for: the oldest with asynchronous copies, whose instructions the emulator knows best."""
+"""Architecture that CUDA is compiled for: the oldest with asynchronous copies, whose instructions the emulator knows best."""
 
 
 class UnusableInput(GemmgenError):

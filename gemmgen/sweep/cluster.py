@@ -30,7 +30,7 @@ from gemmgen.sweep.wire import Member, decode_outcome, decode_task, encode_outco
 
 CONNECT_SECONDS = 20
 _COUNT_SECONDS = 10.0
-"""How long the number of workers is taken not to change."""
+"""Time in which the number of workers is taken not to change."""
 DESERTED_SECONDS = 300.0
 """Time that a sweep waits for a worker when there are none any more."""
 
@@ -48,7 +48,7 @@ class Certificates:
     authority: str
     """Certificates of those who may vouch for the scheduler; nobody else is believed."""
     certificate: str
-    """What this process shows of itself."""
+    """The certificate and key that this process shows."""
     key: str
     """The private key to it; it may be in the same file."""
 
@@ -199,7 +199,7 @@ class Cluster:
         return [self._wakeup]
 
     def deadline(self) -> float:
-        """When to look whether there are workers: a lost task is never heard of, and a queued one waits for them."""
+        """Time of the next look for workers: a lost task is never heard of, and a queued one waits for them."""
         return time.monotonic() + _COUNT_SECONDS
 
     def collect(self) -> list[tuple[Any, Outcome]]:

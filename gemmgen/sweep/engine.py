@@ -31,7 +31,7 @@ ATTEMPTS = 3
 
 
 class Executor(Protocol):
-    """Where tasks run: ``processes.Lane`` on this machine, or a cluster."""
+    """The place in which tasks run: ``processes.Lane`` on this machine, or a cluster."""
 
     @property
     def idle(self) -> int: ...

@@ -17,7 +17,7 @@ MAXIMUM_VALUES = 10_000
 """Values of one axis."""
 
 FieldPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.\w+)*$", max_length=200)]
-"""Where a field of a spec lies: ``mainloop.tile.threadblock.k``."""
+"""Path of a field of a spec: ``mainloop.tile.threadblock.k``."""
 Number = Annotated[int, Field(strict=True, ge=-(1 << 62), le=1 << 62)]
 Sizes = Annotated[tuple[Annotated[int, Field(strict=True, ge=0, le=1 << 40)], ...], Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
@@ -61,7 +61,7 @@ _FORMS = {"range": Range, "powers_of_two": PowersOfTwo, "together": Together}
 
 
 def _form(value: Any) -> str | None:
-    """Which form of an axis a value is meant to be, so that only the mistakes in that form are told."""
+    """The form of an axis that a value is meant to be, so that only the mistakes in that form are told."""
     if isinstance(value, list | tuple):
         return "values"
     if isinstance(value, dict):

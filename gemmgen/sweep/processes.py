@@ -193,11 +193,11 @@ class Lane:
             self._finish(place, dead)
 
     def waitables(self) -> list[Any]:
-        """What becomes readable when something has happened."""
+        """Connection that becomes readable when something has happened."""
         return [worker.connection for worker in self._busy()]
 
     def deadline(self) -> float:
-        """When the next task is past its limit, in the terms of ``time.monotonic``."""
+        """Time at which the next task is past its limit, in the terms of ``time.monotonic``."""
         return 0.0 if self._ended else min((worker.deadline for worker in self._busy()), default=float("inf"))
 
     def collect(self) -> list[tuple[Any, Outcome]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_SECONDS = 15.0
-"""Where there is no terminal: how often a line is printed."""
+"""Seconds between lines where there is no terminal."""
 RATE_SECONDS = 60.0
 """The rate is that of the last minute."""
 

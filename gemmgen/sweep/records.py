@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 FAILURES = frozenset({Status.COMPILE, Status.RUNTIME, Status.CORRECTNESS, Status.TIMEOUT})
-"""What a point that was accepted must not end in."""
+"""Statuses that an accepted point must not end in."""
 
 
 class Stage(StrEnum):

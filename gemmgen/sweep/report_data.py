@@ -190,7 +190,7 @@ def known_device(name: str, architecture: str) -> Device | None:
 
 
 def reasons(results: Iterable[PointResult]) -> list[tuple[Status, str, int, str]]:
-    """Why points were not correct: status, code, how many, and the first one's words; most frequent first."""
+    """Reasons for points that were not correct: status, code, how many, and the first one's words; most frequent first."""
     counts: Counter[tuple[Status, str]] = Counter()
     examples: dict[tuple[Status, str], str] = {}
     for result in results:

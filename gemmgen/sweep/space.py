@@ -30,7 +30,7 @@ class Point:
     architecture: str | None = None
     """None: the GPU's or the spec's own."""
     mistake: str = ""
-    """Why the axes' values do not make a spec: one sets a field of what another has made something without fields."""
+    """Reason for axis values that make no spec: one sets a field of what another has made something without fields."""
 
 
 @dataclass(frozen=True)

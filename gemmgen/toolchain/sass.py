@@ -68,7 +68,7 @@ class Instruction:
 
     @property
     def target(self) -> str | int | None:
-        """Where a branch leads: a label, or an address as disassemblers print it that set no labels; None: it names neither."""
+        """Target of a branch: a label, or an address as disassemblers print it that set no labels; None: it names neither."""
         match = _TARGET.search(self.operands[-1]) if self.operands else None
         if match is None:
             return None

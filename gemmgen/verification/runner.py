@@ -35,7 +35,7 @@ class CaseResult:
     """Elements compared."""
     seconds: float
     failure: str = ""
-    """Why it failed: the first wrong element, or what the backend reported."""
+    """Reason of failure: the first wrong element, or what the backend reported."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -171,7 +171,7 @@ def verify_case(plan: InstancePlan, binary: Binary | HostBinary, backend: Backen
 
 
 def undetermined(expected: Expected) -> int:
-    """How many elements may be anything, because they come too close to the largest number to say whether they overflow."""
+    """Number of elements that may be anything, because they come too close to the largest number to say whether they overflow."""
     return 0 if expected.bound is None else int(np.isposinf(expected.bound).sum())
 
 

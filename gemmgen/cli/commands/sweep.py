@@ -403,7 +403,7 @@ def _show_stored(results_path: str | None, writers: Exports, as_json: bool) -> N
 
 
 def _writers(exports: Sequence[str]) -> Exports:
-    """What ``--export`` asks for, before anything is run."""
+    """The requests of ``--export``, before anything is run."""
     if not exports:
         return []
     from gemmgen.cli.sweep_search import writable

@@ -1,4 +1,4 @@
-"""What a launch costs: wavefronts of shared memory, sectors of global memory, instructions; by line of the source."""
+"""Costs of a launch: wavefronts of shared memory, sectors of global memory, instructions; by line of the source."""
 
 from gemmgen.emulator.counters.observer import CounterObserver
 from gemmgen.emulator.counters.report import Counters, GlobalTraffic, LineCounters, SharedTraffic, SiteCounters, Tally, TensorWork

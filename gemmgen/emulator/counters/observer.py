@@ -148,7 +148,7 @@ class CounterObserver(Observer):
     # -- the result --------------------------------------------------------------------------------------------
 
     def counters(self, source: str | SourceText = "") -> Counters:
-        """What was counted so far. ``source`` is the CUDA text, or a function from a file's name to it, quoted line by line."""
+        """Counts so far. ``source`` is the CUDA text, or a function from a file's name to it, quoted line by line."""
         files: dict[str, list[str]] = {}
 
         def quoted(file: str, line: int) -> str:
@@ -208,5 +208,5 @@ def _place(inst: Instruction) -> tuple[str, int]:
 
 
 def _count_runs(values: np.ndarray) -> int:
-    """How many different values an ascending array has."""
+    """Number of different values in an ascending array."""
     return int(np.count_nonzero(values[1:] != values[:-1])) + 1 if len(values) else 0

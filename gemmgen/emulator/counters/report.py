@@ -153,13 +153,13 @@ class LineCounters:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the launches that an observer saw cost together."""
+    """Costs of all launches that an observer saw."""
 
     total: Tally
     lines: tuple[LineCounters, ...]
     sites: tuple[SiteCounters, ...]
     barriers: int
-    """How often a whole block was released from a barrier."""
+    """Number of times that a whole block was released from a barrier."""
 
     @property
     def memory_lines(self) -> tuple[LineCounters, ...]:

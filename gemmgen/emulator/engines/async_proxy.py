@@ -38,7 +38,7 @@ class AsyncAccess:
     stream: int = -1
     """Number of the engine's thread of control, for the order of events; -1 where nobody looks for hazards."""
     time: int = -1
-    """When it ended, in the order of events."""
+    """Time of its end, in the order of events."""
 
 
 @dataclass(eq=False, slots=True)

@@ -52,7 +52,7 @@ class Barriers:
         self.wake = wake
         self.live: dict[int, Barrier] = {}
         self.events = 0
-        """How often a count of any barrier has changed."""
+        """Number of changes of any barrier's counts."""
 
     def clear(self) -> None:
         """No barrier anywhere."""
@@ -64,7 +64,7 @@ class Barriers:
         self.live = {at: barrier for at, barrier in self.live.items() if not first <= at < first + self.shared.stride}
 
     def describe(self, barrier: Barrier) -> str:
-        """Where a barrier lies."""
+        """Address of a barrier."""
         place, address = divmod(barrier.offset, self.shared.stride)
         if self.geometry.blocks == 1 and self.geometry.grid_dim == (1, 1, 1):
             return f"the barrier at shared address {address}"

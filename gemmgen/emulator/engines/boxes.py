@@ -28,9 +28,9 @@ class Box:
     unit: int
     inside: np.ndarray
     array: np.ndarray
-    """Where each unit inside lies in global memory, from its base."""
+    """Offset of each unit inside in global memory, from its base."""
     shared: np.ndarray
-    """Where each unit lies in its block's shared memory."""
+    """Offset of each unit in its block's shared memory."""
 
 
 @dataclass(eq=False, slots=True)
@@ -86,7 +86,7 @@ class PlacedMap:
         return Box(unit, inside, array, self._place(address, unit))
 
     def _place(self, address: int, unit: int) -> np.ndarray:
-        """Where the units of a box at a shared address lie, counted in units."""
+        """Places of the units of a box at a shared address, counted in units."""
         key = (address % _PERIOD, unit)
         known = self._places.get(key)
         if known is None:

@@ -81,7 +81,7 @@ class Clusters:
                 self._wake(living)
 
     def may_pass(self, inst: Instruction, lanes: Lanes) -> np.ndarray:
-        """Which of these lanes find the phase of their arrival completed."""
+        """Lanes among these that find the phase of their arrival completed."""
         idle = self.arrivals[lanes] == self.waits[lanes]
         if idle.any():
             raise ClusterMisuse(

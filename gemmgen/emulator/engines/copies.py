@@ -66,7 +66,7 @@ class CopyEngine:
         self.proxy = proxy
         self.barriers = barriers
         self.pending: deque[Copy | Callable[[], None]] = deque()
-        """What completes on barriers, oldest first: copies, and other deferred arrivals."""
+        """Completions on barriers to come, oldest first: copies, and other deferred arrivals."""
         self._groups: dict[int, _Groups] = {}
 
     def clear(self) -> None:

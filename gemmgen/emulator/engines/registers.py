@@ -42,7 +42,7 @@ def register_count(inst: Instruction) -> int:
 
 
 class RegisterPool:
-    """What each warp holds and each block's pool has left. `wake` lets warps that wait for registers try again."""
+    """Registers that each warp holds and each block's pool has left. `wake` lets warps that wait for registers try again."""
 
     def __init__(self, geometry: Geometry, directives: dict[str, tuple[int, ...]], wake: Callable[[Lanes], None]) -> None:
         self.geometry = geometry
@@ -68,7 +68,7 @@ class RegisterPool:
             self._wake(self.geometry.lanes_at(np.array([block])))
 
     def may_increase(self, inst: Instruction, lanes: Lanes, count: int) -> np.ndarray:
-        """Which lanes' warps find enough registers in the pool, and then have them."""
+        """Lanes whose warps find enough registers in the pool, and then have them."""
         granted_to = np.zeros(len(self.held), np.bool_)
         for warp in np.unique(lanes // WARP).tolist():
             held = int(self.held[warp])
@@ -84,7 +84,7 @@ class RegisterPool:
         return found
 
     def explain(self, block: int, lanes: Lanes, inst: Instruction) -> str:
-        """Why these lanes wait for registers."""
+        """Reason that these lanes wait for registers."""
         count = register_count(inst)
         warps = np.unique(lanes // WARP)
         wanted = int(((count - self.held[warps]) * WARP).sum())

@@ -66,13 +66,13 @@ class Issue:
     batches: np.ndarray
     """The commit group of each warp, [groups, 4]."""
     operands: tuple[np.ndarray, ...]
-    """What the arithmetic needs to know of each warpgroup's operands: descriptors, scale-d."""
+    """Facts that the arithmetic needs of each warpgroup's operands: descriptors, scale-d."""
     proxy: AsyncProxy
     reads: list[list[AsyncAccess]]
-    """What each warpgroup reads in shared memory."""
+    """Bytes that each warpgroup reads in shared memory."""
     a_registers: tuple[int, ...]
     waited: np.ndarray
-    """Which warps have waited for it, [groups, 4]."""
+    """Warps that have waited for it, [groups, 4]."""
     done: np.ndarray
     """Of which warpgroups the results are written."""
     owned: np.ndarray
@@ -108,12 +108,12 @@ class Warpgroups:
         self.registers = registers
         self.shared = shared
         self.log: list[Issue | Move] = []
-        """What has been issued and not ended for all its warps, in order."""
+        """Operations issued and not ended for all their warps, in order."""
         warps = geometry.lanes // WARP
         self.committed = np.zeros(warps, np.int64)
-        """How many groups each warp has closed; its operations go into the group of this number."""
+        """Number of groups that each warp has closed; its operations go into the group of this number."""
         self.fences = np.zeros(warps, np.int64)
-        """How many wgmma.fence each warp has executed."""
+        """Number of wgmma.fence that each warp has executed."""
         self.report: FenceReport | None = None
         """Told of operations without a fence before them; None where nobody looks for hazards."""
         self._touched_by: dict[int, Instruction] = {}
@@ -124,7 +124,7 @@ class Warpgroups:
         self._names = {row: name for name, row in self._rows.items()}
         self._position = {row: position for position, row in enumerate(self._names)}
         self._touched = np.full((len(self._names), geometry.lanes), -1, np.int32)
-        """When lanes last accessed a register other than by wgmma, as the number of their fences; -1 since their last wgmma on it."""
+        """Time of lanes' last access to a register other than by wgmma, as the number of their fences; -1 since their last wgmma on it."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh lanes (None: all), whole blocks, with fresh memory."""

@@ -21,7 +21,7 @@ class Clock:
     _arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
     def covers(self, threads: np.ndarray, times: np.ndarray, stride: int) -> np.ndarray:
-        """Which accesses, by thread and time, are known. `stride` threads make a block."""
+        """Accesses, by thread and time, that are known. `stride` threads make a block."""
         if self._arrays is None:
             self._arrays = (*_sorted(self.blocks), *_sorted(self.threads))
         block_keys, block_times, thread_keys, thread_times = self._arrays

@@ -80,12 +80,12 @@ class HazardDetector(Observer):
 
     @property
     def shared_shadow(self) -> Shadow | None:
-        """What happened to shared memory."""
+        """Events of shared memory."""
         return self._shared
 
     @property
     def global_shadow(self) -> Shadow:
-        """What happened to global memory."""
+        """Events of global memory."""
         return self._global
 
     def _granules_of(self, space: str, start: int, stop: int) -> slice:
@@ -366,7 +366,7 @@ class HazardDetector(Observer):
 
     @cached_property
     def _mentions(self) -> Counter[str]:
-        """How often the program mentions each register."""
+        """Number of mentions of each register in the program."""
         found: Counter[str] = Counter()
         for block in self.program.blocks:
             for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):

@@ -1,4 +1,4 @@
-"""What happens before what: the causality order of PTX, as far as it decides whether two accesses race.
+"""The causality order of PTX, as far as it decides whether two accesses race.
 
 Time is one counter for the whole launch; it advances at every synchronization. An access of thread u at time s is ordered
 before what thread t does now if t knows u up to s. What a thread knows comes from (PTX ISA, "Memory Consistency Model"):
@@ -277,7 +277,7 @@ class Order:
         matrix[group, inside] = row
 
     def _join(self, lanes: Lanes, whole_block: bool, only: Lanes | None = None) -> None:
-        """What these lanes have acquired, fenced and observed becomes common to them (to `only`, if given)."""
+        """Lets all that these lanes have acquired, fenced and observed become common to them (to `only`, if given)."""
         targets = lanes if only is None else only
         if self.knows:
             distinct = np.unique(self.known[lanes]).tolist()

@@ -1,4 +1,4 @@
-"""Which loads a thread waits with: their values decide whether it leaves the loop that they are in.
+"""Loads that a thread waits with: their values decide whether it leaves the loop that they are in.
 
 Such a load may see an unordered write, now or on a later turn. For any other, what it sees is a matter of luck.
 """

@@ -63,7 +63,7 @@ class _Initialised:
 
 @dataclass(slots=True)
 class _Landed:
-    """What a stream wrote into a block's memory, as long as nobody there need have seen it."""
+    """Writes of a stream into a block's memory, as long as nobody there need have seen it."""
 
     place: int
     site: Site
@@ -206,7 +206,7 @@ class ProxyRules(Observer):
     # -- proxy fences ------------------------------------------------------------------------------------------
 
     def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, init: bool) -> np.ndarray:
-        """Which of these writes (by thread and time) have a fence between them and what lane `issuer` does now."""
+        """Writes among these (by thread and time) that have a fence between them and what lane `issuer` does now."""
         fine = np.zeros(len(threads), np.bool_)
         for fence in self._fences:
             if fence.init_only and not init:
@@ -236,7 +236,7 @@ class ProxyRules(Observer):
         return [*mine, *(position for position in (0, len(fence.lanes) - 1) if position not in mine)]
 
     def _knew(self, fence: _Fence, position: int, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Which writes a lane knew when it executed a fence."""
+        """Writes that a lane knew when it executed a fence."""
         order, stride = self.order, self.geometry.stride
         mine = int(fence.threads[position])
         known: np.ndarray = (threads == mine) | ((threads // stride == mine // stride) & (times <= fence.base[position]))

@@ -208,7 +208,7 @@ class Findings:
             raise self.error()
 
     def all(self) -> tuple[HazardError, ...]:
-        """What was found, the worst first."""
+        """Findings, the worst first."""
         ranks = ("error", "warning", "note")
         return tuple(sorted(self._found.values(), key=lambda hazard: ranks.index(type(hazard).severity)))
 

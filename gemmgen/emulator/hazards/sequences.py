@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
-    """What a launch did to one run of the host's memory, one flag a granule of so many bytes."""
+    """Effects of a launch on one run of the host's memory, one flag a granule of so many bytes."""
 
     start: int
     granule: int
@@ -36,7 +36,7 @@ class Footprint:
 
 
 def footprints(detector: HazardDetector) -> Iterator[Footprint]:
-    """What a launch that has ended did to the arrays that it was given."""
+    """Effects of a launch that has ended on the arrays that it was given."""
     shadow, sites = detector.global_shadow, detector.records.sites
     shadow.settle()
     for start, base, size in detector.memory.extents():

@@ -294,7 +294,7 @@ class Shadow:
         return packed
 
     def settle_if(self, granules: np.ndarray) -> None:
-        """What threads have read of these granules, and is still to be settled, came before: it is settled and dropped."""
+        """Settles and drops the reads of these granules that are still to be settled: they came before."""
         if self._pending:
             self.settle()
             self._set(READ).drop(granules)
@@ -335,7 +335,7 @@ class Shadow:
         return bool(rest.any())
 
     def _bytes_to_store(self, site: Site, who: Lanes, granules: np.ndarray) -> np.ndarray | None:
-        """What lanes are about to write to granules, one row of bytes each; None if that is not known."""
+        """Bytes that lanes are about to write to granules, one row of bytes each; None if that is not known."""
         if self.repeated is None or site.access.stored is None or not len(who):
             return None
         rows = site.access.stored(who)
@@ -344,7 +344,7 @@ class Shadow:
         return content
 
     def _alike(self, site: Site, who: Lanes, granules: np.ndarray, lost: np.ndarray, won: np.ndarray) -> np.ndarray:
-        """Which of the `lost` entries write the same bytes to their granule as the one that won."""
+        """Entries of `lost` that write the same bytes to their granule as the one that won."""
         ours, theirs = (self._bytes_to_store(site, who[chosen], granules[chosen]) for chosen in (lost, won))
         if ours is None or theirs is None:
             return np.zeros(len(lost), np.bool_)
@@ -354,7 +354,7 @@ class Shadow:
         return alike
 
     def _repeats(self, site: Site, who: Lanes, granules: np.ndarray) -> np.ndarray:
-        """Which lanes write bytes that are in memory already."""
+        """Lanes that write bytes that are in memory already."""
         ours = self._bytes_to_store(site, who, granules)
         if ours is None or self.content is None:
             return np.zeros(len(who), np.bool_)
@@ -426,7 +426,7 @@ class Shadow:
                     return
 
     def _of_stores(self, others: np.ndarray) -> np.ndarray:
-        """Which accesses (packed) are plain or volatile stores."""
+        """Accesses (packed) that are plain or volatile stores."""
         sites = self.records.sites
         return np.array(
             [(other := sites[number]) is not None and other.access.kind == "store" for number in (others >> 32).tolist()], np.bool_

@@ -1,4 +1,4 @@
-"""What an access means to the memory model: plain or strong, at which scope, releasing or acquiring."""
+"""Meaning of an access in the memory model: plain or strong, at which scope, releasing or acquiring."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Site:
     device: bool
     """Its scope reaches beyond the block."""
     observes: bool
-    """What it reads can be part of an acquire pattern; `red` cannot."""
+    """Its reads can be part of an acquire pattern; those of `red` cannot."""
     exchanges: bool = False
     """A strong load that nobody waits with, or a strong store. Between lanes of a warp these move data only in lockstep."""
     volatile: bool = False

@@ -202,7 +202,7 @@ class UndefinedRegisters:
         return follow
 
     def _step(self, inst: Instruction) -> Callable[[Lanes], None] | None:
-        """What an instruction does to the bits; None if it meets no followed register."""
+        """Effect of an instruction on the bits; None if it meets no followed register."""
         results = [self.bits[name] for name in results_of(inst) if name in self.bits]
         sources = [name for name in dict.fromkeys(self._value_sources(inst)) if name in self.bits]
         decisive = [(name, use) for name, use in self._decisive(inst) if name in self.bits]

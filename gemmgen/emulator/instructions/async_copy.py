@@ -24,7 +24,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, 
 _SIZES = (4, 8, 16)
 
 Sizes = Callable[[Lanes], np.ndarray]
-"""How many bytes each of these lanes takes from its source."""
+"""Number of bytes that each of these lanes takes from its source."""
 
 
 def in_flight_of(binder: Binder) -> InFlight:

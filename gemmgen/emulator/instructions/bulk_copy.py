@@ -311,7 +311,7 @@ Combine = Callable[[dict[int, np.ndarray], np.ndarray, np.ndarray, int], None]
 
 
 def _combination(inst: Instruction, element: str | None = None) -> Combine:
-    """What happens at the destination. `element`: type of the elements if the instruction names none."""
+    """Effect at the destination. `element`: type of the elements if the instruction names none."""
     operation = inst.first_of(_OPERATIONS) if inst.has("reduce") else None
     if operation is None:
 

@@ -1,4 +1,4 @@
-"""Which modifiers each opcode may carry. A modifier that no handler knows must not be ignored: it may change the result."""
+"""Modifiers that each opcode may carry. A modifier that no handler knows must not be ignored: it may change the result."""
 
 from __future__ import annotations
 

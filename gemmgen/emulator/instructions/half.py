@@ -102,7 +102,7 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _combined(inst: Instruction, binder: Binder) -> tuple[Callable[[Source, Source], Source] | None, list[Source], bool]:
-    """How a comparison is combined with a predicate: the function, the predicate if there is one, and whether that is negated."""
+    """Combination of a comparison with a predicate: the function, the predicate if there is one, and whether that is negated."""
     name = inst.first_of(("and", "or", "xor"))
     if name is None:
         return None, [], False

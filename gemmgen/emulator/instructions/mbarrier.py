@@ -28,7 +28,7 @@ Offsets = Callable[[Lanes], np.ndarray]
 
 
 def shared_offsets(inst: Instruction, binder: Binder, operand: Operand, width: int, generic: bool = False) -> Offsets:
-    """Where an operand points in shared memory, of other blocks of the cluster too; checked for `width` bytes. `generic`: the operand
+    """Address of an operand in shared memory, of other blocks of the cluster too; checked for `width` bytes. `generic`: the operand
     is a generic address, as where the instruction names no state space."""
     _, some = binder.addresses(inst, operand)
     shared = binder.spaces.shared
@@ -189,7 +189,7 @@ def wait(inst: Instruction, binder: Binder) -> Operation:
 
 
 def readiness(inst: Instruction, binder: Binder) -> Callable[[Lanes], np.ndarray]:
-    """Which lanes' wait would succeed now; notes with the barriers who has to wait."""
+    """Lanes whose wait would succeed now; notes with the barriers who has to wait."""
     barriers = binder.engines.barriers
     offsets, number = _question(inst, binder)
     parity = inst.has("parity")

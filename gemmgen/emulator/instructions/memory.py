@@ -197,7 +197,7 @@ def store(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _stored_bytes(sources: list[Source], size: int, lanes: Lanes) -> np.ndarray:
-    """What lanes are about to store, one row of bytes a lane."""
+    """Bytes that lanes are about to store, one row a lane."""
     columns = np.empty((len(lanes), len(sources)), f"u{size}")
     for column, source in enumerate(sources):
         columns[:, column] = source[lanes] if isinstance(source, np.ndarray) else source

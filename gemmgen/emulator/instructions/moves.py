@@ -127,7 +127,7 @@ def isspacep(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _ranges(binder: Binder, space: str) -> list[tuple[int, int]]:
-    """Where the variables of a space lie, as generic addresses."""
+    """Generic addresses of the variables of a space."""
     placed = [each for each in binder.program.symbols.values() if each.variable.space == space]
     return [(GLOBAL_BASE + each.offset, GLOBAL_BASE + each.offset + each.variable.size) for each in placed]
 

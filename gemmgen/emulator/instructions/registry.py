@@ -10,7 +10,7 @@ from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.ptx.syntax import Instruction
 
 MISUSE = (IndexError, KeyError, ValueError, TypeError, AttributeError, AssertionError)
-"""What Python raises when a handler meets operands or modifiers of a kind that it did not expect."""
+"""Exceptions that Python raises when a handler meets operands or modifiers of a kind that it did not expect."""
 
 Handler = Callable[[Instruction, Binder], Operation]
 

@@ -1,4 +1,4 @@
-"""What the CUDA runtime lends to device code: printf, malloc and free; and the stack of functions that call themselves."""
+"""Services of the CUDA runtime to device code: printf, malloc and free; and the stack of functions that call themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gemmgen.emulator.ptx.syntax import Group, Instruction, Symbol
 _CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
 _MOST_STACK_BYTES = 256 << 20
 _MOST_CALLS = 1024
-"""How deep recursion may go. A GPU's stack, a kilobyte a thread by default, holds fewer calls of most functions."""
+"""Bound on the depth of recursion. A GPU's stack, a kilobyte a thread by default, holds fewer calls of most functions."""
 _LONGEST_STRING = 4096
 
 
@@ -130,7 +130,7 @@ def _formatted(spaces: Spaces, form: str, values: int, lane: int) -> tuple[str, 
 
 
 def assertion_message(inst: Instruction, binder: Binder, lane: int) -> str:
-    """What an assertion that failed says; its arguments are the condition, the file, the line and the function."""
+    """Message of an assertion that failed; its arguments are the condition, the file, the line and the function."""
     names = [operand.name for operand in inst.operands if isinstance(operand, Symbol)]
     if len(names) < 4:
         return "an assertion failed"

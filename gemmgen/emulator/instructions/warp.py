@@ -202,7 +202,7 @@ def _groups(lanes: Lanes, masks: np.ndarray) -> list[np.ndarray]:
 
 @instruction("match")
 def match(inst: Instruction, binder: Binder) -> Operation:
-    """Which lanes hold the same value."""
+    """Lanes that hold the same value."""
     everyone = inst.has("all")
     destination = inst.operands[0]
     first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())

@@ -67,7 +67,7 @@ class _Fragment:
         return row, column
 
     def elements(self, lanes: Lanes) -> np.ndarray:
-        """What lanes hold, [lanes, slots]."""
+        """Elements that lanes hold, [lanes, slots]."""
         words = np.stack([register[lanes] for register in self.registers], axis=1)
         held: np.ndarray = np.ascontiguousarray(words).view(self.dtype)
         return held

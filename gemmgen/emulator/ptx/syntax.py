@@ -217,7 +217,7 @@ class Function:
     defined: bool
     line: int
     problem: ParseError | None = None
-    """Why the body could not be parsed: only what calls this function cannot be run."""
+    """Reason that the body could not be parsed: only what calls this function cannot be run."""
 
     def find_label(self, scope: int, name: str) -> int | None:
         """The body index a label stands for, seen from a scope."""

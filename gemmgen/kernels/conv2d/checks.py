@@ -1,4 +1,4 @@
-"""Why a convolution spec cannot work, all reasons at once."""
+"""Reasons against a convolution spec, all at once."""
 
 from __future__ import annotations
 

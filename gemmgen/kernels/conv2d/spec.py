@@ -112,7 +112,7 @@ class Conv2dSpec(KernelSpec):
     stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
     increments: Literal["precomputed", "computed"] = "precomputed"
-    """Where the address steps from one filter tap to the next come from: a table with period r x s that the host computes and
+    """Source of the address steps from one filter tap to the next: a table with period r x s that the host computes and
     passes in the kernel's parameters, or counters in the kernel, for filters that the table has no room for."""
     maximum_taps: Annotated[int, Field(ge=1, le=LARGEST_EXTENT**2, strict=True)] = 64
     """Largest r x s that the table has room for, where r or s is an argument."""

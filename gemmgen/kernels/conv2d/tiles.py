@@ -130,7 +130,7 @@ OCTETS = LaneOutput(1, 8, 4, 8, "lane / 4", "lane % 4 * 8")
 PAIRS = LaneOutput(1, 8, 16, 4, "lane / 4", "lane % 4 * 4")
 """Twice four channels: with 4 bytes each, four lanes store 64 consecutive bytes at a time."""
 QUADS = LaneOutput(2, 4, 4, 4, "lane % 4 * 2", "lane / 4 * 4")
-"""Where channels are the rows of the GEMM, without an exchange: 4 channels a lane, 32 consecutive bytes of int8 a pixel."""
+"""Layout with channels as the rows of the GEMM, without an exchange: 4 channels a lane, 32 consecutive bytes of int8 a pixel."""
 
 
 def accumulator(lane: int, element: int) -> tuple[int, int]:

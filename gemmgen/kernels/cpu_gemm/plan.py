@@ -31,7 +31,7 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class OperandAccess:
-    """How the loops walk through A or B: elements from one row (of the left operand, or column of the right one) to the next,
+    """Steps of the loops through A or B: elements from one row (of the left operand, or column of the right one) to the next,
     and from one k to the next, as C expressions."""
 
     name: str

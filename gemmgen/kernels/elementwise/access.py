@@ -1,4 +1,4 @@
-"""Where the elements of an elementwise kernel's arrays lie: axes, strides, and what operations read."""
+"""Addresses of the elements of an elementwise kernel's arrays: axes, strides, and what operations read."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class ElementSpace:
         return Access(operand, vector, text, stored)
 
     def read(self, access: Access) -> Read:
-        """How the kernel reads an array that an operation names."""
+        """The kernel's way to read an array that an operation names."""
         assert isinstance(access.argument, ArrayArgument)
         if access.operand.per == "result":
             return Read(access.argument, self.array(access.name, access.stored).offset, True)

@@ -1,4 +1,4 @@
-"""What there is to draw of an elementwise kernel: the tile of a block, a warp and a thread."""
+"""Pictures of an elementwise kernel: the tile of a block, a warp and a thread."""
 
 from __future__ import annotations
 

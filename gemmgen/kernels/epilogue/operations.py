@@ -41,14 +41,14 @@ Axis = Literal["all", "row", "column", "channel", "result"]
 ``channel``: one for each channel of an image; ``result``: one for each result. A family has those that its output has."""
 
 INVERSE_LARGEST = 2.0**-128
-"""Where ``expf`` overflows, 1 / (1 + exp(-x)) is below this, the inverse of the largest float32, and becomes 0."""
+"""The value at which ``expf`` overflows: 1 / (1 + exp(-x)) is below this, the inverse of the largest float32, and becomes 0."""
 
 EXPONENTIAL_ULPS = 1.0
 """Error of the exponential functions that the kernels use, in units of the last place: the generated float32 one stays
 below 1, which a test measures; for CUDA's float64 ``exp`` its Programming Guide states 1."""
 
 Complaint = tuple[str, str]
-"""Why an operation cannot be applied: what it got, and what it needs."""
+"""Reason against an operation: what it got, and what it needs."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Operation(SpecModel):
         return {}
 
     def problem(self, kind: DataType) -> Complaint | None:
-        """Why it cannot be applied to a value of type ``kind``; None if it can."""
+        """Reason against applying it to a value of type ``kind``; None if it can."""
         return None
 
     def result_type(self, kind: DataType) -> DataType:

@@ -23,9 +23,9 @@ SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
 TENSOR_CORE_ISSUE = 1.25
-"""What keeps tensor cores from their peak over a whole product: power above all, on an H200."""
+"""Share of their peak that tensor cores keep over a whole product: power above all, on an H200."""
 PROMOTION_ISSUE = 0.2
-"""What adding up sums outside of them costs beside."""
+"""Added cost of sums outside of them."""
 COPY_ENGINE_SHARE = 0.55
 """Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
 

@@ -37,7 +37,7 @@ Precision = Literal["f32", "ffma", "tf32"]
 """``f32``: multiply-adds, or what has an error bound that is no larger; ``ffma``: multiply-adds; ``tf32``: whatever is fastest, of factors
 that are cut to 11 bits."""
 PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
-"""What a problem's words may ask for beside the default."""
+"""Options that a problem's words may ask for beside the default."""
 LEAST_DEPTH_OF_PLANES = 64
 """k from which on the error bound of products by planes is no larger than that of multiply-adds."""
 
@@ -59,7 +59,7 @@ class GemmRequest(Request):
     operands: tuple[str, str] = ("a", "b")
     """Names of A and B in the operation."""
     precision: Precision = "f32"
-    """How float32 factors are multiplied."""
+    """Arithmetic of products of float32 factors."""
 
     @property
     def m(self) -> int:

@@ -70,7 +70,7 @@ class Operand:
     guards_columns: bool
     """True if columns of the stored matrix may end within a tile."""
     swizzle: XorSwizzle | None = None
-    """Where in its row of the shared tile an element lies, if not where its column says."""
+    """Position of an element in its row of the shared tile, if not that of its column."""
     shares_loader: bool = False
     """True if one half of the threads copies A and the other B, into tiles that are laid out alike."""
 
@@ -305,7 +305,7 @@ def _aligned_elements(operand: Operand) -> int:
 
 
 def shared_loader(a: Operand, b: Operand) -> Operand | None:
-    """What copies A in one half of the threads and B in the other, or None if they are not stored or their tiles not laid out alike."""
+    """The copy of A in one half of the threads and B in the other, or None if they are not stored or their tiles not laid out alike."""
 
     def layout(operand: Operand) -> tuple[object, ...]:
         from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch, operand.keeps_in_l1
@@ -347,7 +347,7 @@ class SharedAccess:
 
     @property
     def least_wavefronts(self) -> int:
-        """What they would cost with no conflict: these lanes cannot have the same elements, in vectors of this width, for less."""
+        """Their cost without conflicts: these lanes cannot have the same elements, in vectors of this width, for less."""
         return self.wavefronts - self.conflicts
 
 
@@ -397,7 +397,7 @@ def every_load(operand: Operand) -> list[list[list[int]]]:
 
 
 Start = tuple[int, int, int]
-"""How an access begins: row and column of its first element in the shared tile, as far as they matter for its cost, and where in
+"""Start of an access: row and column of its first element in the shared tile, as far as they matter for its cost, and where in
 a row of the stored matrix the first lane's vector is, as far as the next lanes' places depend on it."""
 
 

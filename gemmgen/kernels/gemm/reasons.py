@@ -1,4 +1,4 @@
-"""Why a GEMM spec cannot become a kernel: everything that can be said before the tiles are laid out, and what they then cost."""
+"""Reasons against a GEMM spec: everything that can be said before the tiles are laid out, and what they then cost."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Tile(SpecModel):
 
 
 Fragment = Literal["contiguous", "quads_in_warp", "quads_in_threadblock", "interleaved"]
-"""Where the rows (or columns) of a thread lie: side by side; in groups of four spread evenly over the warp tile or over the
+"""Arrangement of the rows (or columns) of a thread: side by side; in groups of four spread evenly over the warp tile or over the
 threadblock tile, so that neighbouring lanes read neighbouring vectors; or one by one, with those of the other lanes between."""
 
 

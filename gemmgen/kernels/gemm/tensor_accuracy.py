@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Truncation:
-    """What a tensor core keeps."""
+    """The precision that a tensor core keeps."""
 
     fraction_bits: int
     """Of a term, below the largest exponent."""

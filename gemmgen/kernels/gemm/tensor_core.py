@@ -107,7 +107,7 @@ def _factor_bytes(matrix: Matrix, scheme: Scheme | None) -> int:
 def plane_reasons(
     spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme
 ) -> Iterator[Reason]:
-    """Why float32 products cannot be computed by planes, beside what holds for all products on tensor cores."""
+    """Reasons against float32 products by planes, beside what holds for all products on tensor cores."""
     types = [matrix.type for matrix in matrices]
     if types != ["f32"] * 3:
         need = "f32 for A, B and C where arithmetic.f32_by is given"

@@ -31,7 +31,7 @@ CROWD = "more blocks than threads"
 EXTREMUM = "the extremum comes"
 """Begins the names of cases in which a single element of a line decides the result."""
 EXTREMUM_PLACES = ("first", "in the middle", "in the last tile", "in the last vector", "last")
-"""Where it is: kernels treat whole tiles, whole vectors and what is left in different places."""
+"""Its place: kernels treat whole tiles, whole vectors and what is left in different places."""
 
 
 def cases(plan: ReductionPlan) -> list[Case]:
@@ -167,7 +167,7 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
 
 
 def _extremum_at(plan: ReductionPlan, case: Case) -> int:
-    """Where along the reduced axis the extremum is."""
+    """Position of the extremum along the reduced axis."""
     reduced = case.dimensions["reduced"]
     place = case.name.removeprefix(f"{EXTREMUM} ").split(",")[0]
     whole = {"in the last tile": plan.tile, "in the last vector": plan.vector}.get(place, 1)

@@ -113,7 +113,7 @@ class ReductionPlan(KernelPlan):
 
     @property
     def result_index(self) -> str:
-        """Where a block's result belongs, as a C expression."""
+        """Address of a block's result, as a C expression."""
         if not isinstance(self.layout, BlockLayout) or self.layout.blocks_per_row is None:
             return "0"
         return "blockIdx.x / kBlocksPerRow"
@@ -125,7 +125,7 @@ class ReductionPlan(KernelPlan):
 
     @property
     def signs_c(self) -> str:
-        """Where the partial results start in the workspace, as a C expression."""
+        """Start of the partial results in the workspace, as a C expression."""
         at = self.workspace.partials_at
         if not at.names:
             return str(at.evaluate({}))

@@ -20,7 +20,7 @@ ROUND = 16
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where blocks leave partial results and the signs of their arrival, in bytes from the start of the workspace.
+    """Places in which blocks leave partial results and the signs of their arrival, in bytes from the start of the workspace.
 
     The signs come first: they are what has to be zero.
     """
@@ -36,7 +36,7 @@ class Workspace:
 
     @property
     def partials_at(self) -> Formula:
-        """Where the partial results start."""
+        """Start of the partial results."""
         return self.signs if self.signs.text == "0" else Formula(f"round_up({self.signs}, {ROUND})")
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FragmentMap:
-    """Where along one extent of the threadblock tile a thread's elements lie.
+    """Positions of a thread's elements along one extent of the threadblock tile.
 
     Element ``i`` of the thread at position ``lane`` (of ``lanes``) in warp position ``warp`` is at
     ``warp * warp_stride + lane * lane_stride + (i // vector) * piece_stride + i % vector``.
@@ -55,7 +55,7 @@ def interleaved_fragment(threadblock: int, warp: int, thread: int) -> FragmentMa
 
 
 def lane_position(lane: int, lanes_major: int, lanes_minor: int, z_order: bool) -> tuple[int, int]:
-    """Where a lane of a warp is in the grid of lanes over the warp tile, as (major, minor).
+    """Place of a lane of a warp in the grid of lanes over the warp tile, as (major, minor).
 
     Row-major order counts along the minor direction first. In z-order the lowest bit of the lane goes to the minor direction, the
     next ones to the major direction, the rest to the minor one: then every lane agrees with lane ^ 1 in the major position and

@@ -71,7 +71,7 @@ class Analysis:
     code: Mapping[str, KernelCode] | None
     """By entry; None where there is no disassembler."""
     code_missing: str
-    """Why there is no code, if there is none."""
+    """Reason that there is no code, if there is none."""
     traffic: CaseCounters | None
     """Of one case; None if it was not asked for, or the emulator cannot run the kernel."""
     traffic_missing: str

@@ -19,7 +19,7 @@ SMALLEST_CELL = 3.0
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a tile is on the page, and its scale."""
+    """Place of a tile on the page, and its scale."""
 
     x: float
     y: float

@@ -122,7 +122,7 @@ class Canvas:
 
     @contextmanager
     def group(self, **data: object) -> Iterator[None]:
-        """What is drawn meanwhile belongs together and carries ``data``."""
+        """A group for all that is drawn meanwhile, with ``data``."""
         self.parts.append(f"<g{_data(data)}>")
         yield
         self.parts.append("</g>")

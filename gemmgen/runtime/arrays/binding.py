@@ -28,7 +28,7 @@ class BoundCall:
     scalars: dict[str, float]
     pointers: dict[str, int]
     device: Device
-    """Where all the arrays lie."""
+    """Address of every array."""
 
 
 def bind(sequence: LaunchSequence, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> BoundCall:

@@ -34,7 +34,7 @@ _OVERLAP_WORK = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
-    """Where an array lies and how it is laid out."""
+    """Place and layout of an array."""
 
     pointer: int
     """Address of the element with all indices 0."""

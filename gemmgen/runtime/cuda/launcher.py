@@ -289,7 +289,7 @@ class _Block:
 
 
 def _slot_offsets(slots: Sequence[Slot]) -> Iterator[tuple[str, int]]:
-    """Where each slot lies in the packed values."""
+    """Offset of each slot in the packed values."""
     before = "@"
     for name, kind in slots:
         yield name, struct.calcsize(f"{before}0{_CODES[kind]}")

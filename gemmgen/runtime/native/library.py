@@ -44,7 +44,7 @@ class LoadedLibrary:
             raise LaunchError(f"{self.sequence.name}: {os.strerror(status)}")
 
     def set_threads(self, count: int) -> int:
-        """How many threads calls may use from now on, 0 for what the spec says; returns how many it was. 1 for what has no threads."""
+        """Sets the number of threads of later calls, 0 for the spec's; returns the number before. 1 for what has no threads."""
         try:
             function = getattr(self._library, f"{self.sequence.launches[0].entry}_threads")
         except AttributeError:
