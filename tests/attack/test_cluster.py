@@ -82,7 +82,7 @@ PLANTED = [""]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp://") as local:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tcp://") as local:
         opened = Cluster(local.scheduler_address)
         yield opened
         opened.close()
@@ -121,7 +121,7 @@ def test_a_scheduler_is_reached_over_tls(certificates: Certificates) -> None:
            for role in ("client", "scheduler", "worker") for part, name in (("cert", "certificate"), ("key", "key"))},
     )  # fmt: skip
     local = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tls://", security=security
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tls://", security=security
     )
     with local:
         reached = Cluster(local.scheduler_address, 0, certificates)

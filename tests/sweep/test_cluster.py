@@ -29,7 +29,7 @@ from .helpers import SPEC, points, settings
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as local:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as local:
         yield local.scheduler_address
 
 
@@ -95,7 +95,7 @@ def test_a_worker_that_is_killed_costs_no_point(address: str, cluster: Cluster) 
 def test_scheduler_that_goes_away_ends_sweep() -> None:
     distributed = pytest.importorskip("distributed")
     heard = []
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as local:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as local:
         cluster = Cluster(local.scheduler_address)
         ending = threading.Timer(1.5, local.close)
         with Engine(settings(), None, lambda result, known: heard.append(result.status), cluster) as engine:
