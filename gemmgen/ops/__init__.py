@@ -26,8 +26,8 @@ from gemmgen.ops.filters import Filter
 __all__ = ["Filter", "conv2d", "elementwise", "matmul", "reduce", "register_torch"]
 
 _MATMUL = Operator(
-    "matmul", ("a", "b", "bias", "residual"), ("out",), ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend"),
+    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out"), ("out",), ("alpha", "beta", "gamma", "bias"),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"),
 )  # fmt: skip
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
@@ -45,11 +45,16 @@ def matmul(
     residual: Any = None,
     gamma: float = 1.0,
     activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: str | None = None,
     precision: Literal["f32", "ffma", "tf32"] = "f32",
     stream: Any = None,
     backend: Literal["auto", "emulator"] = "auto",
 ) -> Any:
-    """activation(alpha a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules for ``matmul``.
+    """scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules
+    for ``matmul``.
 
     ``a`` (..., m, k) and ``b`` (..., k, n) are float32, float16 or bfloat16, stored in rows or in columns (views that are
     transposed, sliced or broadcast along the batch are read where they are); on Hopper GPUs also both 8-bit integers or both 8-bit
@@ -59,6 +64,9 @@ def matmul(
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
     ``residual``: of the result's shape, type and order. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
+    ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
+    each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
+    ``output``: the type of a new result, ``"int8"`` or ``"bfloat16"`` say.
     ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
     larger, whichever is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
     ``torch.set_float32_matmul_precision("high")`` does. ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are
@@ -70,9 +78,13 @@ def matmul(
     if _compiling is not None and _compiling():
         return _traced(
             "matmul",
-            (a, b, bias, residual, alpha, gamma, activation or ""),
+            (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or ""),
             beta == 0 and out is None and stream is None and precision == "f32",
         )
+    if scale_a is not None and _is_number(scale_a.__class__):
+        scale_a, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_a", scale_a)
+    if scale_b is not None and _is_number(scale_b.__class__):
+        scale_b, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_b", scale_b)
     number = 0.0
     bias_number = bias is not None and _is_number(bias.__class__)
     if bias_number:
@@ -81,10 +93,11 @@ def matmul(
         activation = _hashable(activation)
     if backend not in ("auto", "emulator"):
         raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
-    options = (alpha != 1, beta != 0, bias_number, activation, precision, backend)
+    options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
-    return _MATMUL.call((a, b, bias, residual, out), options, (alpha, beta, gamma, number), stream)[0]
+    arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, out)
+    return _MATMUL.call(arrays, options, (alpha, beta, gamma, number), stream)[0]
 
 
 def reduce(

@@ -15,6 +15,7 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES, cpu_architecture, host_name, runs_here
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
 from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
+from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.matcher import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
@@ -42,6 +43,7 @@ class NativeCall:
         if request.residual is not None:
             layouts["Z"] = ("residual", request.residual)
         sources = {name: operand for name, (operand, _) in layouts.items()} | {"bias": "bias"}
+        sources |= {numbered("factor", index): scale for index, scale in enumerate(request.scales)}
         problem = packed(plan, request.sizes)
         for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals):
             problem[matrix.leading_dimension] = _leading_dimension(layouts[matrix.name][1], matrix.row_major)

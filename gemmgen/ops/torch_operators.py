@@ -13,7 +13,7 @@ from gemmgen.core.errors import EnvironmentMissing, LaunchError
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
-    "str activation='') -> Tensor",
+    "str activation='', Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, str output='') -> Tensor",
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",
@@ -47,8 +47,14 @@ def register(*functions: Callable[..., Any]) -> Any:
     return torch.compiler.is_compiling
 
 
-def _matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "") -> Any:
-    return _functions["matmul"](a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None)
+def _matmul(
+    a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "",
+    scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: str = "",
+) -> Any:  # fmt: skip
+    return _functions["matmul"](
+        a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None,
+        scale_a=scale_a, scale_b=scale_b, scale_out=scale_out, output=output or None,
+    )  # fmt: skip
 
 
 def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
@@ -77,12 +83,17 @@ _IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d, "el
 def _fake(torch: Any, name: str) -> Any:
     """Shape and type of the operator's result, without computing it: shapes may be symbolic."""
 
-    def matmul(a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: Any = 1.0, gamma: Any = 1.0, activation: Any = "") -> Any:
+    def matmul(
+        a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: Any = 1.0, gamma: Any = 1.0, activation: Any = "",
+        scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: Any = "",
+    ) -> Any:  # fmt: skip
         left, right = a.shape, b.shape
         batch = torch.broadcast_shapes(left[:-2], right[:-2])
         rows = [left[-2]] if len(left) > 1 else []
         columns = [right[-1]] if len(right) > 1 else []
-        return a.new_empty([*batch, *rows, *columns], dtype=a.dtype if a.dtype == b.dtype else torch.float32)
+        plain = alpha == 1 and not activation and all(given is None for given in (bias, scale_a, scale_b, scale_out))
+        word = output or _product_type(str(a.dtype), str(b.dtype), plain)
+        return a.new_empty([*batch, *rows, *columns], dtype=getattr(torch, word))
 
     def reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
         rank = len(x.shape)
@@ -107,6 +118,16 @@ def _fake(torch: Any, name: str) -> Any:
         return x.new_empty(torch.broadcast_shapes(*(array.shape for array in (x, bias, z, f) if array is not None)))
 
     return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d, "elementwise": elementwise}[name]
+
+
+@cache
+def _product_type(a: str, b: str, plain: bool) -> str:
+    """The word for the type of a product of factors of these, ``plain`` as it is."""
+    from gemmgen.core.elements import BY_WORD, ELEMENTS
+    from gemmgen.kernels.gemm.matcher import result_type
+
+    kinds = [BY_WORD[word.removeprefix("torch.")] for word in (a, b)]
+    return ELEMENTS[result_type(kinds[0], kinds[1], plain)].word
 
 
 @cache

@@ -135,6 +135,13 @@ def test_every_family_takes_every_operation(op: str, family: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("family", "per"), [("gemm of halves", "row"), ("gemm", "memory"), ("conv2d to int8", "channel"), ("elementwise", "row")]
+)
+def test_a_factor_goes_along_the_axes_of_the_output(family: str, per: str) -> None:
+    assert verified(with_operations(family, {"op": "factor", "per": per}, {"op": "relu"}, {"op": "factor", "per": per}))
+
+
+@pytest.mark.parametrize(
     ("family", "per"),
     [
         ("gemm of halves", "row"),

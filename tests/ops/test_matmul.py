@@ -151,6 +151,51 @@ def test_bytes_are_multiplied_on_tensor_cores() -> None:
     np.testing.assert_array_equal(got, a.astype(np.int64) @ b.T.astype(np.int64))
 
 
+def bytes_and_scales() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(6)
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((5, 48), (7, 48)))
+    return a, b.T, rng.random((5, 1), dtype=np.float32), rng.random((1, 7), dtype=np.float32)
+
+
+def test_scales_multiply_rows_and_columns() -> None:
+    a, b, scale_a, scale_b = bytes_and_scales()
+    got = ops.matmul(a, b, scale_a=scale_a, scale_b=scale_b)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, (a.astype(float) @ b.astype(float)) * scale_a * scale_b, rtol=1e-6)
+
+
+def test_a_scale_in_memory_comes_after_all_else() -> None:
+    a, b, scale_a, _ = bytes_and_scales()
+    scale = np.array([0.01], np.float32)
+    got = ops.matmul(a, b, scale_a=scale_a, scale_b=2.0, activation="relu", scale_out=scale, output="int8")
+    exact = np.maximum(a.astype(float) @ b.astype(float) * scale_a * 2, 0) * 0.01
+    np.testing.assert_array_equal(got, np.clip(np.rint(exact), -128, 127).astype(np.int8))
+
+
+@pytest.mark.parametrize("backend", ["auto", "emulator"])
+def test_scales_follow_a_result_that_is_stored_in_columns(backend: str) -> None:
+    scale_a, scale_b = (np.arange(1, extent + 1, dtype=np.float32) for extent in (6, 4))
+    a, b = integers(6, 5), integers(5, 4)
+    got = ops.matmul(a, b, scale_a=scale_a, scale_b=scale_b, out=np.empty((4, 6), np.float32).T, backend=backend)
+    np.testing.assert_array_equal(got, (a @ b) * scale_a[:, None] * scale_b)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale_a": np.ones((1, 5), "f")}, r"scale_a has shape \(1, 5\)"),
+        ({"scale_out": np.ones(7, "f")}, "need one element"),
+        ({"scale_b": np.ones(7)}, "scale_b has elements float64, need float32"),
+        ({"scale_a": np.ones(1, "f"), "beta": 1.0, "out": np.zeros((5, 7), np.int32)}, "pass out's old values as residual"),
+        ({"output": "int4"}, "output is 'int4', need float32"),
+    ],
+)
+def test_scales_that_fit_nothing_are_refused(options: dict[str, object], message: str) -> None:
+    a, b, _, _ = bytes_and_scales()
+    with pytest.raises(LaunchError, match=message):
+        ops.matmul(a, b, **options)
+
+
 def test_an_unknown_precision_is_refused():
     with pytest.raises(LaunchError, match="precision is 'double', need 'f32', 'ffma' or 'tf32'"):
         ops.matmul(np.ones((2, 2), "f"), np.ones((2, 2), "f"), precision="double")

@@ -23,6 +23,8 @@ MATMULS = [
     ((integers(3, 9, 20), integers(20, 40)), {"alpha": 0.5}),
     ((integers(20), integers(20, 40)), {}),
     ((integers(9, 20, type=torch.bfloat16), integers(20, 40, type=torch.bfloat16)), {}),
+    ((integers(9, 32, type=torch.int8), integers(24, 32, type=torch.int8).T), {}),
+    ((integers(9, 32, type=torch.int8), integers(24, 32, type=torch.int8).T), {"scale_a": torch.rand(9, 1), "output": "bfloat16"}),
 ]
 REDUCTIONS = [(), ("max", [0]), ("argmax", [1], True), ("mean", [0, 1]), ("any", [1])]
 

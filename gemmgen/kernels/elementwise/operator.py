@@ -84,6 +84,10 @@ def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layou
         for operand in operation.operands():
             name = f"{operand.name.lower()}{number}"
             known = NUMBERS if operand.per == "all" else ARRAYS
+            if operand.name.lower() not in known:
+                raise LaunchError(
+                    f"elementwise: no array or number of a call is for {operation.op}: need scale, with a constant, or multiply"
+                )
             if name not in known:
                 raise LaunchError(f"elementwise: at most two operations {operation.op} read arrays or numbers in one call")
             if operand.per != "all":

@@ -36,9 +36,10 @@ NumberType = Literal["float32", "float64", "float16", "bfloat16", "int8", "int32
 DATA_TYPES: dict[str, DataType] = {word: BY_WORD[word] for word in get_args(NumberType)} | {"bool": "u8"}
 """The types of a spec as those of a launch sequence; truth values are bytes, 0 or 1."""
 
-Axis = Literal["all", "row", "column", "channel", "result"]
-"""Along which values an operand differs: ``all``: a single number; ``row``, ``column``: one value for each row, for each column;
-``channel``: one for each channel of an image; ``result``: one for each result. A family has those that its output has."""
+Axis = Literal["all", "memory", "row", "column", "channel", "result"]
+"""Along which values an operand differs: ``all``: a single number, passed by value; ``memory``: a single number that a kernel before this
+one left in the device's memory; ``row``, ``column``: one value for each row, for each column; ``channel``: one for each channel of an
+image; ``result``: one for each result. A family has those that its output has."""
 
 INVERSE_LARGEST = 2.0**-128
 """The value at which ``expf`` overflows: 1 / (1 + exp(-x)) is below this, the inverse of the largest float32, and becomes 0."""
@@ -62,6 +63,8 @@ class Operand:
     """Value of a number where the caller gives none."""
     like_output: bool = False
     """True if it is an array of the output's shape with strides of its own."""
+    stored: DataType | None = None
+    """The type of a matrix's vectors of it, whatever the matrix holds; None: the matrix decides."""
 
 
 class Operation(SpecModel):
@@ -153,6 +156,39 @@ class Scale(Operation):
         return values.mul_(self.factor)
 
 
+_PLACES = {"all": ", the same for all", "memory": ", the same for all, from memory"}
+"""Words for a single number."""
+
+
+class Factor(Operation):
+    """Multiplies by a number, the same for all values or one for each row, column, channel or result: scales of quantised factors. Those of
+    rows, columns, channels and in memory are float32."""
+
+    op: Literal["factor"]
+    per: Axis = "all"
+
+    def operands(self) -> tuple[Operand, ...]:
+        if self.per == "all":
+            return (Operand("factor", "all", "multiplies every element", default=1.0),)
+        meaning = "multiplies every element" if self.per == "memory" else f"one factor for each {self.per}"
+        return (Operand("factor", self.per, meaning, stored=None if self.per == "result" else "f32"),)
+
+    def problem(self, kind: DataType) -> Complaint | None:
+        return needs_float(kind)
+
+    def describe(self) -> str:
+        return f"factor{_PLACES.get(self.per, f' per {self.per}')}"
+
+    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
+        import numpy as np
+
+        factors = operands[0].astype(value.value.dtype)
+        return rounded(value.value * factors, clear_bounds(value.bound * np.abs(factors)), value.kind)
+
+    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
+        return values.mul_(operands[0])
+
+
 class Bias(Operation):
     """Adds a number, the same for all values or one for each row, column, channel or result."""
 
@@ -162,10 +198,10 @@ class Bias(Operation):
     def operands(self) -> tuple[Operand, ...]:
         if self.per == "all":
             return (Operand("bias", "all", "added to every element", default=0.0),)
-        return (Operand("bias", self.per, f"one value for each {self.per}"),)
+        return (Operand("bias", self.per, "added to every element" if self.per == "memory" else f"one value for each {self.per}"),)
 
     def describe(self) -> str:
-        return "bias, the same for all" if self.per == "all" else f"bias per {self.per}"
+        return f"bias{_PLACES.get(self.per, f' per {self.per}')}"
 
     def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
         total = value.value + operands[0].astype(value.value.dtype)

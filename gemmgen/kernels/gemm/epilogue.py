@@ -16,7 +16,7 @@ from gemmgen.kernels.matrix import Matrix
 @dataclass(frozen=True)
 class MatrixSpace:
     """The elements of C: an operation may read a number, a value for each row or column, or a matrix of C's shape, stored like C; vectors
-    are float32 where C has integers or 8 bits."""
+    are float32 where C has integers or 8 bits, and where they are scales."""
 
     output: Matrix
 
@@ -24,16 +24,19 @@ class MatrixSpace:
         if operand.per == "all":
             return number_argument(operand, name, "f32")
         stored = self.output.type
-        vectors: DataType = stored if stored in ("f32", "f16", "bf16") else "f32"
+        vectors: DataType = operand.stored or (stored if stored in ("f32", "f16", "bf16") else "f32")
         if operand.like_output:
             stride = self.output.batch_stride and f"stride_{name.lower()}"
             matrix = replace(self.output, name=name, leading_dimension=f"ld{name.lower()}", batch_stride=stride)
             return Access(operand, matrix, matrix.variable, stored)
-        if operand.per not in ("row", "column"):
-            return f"per {operand.per}", "per all, row or column; residual adds a matrix of C's shape"
-        extent = Formula("m" if operand.per == "row" else "n")
-        vector = ArrayArgument(name, vectors, "input", (extent,), (Formula("1"),), ELEMENTS[vectors].bytes, operand.meaning)
-        return Access(operand, vector, convert(f"{name}[{operand.per}]", vectors, "f32"), vectors)
+        if operand.per not in ("memory", "row", "column"):
+            return (
+                f"per {operand.per}",
+                "per all, memory, row or column; residual adds a matrix of C's shape, multiply takes one as factors",
+            )
+        extent, index = {"memory": ("1", "0"), "row": ("m", "row"), "column": ("n", "column")}[operand.per]
+        vector = ArrayArgument(name, vectors, "input", (Formula(extent),), (Formula("1"),), ELEMENTS[vectors].bytes, operand.meaning)
+        return Access(operand, vector, convert(f"{name}[{index}]", vectors, "f32"), vectors)
 
 
 def plan_epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:

@@ -12,7 +12,8 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
-from gemmgen.kernels.epilogue.operations import AnyOperation, Operation
+from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
+from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
@@ -28,7 +29,9 @@ ACTIVATIONS = {
 }  # fmt: skip
 """Activations by name."""
 BiasPer = Literal["row", "column", "all"]
-_OTHER = {"row": "column", "column": "row", "all": "all"}
+_OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}
+SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
+"""What a problem's words say of scales: one for each row or column, or one for all that lies in memory."""
 ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 
@@ -60,6 +63,8 @@ class GemmRequest(Request):
     """Names of A and B in the operation."""
     precision: Precision = "f32"
     """Arithmetic of products of float32 factors."""
+    scales: tuple[str, ...] = ()
+    """Names in the operation of what the epilogue's factors read, in their order."""
 
     @property
     def m(self) -> int:
@@ -109,7 +114,7 @@ class GemmRequest(Request):
         )
         return GemmRequest(
             transposed(self.b), transposed(self.a), transposed(self.c), self.scaled, self.accumulates, turned,
-            None if self.residual is None else transposed(self.residual), self.operands[::-1], self.precision,
+            None if self.residual is None else transposed(self.residual), self.operands[::-1], self.precision, self.scales,
         )  # fmt: skip
 
 
@@ -215,6 +220,10 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     changed = replaced(spec, changes)
     arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
     scalars = {"alpha": "alpha", "beta": "beta"}
+    factors = [operation for operation in request.epilogue if isinstance(operation, Factor)]
+    for index, (factor, scale) in enumerate(zip(factors, request.scales, strict=True)):
+        values = {"row": request.m, "column": request.n}.get(factor.per, 1)
+        arrays[numbered("factor", index)] = (scale, Layout.packed((values,), "f32", ELEMENTS["f32"].bytes))
     for operation in request.epilogue:
         if operation.op == "residual" and request.residual is not None:
             arrays["Z"] = ("residual", request.residual)
@@ -231,7 +240,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
 
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
-    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``, and of the epilogue ``bias``, ``residual`` and
+    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``, and of the epilogue ``bias``, ``residual``, scales and
     activations, in their order. Raises ``SpecError``."""
     m, n, k = sizes
     epilogue: list[Operation] = []
@@ -249,6 +258,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in ACTIVATIONS or option in ("bias", "residual"):
             fields = {"op": "bias", "per": "column"} if option == "bias" else ACTIVATIONS.get(option, {"op": option})
             epilogue.append(operation(fields))
+        elif option in SCALES:
+            epilogue.append(operation({"op": "factor", "per": SCALES[option]}))
         elif option in PRECISIONS:
             say_once(said, "precision", option)
             precision = PRECISIONS[option]
@@ -260,7 +271,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             batch = int(option[6:])
         else:
             need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, bias, "
-            need += f"residual, {', '.join(ACTIVATIONS)}, {' or '.join(PRECISIONS)}"
+            need += f"residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
 
     def layout(rows: int, columns: int, letter: str, type: str) -> Layout:
@@ -278,6 +289,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         epilogue=tuple(epilogue),
         residual=residual,
         precision=precision,
+        scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
     )
 
 

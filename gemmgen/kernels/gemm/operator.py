@@ -8,9 +8,9 @@ from typing import Any
 
 import pydantic
 
-from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.epilogue.operations import Bias, Operation, Residual
+from gemmgen.kernels.epilogue.operations import Bias, Factor, Operation, Residual
 from gemmgen.kernels.gemm.matcher import (
     ACTIVATIONS,
     BYTE_TYPES,
@@ -26,6 +26,8 @@ from gemmgen.kernels.gemm.matcher import (
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
 NAME = "matmul"
+SCALES = ("scale_a", "scale_b", "scale_out")
+"""Scales in the order in which they are applied, the last after all else."""
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
@@ -45,8 +47,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     full = (*batch, a.shape[-2], b.shape[-1])
     shape = full[: len(full) - 2] + (() if vector_a else (full[-2],)) + (() if vector_b else (full[-1],))
     out = operands.get("out")
-    plain = not options.get("scaled") and not options.get("activation") and operands.get("bias") is None and not options.get("bias_number")
-    kind = out.type if out is not None else result_type(a.type, b.type, plain)
+    added = any(operands.get(name) is not None for name in ("bias", *SCALES))
+    plain = not added and not any(options.get(name) for name in ("scaled", "activation", "bias_number"))
+    kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     if out is None:
         if options.get("accumulates"):
             raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
@@ -64,10 +67,15 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
             raise LaunchError(f"matmul: residual has shape {residual.shape}, need the result's, {shape}")
         z = _full(residual, full, vector_a, vector_b)
     per = "all" if options.get("bias_number") else _bias_per(operands.get("bias"), full, vector_b, kind)
-    epilogue: list[Operation] = [] if per is None else [Bias(op="bias", per=per)]  # type: ignore[arg-type]
+    factors = {name: _factor(name, operands[name], full) for name in SCALES if operands.get(name) is not None}
+    if factors and options.get("accumulates"):
+        raise LaunchError("matmul: scales multiply the product and not out, but beta is not 0; pass out's old values as residual")
+    epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
+    epilogue += [] if per is None else [Bias(op="bias", per=per)]  # type: ignore[arg-type]
     epilogue += [] if z is None else [Residual(op="residual")]
     epilogue += _activations(options.get("activation"))
-    layouts = _without_batch(a, b, c, z, per)
+    epilogue += [factors[name] for name in SCALES[2:] if name in factors]
+    layouts = _without_batch(a, b, c, z, any(getattr(step, "per", "") == "row" for step in epilogue))
     if layouts is not None:
         a, b, c, z = layouts
     else:
@@ -85,7 +93,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if precision != "f32" and (a.type, b.type) != ("f32", "f32"):
         raise LaunchError(f"matmul: precision is {precision!r}, which is for float32 factors; these are {a.type} and {b.type}")
     scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
-    request = GemmRequest(a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision)
+    request = GemmRequest(a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors))
     if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
         raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")
     wants_columns = not is_stored(c, True) or (z is not None and not is_stored(z, True))
@@ -139,6 +147,35 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
     raise LaunchError(f"matmul: bias has shape {bias.shape}, need ({n},) for one value a column, ({m}, 1) for one a row, or a number")
 
 
+def _output(word: Any) -> str | None:
+    """The type that a caller names."""
+    if word is None:
+        return None
+    words = [ELEMENTS[kind].word for kind in RESULT_TYPES]
+    if word not in words:
+        raise LaunchError(f"matmul: output is {word!r}, need {', '.join(words[:-1])} or {words[-1]}")
+    return BY_WORD[word]
+
+
+def _factor(name: str, scale: Layout, full: tuple[int, ...]) -> Factor:
+    """The operation that multiplies by a scale, from its shape."""
+    _check_type(name, scale, ("f32",))
+    m, n = full[-2:]
+    axes = [(extent, stride) for extent, stride in zip(scale.shape, scale.strides, strict=True) if extent != 1]
+    if not axes:
+        return Factor(op="factor", per="memory")
+    if len(axes) == 1 and axes[0][1] == 1:
+        if name == "scale_a" and scale.shape in ((m,), (m, 1)):
+            return Factor(op="factor", per="row")
+        if name == "scale_b" and scale.shape in ((n,), (1, n)):
+            return Factor(op="factor", per="column")
+    need = {
+        "scale_a": f"a number, one element, or ({m},) or ({m}, 1) without gaps",
+        "scale_b": f"a number, one element, or ({n},) or (1, {n}) without gaps",
+    }.get(name, "one element")
+    raise LaunchError(f"matmul: {name} has shape {scale.shape} and strides {scale.strides}, need {need}")
+
+
 def _activations(wanted: Any) -> list[Operation]:
     if wanted is None:
         return []
@@ -150,7 +187,7 @@ def _activations(wanted: Any) -> list[Operation]:
     elif isinstance(wanted, Mapping | tuple):
         fields = dict(wanted)
     names = ", ".join(ACTIVATIONS)
-    if fields is None or fields.get("op") in ("bias", "residual"):
+    if fields is None or fields.get("op") in ("bias", "residual", "factor", "multiply"):
         raise LaunchError(f"matmul: activation is {wanted!r}, need one of {names}, or a mapping such as {{'op': 'clamp', 'high': 6}}")
     try:
         return [operation(fields)]
@@ -159,13 +196,11 @@ def _activations(wanted: Any) -> list[Operation]:
         raise LaunchError(f"matmul: activation {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _without_batch(
-    a: Layout, b: Layout, c: Layout, z: Layout | None, per: str | None
-) -> tuple[Layout, Layout, Layout, Layout | None] | None:
+def _without_batch(a: Layout, b: Layout, c: Layout, z: Layout | None, per_row: bool) -> tuple[Layout, Layout, Layout, Layout | None] | None:
     """The product without a batch: there is none, or all of it shares b and its rows lie as those of one tall matrix do."""
     if len(c.shape) == 2:
         return a, b, c, z
-    if per == "row" or prod(b.shape[:-2]) != 1:
+    if per_row or prod(b.shape[:-2]) != 1:
         return None
 
     def tall(layout: Layout) -> Layout | None:

@@ -32,6 +32,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     whole = 16 // ELEMENT_BYTES.get(c, 1)
     reads = c in ("f32", "f16", "bf16")
     operations = [{"op": "bias", "per": draw(st.sampled_from(("row", "column", "all")))}, {"op": "relu"}]
+    operations += [{"op": "factor", "per": draw(st.sampled_from(("row", "column", "memory")))}]
     operations += [{"op": "residual"}] if reads else []
     return {
         "kind": "gemm",
