@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,8 @@ class DeviceMemory:
         self._given: list[Buffer | None] = []
         self._bases: list[list[Buffer | None]] = []
         self.buffers: list[Buffer] = []
+        self._behind: dict[str, list[Buffer]] = {}
+        """The buffers that each parameter leads to."""
         for index, (arg, name) in enumerate(zip(args, names, strict=True)):
             maps = maps_of(arg)
             bases = [_as_buffer(each.base, f"{name}, a tensor map", index) for each in maps]
@@ -86,8 +88,9 @@ class DeviceMemory:
             self._given.append(own)
             self._bases.append(bases)
             pointers = arg.pointers if isinstance(arg, Struct) else own.pointers if own is not None else ()
-            self.buffers += [buffer for buffer in (*bases, own) if buffer is not None]
-            self.buffers += _nested(pointers, name, index)
+            behind = [buffer for buffer in (*bases, own) if buffer is not None] + _nested(pointers, name, index)
+            self._behind[name] = behind
+            self.buffers += behind
         self._mapped = _merge(self.buffers)
         self.addresses: list[int] = []
         self.regions: list[Region] = []
@@ -223,6 +226,12 @@ class DeviceMemory:
                         flags[begin : begin + buffer.array.nbytes] &= np.False_ if buffer.written is None else ~buffer.written
             if flags.any():
                 yield mapped.base, flags
+
+    def regions_behind(self, names: Collection[str]) -> list[Region]:
+        """The regions that these parameters lead to, and those of module variables with such names."""
+        starts = {self.address(buffer) - GLOBAL_BASE for name in names for buffer in self._behind.get(name, ())}
+        starts |= {placed.offset for placed in _module_variables(self.program) if placed.variable.name in names}
+        return [region for region in self.regions if any(region.start <= start <= region.stop for start in starts)]
 
     def extents(self) -> Iterator[tuple[int, int, int]]:
         """Arrays' addresses on the host, their places in emulated memory, and their bytes; arrays that overlap as one."""

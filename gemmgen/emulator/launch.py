@@ -146,7 +146,7 @@ def _launch(
         raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
     total_blocks = grid[0] * grid[1] * grid[2]
     per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave, int(np.prod(blocks_of_cluster)))
-    detector = HazardDetector(program, memory, strict) if hazards else None
+    detector = HazardDetector(program, memory, strict, remember_all=overlapped) if hazards else None
     if detector is not None:
         observers = [*observers, detector, detector.proxies]
         if overlaps is not None:

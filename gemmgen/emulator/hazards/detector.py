@@ -11,6 +11,7 @@ import numpy as np
 
 from gemmgen.emulator.errors import OutOfBounds
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.hazards.destinations import destinations
 from gemmgen.emulator.hazards.guesses import Guesses
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import Polling
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 class HazardDetector(Observer):
     """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
 
-    def __init__(self, program: Program, memory: DeviceMemory, strict: bool = False) -> None:
+    def __init__(self, program: Program, memory: DeviceMemory, strict: bool = False, remember_all: bool = False) -> None:
+        """`remember_all`: reads of what this launch does not write matter to the next one."""
         self.program = program
         self.memory = memory
         self.findings = Findings(strict)
@@ -68,7 +70,8 @@ class HazardDetector(Observer):
         self._global.unwritten = self._unwritten_global
         self._global.repeated = self._global_repeated
         self._global.content = lambda: memory.data
-        for region in memory.regions:
+        written = None if remember_all else destinations(program)
+        for region in memory.regions if written is None else memory.regions_behind(written):
             if region.writable:
                 self._global.state[self._granules_of("global", region.start, region.stop)] |= WATCHED
         for start, flags in unwritten:

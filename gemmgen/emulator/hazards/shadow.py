@@ -22,6 +22,11 @@ only the threads of its block. GUARD: the granule lies between variables and bel
 _RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
 _PIECE = 8
 _MOST_PENDING = 4096
+_MOST_PENDING_LANES = 1 << 21
+_LOG = 1 << 20
+"""Logged accesses from which on older ones of the same threads are dropped."""
+_ACCESSES_KEPT = 8
+"""Accesses of other threads that are kept for each granule, where a log has grown beyond so many for every granule there is."""
 _MANY = 64
 
 Race = Callable[[Site, Lanes, np.ndarray, "Records", np.ndarray], None]
@@ -57,7 +62,7 @@ class AccessSet:
         self._shared = np.zeros(granules, np.bool_)
         self._log: list[tuple[np.ndarray, np.ndarray]] = []
         self._logged = 0
-        self._limit = 1 << 20
+        self._limit = _LOG
         self._of_streams: dict[int, np.ndarray] = {}
         """The latest access of each stream: there are few of them, and they come back to the same granules."""
         self._mark: np.ndarray | None = None
@@ -82,16 +87,21 @@ class AccessSet:
             self._compact()
 
     def _compact(self) -> None:
-        """Keeps the latest access of each thread to each granule."""
+        """Keeps the latest access of each thread to each granule; where even these are many, some of each granule's, by threads far
+        apart: memory is bounded by the data that is accessed, not by how often that happens."""
         granules = np.concatenate([chunk for chunk, _ in self._log])
         packed = np.concatenate([chunk for _, chunk in self._log])
         order = np.lexsort((packed, packed & 0xFFFFFFFF, granules))
         granules, packed = granules[order], packed[order]
         last = np.ones(len(granules), np.bool_)
         last[:-1] = (granules[1:] != granules[:-1]) | ((packed[1:] ^ packed[:-1]) & 0xFFFFFFFF != 0)
-        self._log = [(granules[last], packed[last])]
-        self._logged = int(last.sum())
-        self._limit = max(1 << 20, 2 * self._logged)
+        granules, packed = granules[last], packed[last]
+        if len(granules) > max(_LOG, _ACCESSES_KEPT * len(self.first)):
+            kept = _spread_out(granules, packed, _ACCESSES_KEPT)
+            granules, packed = granules[kept], packed[kept]
+        self._log = [(granules, packed)]
+        self._logged = len(granules)
+        self._limit = max(_LOG, 2 * self._logged)
 
     def add_of_stream(self, granules: np.ndarray, packed: int) -> None:
         """Notes an access of a stream to distinct granules."""
@@ -154,6 +164,14 @@ class AccessSet:
         return here
 
 
+def _spread_out(granules: np.ndarray, packed: np.ndarray, most: int) -> np.ndarray:
+    """Positions of up to `most` entries of each granule, one from each stretch of threads; granules ascend, threads within each."""
+    threads = packed & 0xFFFFFFFF
+    stretch = threads // (int(threads.max()) // most + 1)
+    kept: np.ndarray = np.flatnonzero(np.append((granules[1:] != granules[:-1]) | (stretch[1:] != stretch[:-1]), True))
+    return kept
+
+
 def _not_ordered(positions: np.ndarray, packed: np.ndarray, lanes: Lanes, records: Records, order: Order) -> tuple[np.ndarray, np.ndarray]:
     there = packed != 0
     if not there.all():
@@ -189,6 +207,7 @@ class Shadow:
         self._writers: np.ndarray | None = None
         self._sets: dict[int, AccessSet] = {}
         self._pending: list[tuple[int, np.ndarray, Lanes | None, int]] = []
+        self._pending_lanes = 0
         self.unwritten: Callable[[Site, Lanes, np.ndarray], None] | None = None
         self.outside: Callable[[Site, Lanes, np.ndarray], None] | None = None
         self.repeated: Race | None = None
@@ -200,6 +219,7 @@ class Shadow:
         """A barrier has ordered all that happened to some granules (None: all)."""
         if part is None:
             self._pending.clear()
+            self._pending_lanes = 0
         else:
             self.settle()
         chosen = slice(None) if part is None else part
@@ -245,7 +265,8 @@ class Shadow:
         record = self.records.add(site, self.order.time)
         if not site.strong and not site.writes:
             self._pending.append((record, index, lanes, per))
-            if len(self._pending) >= _MOST_PENDING:
+            self._pending_lanes += len(index)
+            if len(self._pending) >= _MOST_PENDING or self._pending_lanes >= _MOST_PENDING_LANES:
                 self.settle()
             return
         granules, threads = self._spread(index, lanes, per)
@@ -380,6 +401,7 @@ class Shadow:
             granules, threads = self._spread(index, lanes, per)
             self._set(READ).add(granules, threads | record << 32)
         self._pending.clear()
+        self._pending_lanes = 0
 
     def _examine(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, state: np.ndarray, matters: int) -> None:
         """Looks at each granule with a bit that matters."""

@@ -1,0 +1,85 @@
+"""The parameters and variables of a program through which it can write, found by following addresses back.
+
+Reads of memory that nothing writes race with nothing, and need not be remembered: that is most of what most kernels read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gemmgen.emulator.hazards.undefined import results_of, sources_of
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of
+
+_READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard")
+_NUMBERS = {"mul", "div", "rem", "shl", "shr", "mul24", "popc", "clz", "sad", "fma", "set", "setp", "vote", "bfe", "brev"}
+"""Instructions whose result is no address, whatever their operands are."""
+_ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "param")
+
+
+def destinations(program: Program) -> frozenset[str] | None:
+    """Names of all parameters and variables that an address of a store, an atomic operation or an unknown writer is made of.
+    None if such an address may come from anywhere: from a pointer in memory, say."""
+    entry = {parameter.name for parameter in program.entry.parameters}
+    definitions: dict[str, list[Instruction]] = defaultdict(list)
+    work: list[str] = []
+    found: set[str] = set()
+    for block in program.blocks:
+        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+            for name in results_of(inst):
+                definitions[name].append(inst)
+            for address in _written(inst):
+                if not _take(address.base, work, found):
+                    return None
+                if address.extra and inst.opcode == "cp":
+                    return None
+    seen = set(work)
+    while work:
+        for inst in definitions[work.pop()]:
+            if inst.opcode in _NUMBERS:
+                continue
+            if inst.opcode in ("ld", "ldu"):
+                source = inst.operands[1]
+                base = source.base if isinstance(source, Address) else source
+                if isinstance(base, Symbol) and base.name in entry:
+                    found.add(base.name)
+                elif max((TYPE_BYTES[word] for word in inst.modifiers if word in TYPE_BYTES), default=8) >= 8:
+                    return None
+                continue
+            if inst.opcode == "atom" or (inst.opcode == "call"):
+                return None
+            operands = inst.operands[3:] if inst.opcode == "mad" else sources_of(inst)
+            if inst.opcode == "cvt" and TYPE_BYTES.get(inst.modifiers[-1], 8) < 8:
+                continue
+            more: list[str] = []
+            for operand in operands:
+                if not _take(operand, more, found):
+                    return None
+            work += [name for name in more if name not in seen]
+            seen.update(more)
+    return frozenset(found)
+
+
+def _written(inst: Instruction) -> Iterator[Address]:
+    """The addresses in global memory that an instruction may write to."""
+    if inst.opcode in _READS_ONLY or (any(inst.has(space) for space in _ELSEWHERE) and inst.opcode != "cp"):
+        return
+    if inst.opcode == "cp" and not inst.has("bulk"):
+        return
+    if inst.opcode == "call" and inst.modifiers[:1] == ("vprintf",):
+        return
+    for operand in inst.operands:
+        if isinstance(operand, Address):
+            yield operand
+
+
+def _take(operand: Operand, registers: list[str], names: set[str]) -> bool:
+    """Adds the registers and the variables that an operand mentions; False if it can be an address of its own."""
+    if isinstance(operand, Symbol):
+        names.add(operand.name)
+        return True
+    if isinstance(operand, Special):
+        return not operand.name.startswith("%envreg")
+    registers += [register.name for register in registers_of(operand)]
+    return isinstance(operand, Register) or not isinstance(operand, Address)
