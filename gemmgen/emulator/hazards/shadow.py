@@ -167,7 +167,8 @@ class AccessSet:
 def _spread_out(granules: np.ndarray, packed: np.ndarray, most: int) -> np.ndarray:
     """Positions of up to `most` entries of each granule, one from each stretch of threads; granules ascend, threads within each."""
     threads = packed & 0xFFFFFFFF
-    stretch = threads // (int(threads.max()) // most + 1)
+    # Lengths are powers of two, so that what is kept today stays spread out tomorrow.
+    stretch = threads >> max(int(threads.max()).bit_length() - most.bit_length() + 1, 0)
     kept: np.ndarray = np.flatnonzero(np.append((granules[1:] != granules[:-1]) | (stretch[1:] != stretch[:-1]), True))
     return kept
 
