@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.core.literals import literal
-from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.numbers import Tracked, to_type, tracked
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Cast, Complaint, Operand, Operation
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
@@ -223,8 +223,18 @@ def apply_steps(steps: Sequence[Step], value: Tracked, read: Callable[[Access], 
 
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for step in steps:
-            value = step.operation.reference(value, tuple(np.asarray(read(access)) for access in step.accesses))
+            value = step.operation.reference(value, tuple(_as_computed(access, read(access), step.kind) for access in step.accesses))
     return value
+
+
+def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> npt.NDArray[Any]:
+    """What an access reads, in the type that the operation computes in: a double beside a value that a cast has made a half
+    is rounded to float32 first, as kernels do it."""
+    import numpy as np
+
+    values = np.asarray(values)
+    held = ELEMENTS[access.stored].computed_in
+    return values if held == kind else to_type(tracked(values, held), kind).value
 
 
 def _truncation_problem(operation: Operation, kind: DataType, truncated_to: int, inexact: bool) -> Complaint | None:
