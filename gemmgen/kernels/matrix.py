@@ -24,6 +24,8 @@ class Matrix:
     type: DataType = "f32"
     batch_stride: str | None = None
     """The dimension that says how many elements lie between the matrices of a batch; None: there is a single matrix."""
+    count: str = "batch"
+    """The dimension that says how many there are."""
 
     @property
     def contiguous(self) -> str:
@@ -59,8 +61,8 @@ class Matrix:
         if self.batch_stride is None:
             return (leading,)
         extent = self.rows if self.row_major else self.columns
-        packed = Formula(f"select(batch > 1, {extent} * {self.leading_dimension}, 0)")
-        meaning = f"elements from one {self.name} of the batch to the next"
+        packed = Formula(f"select({self.count} > 1, {extent} * {self.leading_dimension}, 0)")
+        meaning = f"elements from one {self.name} of the {self.count} to the next"
         return leading, Dimension(self.batch_stride, meaning, default=packed)
 
     @property
@@ -87,8 +89,8 @@ class Matrix:
         strides: tuple[str, ...] = (ld, "1") if self.row_major else ("1", ld)
         meaning = f"{self.rows} x {self.columns}, stored {'row' if self.row_major else 'column'}-major"
         if self.batch_stride is not None:
-            shape, strides = ("batch", *shape), (self.batch_stride, *strides)
-            meaning = f"batch of {meaning}"
+            shape, strides = (self.count, *shape), (self.batch_stride, *strides)
+            meaning = f"{self.count} of {meaning}"
         return ArrayArgument(
             name=self.name,
             type=self.type,

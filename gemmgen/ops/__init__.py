@@ -1,4 +1,5 @@
-"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``reduce``, ``conv2d``, ``elementwise``.
+"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``grouped_matmul``, ``reduce``, ``conv2d``,
+``elementwise``.
 
 torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
@@ -23,11 +24,15 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.ops.engine import Operator
 from gemmgen.ops.filters import Filter
 
-__all__ = ["Filter", "conv2d", "elementwise", "matmul", "reduce", "register_torch"]
+__all__ = ["Filter", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch"]
 
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out"), ("out",), ("alpha", "beta", "gamma", "bias"),
     ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"),
+)  # fmt: skip
+_GROUPED = Operator(
+    "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out"), ("out",), ("alpha",),
+    ("scaled", "activation", "output"),
 )  # fmt: skip
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
@@ -98,6 +103,37 @@ def matmul(
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, out)
     return _MATMUL.call(arrays, options, (alpha, beta, gamma, number), stream)[0]
+
+
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    offsets: Any,
+    *,
+    out: Any = None,
+    alpha: float = 1.0,
+    bias: Any = None,
+    activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """As ``matmul`` for groups of rows, each with a matrix of its own, in one launch: the experts of a mixture.
+
+    ``a`` is (m, k), ``b`` (groups, k, n). ``offsets``, int32 and read where it lies, says where each group of rows ends: group g has the
+    rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``, which may be none. Rows beyond the last offset are not written. ``bias`` is
+    (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); types and all else as for ``matmul``, on tensor
+    cores of Hopper GPUs: float16, bfloat16, 8-bit integers and 8-bit floats, aligned to 16 bytes.
+
+    Raises ``LaunchError`` for arguments that do not go together.
+    """
+    if activation.__class__ is not str and activation is not None:
+        activation = _hashable(activation)
+    alpha = _number("grouped_matmul", "alpha", alpha)
+    arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, out)
+    return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha,), stream)[0]
 
 
 def reduce(

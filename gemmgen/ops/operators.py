@@ -13,8 +13,8 @@ from gemmgen.kernels.requests import Interpretation, Layout
 class Operator(Protocol):
     """The module ``operator`` of a family."""
 
-    NAME: str
-    """The function of ``gemmgen.ops`` that the family's instances serve."""
+    NAMES: tuple[str, ...]
+    """The functions of ``gemmgen.ops`` that the family's instances serve; which one is called, its operands tell."""
 
     def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
         """The request that a call makes, and what it returns; raises ``LaunchError``."""
@@ -24,4 +24,4 @@ class Operator(Protocol):
 def operator_called(name: str) -> Operator:
     """The operator of that name; ``KeyError`` if there is none."""
     operators = [cast("Operator", part(kind, "operator")) for kind in FAMILIES]
-    return {operator.NAME: operator for operator in operators}[name]
+    return {served: operator for operator in operators for served in operator.NAMES}[name]

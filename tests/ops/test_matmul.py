@@ -196,6 +196,38 @@ def test_scales_that_fit_nothing_are_refused(options: dict[str, object], message
         ops.matmul(a, b, **options)
 
 
+def groups() -> tuple[np.ndarray, ...]:
+    offsets = np.array([7, 7, 100, 149], np.int32)
+    return integers(150, 64).astype(np.float16), integers(4, 40, 64).astype(np.float16).transpose(0, 2, 1), offsets
+
+
+def test_groups_of_rows_have_a_matrix_each() -> None:
+    a, b, offsets = groups()
+    bias = integers(4, 40).astype(np.float16)
+    out = np.full((150, 40), -9, np.float16)
+    assert ops.grouped_matmul(a, b, offsets, bias=bias, activation="relu", alpha=0.5, out=out) is out
+    for index, (start, end) in enumerate(zip([0, *offsets], offsets, strict=False)):
+        np.testing.assert_array_equal(out[start:end], np.maximum(a[start:end].astype("f") @ b[index].astype("f") / 2 + bias[index], 0))
+    assert (out[149:] == -9).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"offsets": np.zeros(3, np.int32)}, {}, r"offsets has shape \(3,\)"),
+        ({"offsets": np.zeros(4, np.int64)}, {}, "offsets has elements int64, need int32"),
+        ({"b": integers(4, 63, 40).astype(np.float16)}, {}, r"need \(m, k\) and \(groups, k, n\)"),
+        ({}, {"bias": integers(40).astype(np.float16)}, r"need \(4, 40\) without gaps"),
+        ({}, {"scale_b": integers(40)}, "need one element, or"),
+        ({}, {"out": np.zeros((40, 150), np.float16).T}, "its rows must be contiguous"),
+    ],
+)
+def test_groups_that_do_not_go_together_are_refused(change: dict[str, object], options: dict[str, object], message: str) -> None:
+    arguments = dict(zip(("a", "b", "offsets"), groups(), strict=True)) | change
+    with pytest.raises(LaunchError, match=message):
+        ops.grouped_matmul(**arguments, **options)
+
+
 def test_an_unknown_precision_is_refused():
     with pytest.raises(LaunchError, match="precision is 'double', need 'f32', 'ffma' or 'tf32'"):
         ops.matmul(np.ones((2, 2), "f"), np.ones((2, 2), "f"), precision="double")

@@ -15,7 +15,7 @@ from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution
 from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
-NAME = "conv2d"
+NAMES = ("conv2d",)
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:

@@ -15,7 +15,7 @@ from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import AnyOperation, Bias, Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
-NAME = "elementwise"
+NAMES = ("elementwise",)
 
 
 @cache

@@ -33,10 +33,12 @@ COPY_ENGINE_SHARE = 0.55
 def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem."""
     m, n, k, batch = problem["m"], problem["n"], problem["k"], problem.get("batch", 1)
-    tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n) * batch
+    groups = problem.get("groups", 1)
+    # Groups of rows end within a tile; half a tile each is lost.
+    tiles = (ceil_div(m, plan.tile_m) + groups // 2) * ceil_div(n, plan.tile_n) * batch
     a, b, c = plan.matrix_a, plan.matrix_b, plan.matrix_c
     factors = float(m * k * a.element_bytes * (batch if problem.get("stride_a", 1) else 1))
-    factors += float(k * n * b.element_bytes * (batch if problem.get("stride_b", 1) else 1))
+    factors += float(k * n * b.element_bytes * (batch * groups if problem.get("stride_b", 1) else 1))
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     result = float(m * n * batch * c.element_bytes * (1 + reads))
     tile_result = float(plan.tile_m * plan.tile_n * c.element_bytes * (1 + reads))
@@ -115,7 +117,7 @@ def _tensor_core_work(
     partial = plan.store == "partial"
     clustered = loop.sharers > 1
     tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
-    if clustered and tiles:
+    if clustered and tiles and not plan.grouped:
         tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
     parts = plan.slices * loop.cluster_k
     works = tiles * parts
@@ -177,7 +179,7 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     """Two operations for each product, one crossing of the memory bus for each array."""
     m, n, k = (problem[name] for name in ("m", "n", "k"))
     reads_c = plan.spec.beta == "argument"
-    moved = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes
+    moved = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes * problem.get("groups", 1)
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
     return Cost(2.0 * batch * m * n * k, float(batch * (moved + results)), plan.unit)
@@ -198,10 +200,12 @@ INT_MM_ROWS = 17
 
 def peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
     """cuBLAS through torch: ``addmm`` into C, ``_int_mm`` or ``_scaled_mm``, then the epilogue as separate torch operations; TF32 only
-    where the instance multiplies as tf32. None for types that torch does not multiply."""
+    where the instance multiplies as tf32. None for groups, and for types that torch does not multiply."""
     types = (plan.matrix_a.type, plan.matrix_b.type, plan.matrix_c.type)
     tf32 = types[:2] == ("tf32", "tf32")
     function = BYTE_PRODUCTS.get(types)
+    if plan.grouped:
+        return None
     if function is None and len({"f32" if kind == "tf32" else kind for kind in types}) > 1:
         return None
     a, b, c = arrays["A"], arrays["B"], arrays["C"]

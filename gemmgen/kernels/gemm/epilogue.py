@@ -19,6 +19,8 @@ class MatrixSpace:
     are float32 where C has integers or 8 bits, and where they are scales."""
 
     output: Matrix
+    grouped: bool = False
+    """True if rows belong to groups, each of which has its own values for each column."""
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
@@ -35,13 +37,18 @@ class MatrixSpace:
                 "per all, memory, row or column; residual adds a matrix of C's shape, multiply takes one as factors",
             )
         extent, index = {"memory": ("1", "0"), "row": ("m", "row"), "column": ("n", "column")}[operand.per]
-        vector = ArrayArgument(name, vectors, "input", (Formula(extent),), (Formula("1"),), ELEMENTS[vectors].bytes, operand.meaning)
+        shape: tuple[Formula, ...] = (Formula(extent),)
+        strides: tuple[Formula, ...] = (Formula("1"),)
+        meaning = operand.meaning
+        if self.grouped and operand.per == "column":
+            shape, strides, meaning = (Formula("groups"), *shape), (Formula("n"), *strides), f"{meaning} of each group"
+        vector = ArrayArgument(name, vectors, "input", shape, strides, ELEMENTS[vectors].bytes, meaning)
         return Access(operand, vector, convert(f"{name}[{index}]", vectors, "f32"), vectors)
 
 
-def plan_epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:
+def plan_epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason], grouped: bool = False) -> tuple[Step, ...]:
     """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
-    space = MatrixSpace(output)
+    space = MatrixSpace(output, grouped)
     steps, last = plan_steps(operations, "f32", "epilogue", reasons, space)
     if last == "f32":
         return steps

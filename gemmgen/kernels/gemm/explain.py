@@ -45,7 +45,7 @@ def _layout(matrix: Matrix) -> str:
     if matrix.alignment > 1:
         text += f"; pointer and {matrix.leading_dimension} are multiples of {matrix.alignment} elements"
     if matrix.batch_stride is not None:
-        text += f"; {matrix.batch_stride} elements from one to the next of the batch"
+        text += f"; {matrix.batch_stride} elements from one to the next of the {matrix.count}"
     return text
 
 

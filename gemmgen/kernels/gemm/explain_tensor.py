@@ -57,6 +57,8 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     if loop.sharers > 1:
         axis, shared = ("m", "B") if loop.cluster_m > 1 else ("n", "A")
         lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
+    if plan.grouped:
+        lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
     lines.append(("edges", "what lies outside of a matrix is filled with 0 by the copy engine, and not stored"))
     if plan.spec.early_launch:
         lines.append(("launch", "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"))
@@ -130,6 +132,8 @@ def _results(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     if loop.staging is not None and loop.staging.columns * plan.matrix_c.element_bytes != SPAN_BYTES:
         how = how.replace("128 bytes", f"{loop.staging.columns * plan.matrix_c.element_bytes} bytes")
     lines = [("stored", how)]
+    if plan.grouped and loop.staging is not None:
+        lines.append(("", "64 rows that reach into the next group leave row by row, in units of 16 bytes"))
     read = ["C"] if plan.spec.beta == "argument" else []
     read += [matrix.name for matrix in plan.residuals]
     if read:

@@ -17,6 +17,8 @@ def _problem(plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
 
 
 def _instance_sizes(plan: GemmPlan) -> dict[str, int]:
+    if plan.grouped:
+        return dict(zip(SIZE_NAMES, TYPICAL, strict=True)) | {"groups": 16}
     return {"m": 512, "n": 512, "k": 512, "batch": 64} if plan.batched else dict(zip(SIZE_NAMES, TYPICAL, strict=True))
 
 

@@ -65,6 +65,8 @@ class GemmRequest(Request):
     """Arithmetic of products of float32 factors."""
     scales: tuple[str, ...] = ()
     """Names in the operation of what the epilogue's factors read, in their order."""
+    offsets: Layout | None = None
+    """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
 
     @property
     def m(self) -> int:
@@ -81,6 +83,11 @@ class GemmRequest(Request):
     @property
     def batched(self) -> bool:
         return len(self.c.shape) == 3
+
+    @property
+    def groups(self) -> int | None:
+        """Groups of rows, if there are any."""
+        return None if self.offsets is None else self.offsets.shape[0]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -102,7 +109,7 @@ class GemmRequest(Request):
             "" if types == ("f32",) * 3 else types[0] if len(set(types)) == 1 else "_".join(types),
             "" if elements == ALIGNED_ELEMENTS else "unaligned",
             "" if self.precision == "f32" else self.precision,
-            f"batch={self.c.shape[0]}" if self.batched else "",
+            f"batch={self.c.shape[0]}" if self.batched else f"groups={self.groups}" if self.groups is not None else "",
         )
 
     @property
@@ -114,7 +121,7 @@ class GemmRequest(Request):
         )
         return GemmRequest(
             transposed(self.b), transposed(self.a), transposed(self.c), self.scaled, self.accumulates, turned,
-            None if self.residual is None else transposed(self.residual), self.operands[::-1], self.precision, self.scales,
+            None if self.residual is None else transposed(self.residual), self.operands[::-1], self.precision, self.scales, self.offsets,
         )  # fmt: skip
 
 
@@ -169,6 +176,11 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "it computes float32 by planes, and multiply-adds are asked for"
     if planes and request.precision == "f32" and request.k < LEAST_DEPTH_OF_PLANES:
         return f"products by planes have a larger error bound than multiply-adds below k = {LEAST_DEPTH_OF_PLANES}"
+    if request.groups is not None:
+        if not isinstance(spec.mainloop, TensorCoreMainloop) or planes or spec.order != "row_major":
+            return "it has no groups of rows"
+        if spec.decomposition.scheme != "data_parallel":
+            return "it divides k, and groups of rows are counted on the device"
     truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
     row_major = spec.order == "row_major"
     # A kernel for column-major results takes C as its transpose wherever it can: few rows then fill the columns of its tiles.
@@ -211,7 +223,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
             b="tf32" if truncated and request.b.type == "f32" else request.b.type,  # type: ignore[arg-type]
             c=request.c.type,  # type: ignore[arg-type]
         ),
-        "batch": "strided" if request.batched else "none",
+        "batch": "strided" if request.batched else "grouped" if request.groups is not None else "none",
         "alignment": Alignment(**alignment),  # type: ignore[arg-type]
         "multiple_of": Multiples(**multiples),
         "epilogue": request.epilogue,
@@ -222,8 +234,9 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     scalars = {"alpha": "alpha", "beta": "beta"}
     factors = [operation for operation in request.epilogue if isinstance(operation, Factor)]
     for index, (factor, scale) in enumerate(zip(factors, request.scales, strict=True)):
-        values = {"row": request.m, "column": request.n}.get(factor.per, 1)
-        arrays[numbered("factor", index)] = (scale, Layout.packed((values,), "f32", ELEMENTS["f32"].bytes))
+        arrays[numbered("factor", index)] = (scale, _vector(request, factor.per, "f32"))
+    if request.offsets is not None:
+        arrays["offsets"] = ("offsets", request.offsets)
     for operation in request.epilogue:
         if operation.op == "residual" and request.residual is not None:
             arrays["Z"] = ("residual", request.residual)
@@ -233,18 +246,24 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
             if per == "all":
                 scalars["bias"] = "bias"
             else:
-                values = request.m if per == "row" else request.n
-                kind = vector_type(request.c.type)
-                arrays["bias"] = ("bias", Layout.packed((values,), kind, ELEMENTS[kind].bytes))
+                arrays["bias"] = ("bias", _vector(request, per, vector_type(request.c.type)))
     return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed))
 
 
+def _vector(request: GemmRequest, per: str, kind: str) -> Layout:
+    """Values for each row or column, of each group if there are groups, or the only one."""
+    shape: tuple[int, ...] = ({"row": request.m, "column": request.n}.get(per, 1),)
+    if per == "column" and request.groups is not None:
+        shape = (request.groups, *shape)
+    return Layout.packed(shape, kind, ELEMENTS[kind].bytes)
+
+
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
-    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8``, and of the epilogue ``bias``, ``residual``, scales and
-    activations, in their order. Raises ``SpecError``."""
+    """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8`` or ``groups=8``, and of the epilogue ``bias``,
+    ``residual``, scales and activations, in their order. Raises ``SpecError``."""
     m, n, k = sizes
     epilogue: list[Operation] = []
-    letters, types, aligned, batch = "nn", ("f32", "f32", "f32"), True, None
+    letters, types, aligned, batch, groups = "nn", ("f32", "f32", "f32"), True, None, None
     precision: Precision = "f32"
     said: dict[str, str] = {}
     for option in options:
@@ -269,14 +288,19 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option.startswith("batch=") and option[6:].isdecimal() and 0 < int(option[6:]) < 65536:
             say_once(said, "batch", option)
             batch = int(option[6:])
+        elif option.startswith("groups=") and option[7:].isdecimal() and 0 < int(option[7:]) < 65536:
+            say_once(said, "batch", option)
+            groups = int(option[7:])
         else:
-            need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, bias, "
+            need = (
+                "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, bias, "
+            )
             need += f"residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
 
-    def layout(rows: int, columns: int, letter: str, type: str) -> Layout:
+    def layout(rows: int, columns: int, letter: str, type: str, batch: int | None = batch) -> Layout:
         if letter == "t":
-            return transposed(layout(columns, rows, "n", type))
+            return transposed(layout(columns, rows, "n", type, batch))
         plain = Layout.packed((rows, columns) if batch is None else (batch, rows, columns), type)
         return plain if aligned else Layout(plain.shape, plain.strides, type, plain.element_bytes)
 
@@ -284,12 +308,13 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     residual = c if any(step.op == "residual" for step in epilogue) else None
     return GemmRequest(
         layout(m, k, letters[0], types[0]),
-        layout(k, n, letters[1], types[1]),
+        layout(k, n, letters[1], types[1], batch or groups),
         c,
         epilogue=tuple(epilogue),
         residual=residual,
         precision=precision,
         scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
+        offsets=None if groups is None else Layout.packed((groups,), "s32"),
     )
 
 

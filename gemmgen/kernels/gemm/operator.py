@@ -25,7 +25,7 @@ from gemmgen.kernels.gemm.matcher import (
 )  # fmt: skip
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
-NAME = "matmul"
+NAMES = ("matmul", "grouped_matmul")
 SCALES = ("scale_a", "scale_b", "scale_out")
 """Scales in the order in which they are applied, the last after all else."""
 
@@ -33,6 +33,8 @@ SCALES = ("scale_a", "scale_b", "scale_out")
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
     """The request of a call. ``options``: ``scaled`` and ``accumulates`` as in ``GemmRequest``, ``bias_number`` (the bias is a
     number), ``activation`` (as ``ops.matmul`` takes it). Raises ``LaunchError``."""
+    if "offsets" in operands:
+        return _interpret_groups(operands, options)
     a, b = operands["a"], operands["b"]
     for name in ("a", "b"):
         _check_type(name, operands[name], (*TYPES, *BYTE_TYPES))
@@ -100,17 +102,82 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     return Interpretation(request.transposed if wants_columns else request, (Result("out", shape, kind),))
 
 
+def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    """The request of a call with groups of rows."""
+
+    def refuse(why: str) -> LaunchError:
+        return LaunchError(f"grouped_matmul: {why}")
+
+    a, b, offsets = operands["a"], operands["b"], operands["offsets"]
+    for name in ("a", "b"):
+        _check_type(name, operands[name], (*TYPES[1:], *BYTE_TYPES), operation="grouped_matmul")
+    _check_type("offsets", offsets, ("s32",), operation="grouped_matmul")
+    if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
+        raise refuse(f"a has shape {a.shape} and b {b.shape}, need (m, k) and (groups, k, n)")
+    (m, _), (groups, _, n) = a.shape, b.shape
+    if offsets.shape != (groups,) or (groups > 1 and offsets.strides != (1,)):
+        raise refuse(
+            f"offsets has shape {offsets.shape} and strides {offsets.strides}, need ({groups},) without gaps: where each group ends"
+        )
+    out = operands.get("out")
+    added = any(operands.get(name) is not None for name in ("bias", *SCALES))
+    plain = not added and not options.get("scaled") and not options.get("activation")
+    kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
+    out = Layout.packed((m, n), kind) if out is None else out
+    _check_type("out", out, RESULT_TYPES, operation="grouped_matmul")
+    if out.shape != (m, n):
+        raise refuse(f"out has shape {out.shape}, need {(m, n)}")
+    for name, layout in (("a", a), ("b", b), ("out", out)):
+        if not (is_stored(layout, True) or (name != "out" and is_stored(layout, False))):
+            need = "rows" if name == "out" else "rows or columns"
+            raise refuse(f"{name} has strides {layout.strides} (elements) for shape {layout.shape}; its {need} must be contiguous")
+    factors: dict[str, Factor] = {}
+    shapes = {"scale_a": {(m,): "row", (m, 1): "row"}, "scale_b": {(groups, n): "column", (groups, 1, n): "column"}, "scale_out": {}}
+    for name, known in shapes.items():
+        scale = operands.get(name)
+        if scale is None:
+            continue
+        _check_type(name, scale, ("f32",), operation="grouped_matmul")
+        per = known.get(scale.shape) if is_packed(scale) else None
+        if per is None and any(extent != 1 for extent in scale.shape):
+            raise refuse(f"{name} has shape {scale.shape} and strides {scale.strides}, need one element" + _or_many(known))
+        factors[name] = Factor(op="factor", per=per or "memory")  # type: ignore[arg-type]
+    epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
+    bias = operands.get("bias")
+    if bias is not None:
+        _check_type("bias", bias, (vector_type(kind),), operation="grouped_matmul")
+        if bias.shape != (groups, n) or not is_packed(bias):
+            raise refuse(f"bias has shape {bias.shape} and strides {bias.strides}, need {(groups, n)} without gaps")
+        epilogue.append(Bias(op="bias", per="column"))
+    epilogue += _activations(options.get("activation"))
+    epilogue += [factors[name] for name in SCALES[2:] if name in factors]
+    request = GemmRequest(
+        a, b, out, scaled=bool(options.get("scaled")), epilogue=tuple(epilogue), scales=tuple(factors), offsets=offsets
+    )  # fmt: skip
+    return Interpretation(request, (Result("out", (m, n), kind),))
+
+
+def _or_many(shapes: Mapping[tuple[int, ...], str]) -> str:
+    return f", or {' or '.join(map(str, shapes))} without gaps" if shapes else ""
+
+
+def is_packed(layout: Layout) -> bool:
+    """True if the array lies in rows without gaps."""
+    packed = Layout.packed(layout.shape, layout.type).strides
+    return all(extent == 1 or one == other for extent, one, other in zip(layout.shape, layout.strides, packed, strict=True))
+
+
 def _inner(a: Layout, b: Layout) -> str:
     return f"a has {a.shape[-1]} columns, b has {b.shape[-2 if len(b.shape) > 1 else 0]} rows"
 
 
-def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = "") -> None:
+def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = "", operation: str = "matmul") -> None:
     if layout.type not in types:
         need = " or ".join(ELEMENTS[kind].word for kind in types) + (f", {whose}" if whose else "")
         got = ELEMENTS[layout.type].word if layout.type in ELEMENTS else layout.type
-        raise LaunchError(f"matmul: {name} has elements {got}, need {need}")
+        raise LaunchError(f"{operation}: {name} has elements {got}, need {need}")
     if layout.alignment < layout.element_bytes:
-        raise LaunchError(f"matmul: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
+        raise LaunchError(f"{operation}: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
 
 
 def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

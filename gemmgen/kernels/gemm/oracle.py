@@ -23,6 +23,11 @@ from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
+GROUPS = 5
+"""Groups of rows, in most cases of grouped products."""
+OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group", "offsets that fall and lie outside")
+"""Cases for the ends of groups."""
+
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
 
@@ -59,7 +64,7 @@ def cases(plan: GemmPlan) -> list[Case]:
             continue
         seen.add(size)
         for data in ("integers", second):
-            cases.append(_case(plan, name, packed(plan, size, batch=2), scalars[data], data))
+            cases.append(_case(plan, name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)), batch=3)
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
@@ -80,6 +85,8 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases.append(_case(plan, name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
     if plan.batched:
         cases += _batch_cases(plan, uneven, scalars)
+    if plan.grouped:
+        cases += _group_cases(plan, scalars)
     corners: list[dict[str, float]] = []
     if "alpha" in scalars["integers"]:
         corners.append({"alpha": 0.0})
@@ -91,6 +98,37 @@ def cases(plan: GemmPlan) -> list[Case]:
         name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
         cases.append(_case(plan, name, uneven, {**scalars["integers"], **corner}, "integers"))
     return cases
+
+
+def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:
+    """Groups without rows, of whole tiles, with rows behind them, with offsets that fall; one B for all; one group, and none."""
+    size = _promised(plan, (3 * plan.tile_m + 5, plan.tile_n + 1, 2 * plan.loop.tile_k))  # type: ignore[union-attr]
+    problem = packed(plan, size, batch=GROUPS)
+    cases = [_case(plan, name, problem, scalars["integers"], "integers") for name in OFFSETS]
+    cases.append(_case(plan, "one B for all groups", problem | {"stride_b": 0}, scalars["integers"], "integers"))
+    cases += [_case(plan, f"{count} groups", problem | {"groups": count}, scalars["integers"], "integers") for count in (0, 1, 40)]
+    return cases
+
+
+def _offsets(plan: GemmPlan, case: Case, groups: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """The ends of groups, as the case's name wants them; else anywhere, so that some are empty, and all rows belong to one."""
+    m = case.dimensions["m"]
+    if case.name == "offsets that fall and lie outside":
+        return rng.integers(-5, 2 * m + 5, groups)
+    cuts = np.sort(rng.integers(0, m + 1, groups))
+    if case.name == "empty groups":
+        cuts = np.sort(rng.choice([0, m // 2, m], groups))
+    if case.name == "groups of whole tiles":
+        cuts = np.minimum((cuts + plan.tile_m - 1) // plan.tile_m * plan.tile_m, m)
+    if groups:
+        cuts[-1] = 2 * m // 3 if case.name == "rows behind the last group" else m
+    return np.minimum(cuts, cuts[-1:]) if groups else cuts
+
+
+def group_rows(offsets: npt.NDArray[Any], m: int) -> list[slice]:
+    """The rows of each group; offsets that fall or lie outside are moved to the nearest that makes sense."""
+    ends = np.minimum(np.maximum.accumulate(np.maximum(offsets.astype(np.int64), 0)), m)
+    return [slice(int(start), int(end)) for start, end in zip(np.concatenate(([0], ends)), ends, strict=False)]
 
 
 def _batch_cases(plan: GemmPlan, uneven: dict[str, int], scalars: dict[str, dict[str, float]]) -> list[Case]:
@@ -138,6 +176,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
     """Values of an array before the launch; NaN in what BLAS does not read."""
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
     kind = plan.sequence_type(name)
+    if name == "offsets":
+        return _offsets(plan, case, shape[0], rng)
     if unread:
         return np.full(shape, np.nan if ELEMENTS[kind].is_float else ELEMENTS[kind].limits[1])
     if case.data == "extremes" and kind in ("s8", "u8"):
@@ -157,7 +197,25 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
 
 
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
-    """Expected contents of C, with the forward error bound of its sums."""
+    """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
+    if not plan.grouped:
+        return {"C": _reference(plan, case, arrays)}
+    before = to_numbers(plan.matrix_c.type, arrays["C"])
+    value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
+    bound = np.zeros(value.shape)
+    for index, rows in enumerate(group_rows(arrays["offsets"], case.dimensions["m"])):
+        own = dict(arrays) | {"A": arrays["A"][rows], "B": arrays["B"][index]}
+        own |= {matrix.name: arrays[matrix.name][rows] for matrix in (plan.matrix_c, *plan.residuals)}
+        for access in (access for step in plan.epilogue for access in step.accesses):
+            if access.operand.per in ("row", "column"):
+                own[access.name] = arrays[access.name][rows if access.operand.per == "row" else index]
+        expected = _reference(plan, case, own)
+        value[rows], bound[rows] = expected.value, 0.0 if expected.bound is None else expected.bound
+    return {"C": Expected(value, bound)}
+
+
+def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> Expected:
+    """The expected result of one product, or of a batch of them."""
     k = case.dimensions["k"]
     alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
     shape = arrays["C"].shape
@@ -190,7 +248,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
             return array[:, None] if access.operand.per == "row" else array
 
         finished = apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read)
-    return {"C": Expected(*stored(plan.matrix_c.type, finished.value, finished.bound))}
+    return Expected(*stored(plan.matrix_c.type, finished.value, finished.bound))
 
 
 def counted_case(plan: GemmPlan) -> Case:

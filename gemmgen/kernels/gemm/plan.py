@@ -29,7 +29,7 @@ from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, Spl
 from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
-from gemmgen.kernels.launch import Argument, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 
@@ -118,6 +118,16 @@ class GemmPlan(KernelPlan):
         """Matrices of which each product of a batch has its own."""
         matrices = (self.matrix_a, self.matrix_b, self.matrix_c, *self.residuals)
         return matrices if self.spec.batch == "strided" else ()
+
+    @property
+    def grouped(self) -> bool:
+        """True if the rows of A and C belong to groups."""
+        return bool(self.spec.batch == "grouped")
+
+    def passed(self, argument: Argument) -> str:
+        """The expression that the epilogue's function is passed for one of its arguments."""
+        own = self.grouped and isinstance(argument, ArrayArgument) and len(argument.shape) == 2
+        return f"{argument.name} + static_cast<long long>(work.product) * n" if own else argument.name
 
     def batched_in(self, launch: int) -> tuple[Matrix, ...]:
         """Those of the batched matrices that the kernel of a launch is given."""
@@ -273,13 +283,13 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     if not isinstance(spec.decomposition, DataParallel):
         count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
         parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
-    epilogue = plan_epilogue(spec.epilogue, matrices[2], reasons)
+    epilogue = plan_epilogue(spec.epilogue, matrices[2], reasons, spec.batch == "grouped")
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     assert loop is not None
     whole = {"m": spec.multiple_of.m % tile_m == 0, "n": spec.multiple_of.n % tile_n == 0}
     major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
-    parts += ["batched"] if spec.batch == "strided" else []
+    parts += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
     types = [matrix.type for matrix in matrices]
     parts += ["_".join(types)] if set(types) != {"f32"} else []
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
@@ -357,8 +367,8 @@ def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, in
     """All dimensions of a problem of m, n, k without gaps between rows, columns or matrices."""
     problem = dict(zip(("m", "n", "k"), sizes, strict=True))
     for dimension in plan.sequence.dimensions:
-        if dimension.name == "batch":
-            problem["batch"] = batch
+        if dimension.name in ("batch", "groups"):
+            problem[dimension.name] = batch
         elif dimension.default is not None:
             problem[dimension.name] = dimension.default.evaluate(problem)
     return problem

@@ -32,6 +32,8 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
             reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
         if spec.store == "tma":
             reasons.append(Reason("store", "store", "tma", "direct or through_shared for the strategies without tensor maps", hint))
+        if spec.batch == "grouped":
+            reasons.append(Reason("batch", "batch", "grouped", "none or strided for the strategies without tensor maps", hint))
         for name in ("a", "b", "c"):
             element = getattr(spec.storage, name)
             if element not in FMA_TYPES:

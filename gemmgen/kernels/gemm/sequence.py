@@ -23,6 +23,7 @@ from gemmgen.kernels.matrix import Matrix
 
 MAXIMUM_EXTENT = 2**31 - 1 - 1024
 """Largest m, n and k: coordinates of a tile that reaches past the edge still fit into an int."""
+LARGEST_GROUPS = 65536
 WORKSPACE_ALIGNMENT = 256
 """Bytes that the workspace, and what follows the flags in it, are multiples of."""
 
@@ -76,6 +77,8 @@ def gemm_problem(
         if largest_batch > GRID_LIMITS[1]:
             meaning = "problems in the batch"
         dimensions.append(Dimension("batch", meaning, maximum=largest_batch, default=Formula("1")))
+    if spec.batch == "grouped":
+        dimensions.append(Dimension("groups", "groups of rows, each with a B of its own", maximum=LARGEST_GROUPS))
     for matrix in matrices:
         dimensions += matrix.dimensions
         constraints += matrix.constraints

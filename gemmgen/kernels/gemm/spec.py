@@ -281,9 +281,11 @@ class GemmSpec(KernelSpec):
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads C."""
     storage: Storage = Storage()
-    batch: Literal["none", "strided"] = "none"
+    batch: Literal["none", "strided", "grouped"] = "none"
     """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a stride of its own,
-    which may be 0 for A and B: all products then share that operand."""
+    which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
+    other, each of which has a B of its own: those of a mixture of experts. ``offsets``, in the device's memory, says where each group ends;
+    rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores of sm_90a."""
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()

@@ -238,6 +238,12 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
         if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
             need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
             yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
+    if spec.batch == "grouped":
+        if decomposition.scheme != "data_parallel":
+            need = "data_parallel for groups, whose tiles are counted on the device"
+            yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+        if spec.order != "row_major":
+            yield Reason("order", "order", spec.order, "row_major for groups, which are rows of C")
     blocks = cluster.m * cluster.n
     if mainloop.persistent_blocks % blocks:
         need = f"a multiple of {blocks}, the blocks of a cluster"

@@ -15,7 +15,7 @@ from gemmgen.kernels.gemm.sequence import (
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
-from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
 MAP_ELEMENTS: dict[str, tma.Element] = {
@@ -42,22 +42,32 @@ def tensor_core_sequence(
     partial = isinstance(spec.decomposition, SplitKParallel)
     map_a, map_b = _map(matrices[0], loop.a.box), _map(matrices[1], loop.b.box)
     batch = [ScalarArgument("batch", "s32", "problems in the batch")] if spec.batch == "strided" else []
+    offsets: list[Argument] = []
+    if spec.batch == "grouped":
+        batch = [ScalarArgument("groups", "s32", "groups of rows")]
+        meaning = "the end of each group among the rows of A and C, in their order"
+        offsets = [ArrayArgument("offsets", "s32", "input", (Formula("groups"),), (Formula("1"),), 4, meaning)]
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     maps: list[TensorMapArgument] = [map_a, map_b]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    factors: list[Argument] = [*problem.extents, *batch, *problem.alphas, map_a, map_b, *strides]
+    factors: list[Argument] = [*problem.extents, *batch, *offsets, *problem.alphas, map_a, map_b, *strides]
     if partial:
         workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         main: list[Argument] = [*factors, workspace]
     elif loop.staging is not None:
         map_c = _map(matrices[2], loop.staging.box)
         maps.append(map_c)
-        main = [*factors, map_c, *(result if problem.betas else problem.epilogue)]
+        main = [*factors, map_c, *(result if problem.betas or offsets else problem.epilogue)]
     else:
         main = [*factors, *result]
     tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n})"
     works = tiles + (f" * {slices}" if partial else "") + (" * batch" if spec.batch == "strided" else "")
+    if spec.batch == "grouped":
+        # Each group may add a tile that it does not fill; where the tiles are, only the device knows.
+        works = (
+            f"(ceil_div(m, {loop.tile_m * loop.cluster_m}) + groups) * ceil_div(n, {loop.tile_n * loop.cluster_n}) * min(min(m, groups), 1)"
+        )
     cluster = loop.cluster_blocks
     at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else works
     launch = KernelLaunch(
@@ -71,7 +81,8 @@ def tensor_core_sequence(
     )
     launches: tuple[KernelLaunch, ...] = (launch,)
     arguments: list[Argument] = [
-        *problem.extents, *batch, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result, *maps,
+        *problem.extents, *batch, *offsets, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result,
+        *maps,
     ]  # fmt: skip
     if partial:
         launches += (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
@@ -94,7 +105,7 @@ def _map(matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:
     extents, strides, axes = [matrix.contiguous, slow], [f"{size} * {matrix.leading_dimension}"], "rows" if matrix.row_major else "columns"
     whole_box: tuple[int, ...] = box
     if matrix.batch_stride is not None:
-        extents.append(f"select({matrix.batch_stride} == 0, 1, batch)")
+        extents.append(f"select({matrix.batch_stride} == 0, 1, {matrix.count})")
         strides.append(f"{size} * {matrix.batch_stride}")
         whole_box = (*box, 1)
     return TensorMapArgument(

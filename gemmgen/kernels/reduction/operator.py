@@ -15,7 +15,7 @@ from gemmgen.kernels.reduction.matcher import INDICES, SPEC_TYPES, ReductionRequ
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
-NAME = "reduce"
+NAMES = ("reduce",)
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:

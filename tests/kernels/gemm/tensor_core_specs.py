@@ -34,6 +34,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     operations = [{"op": "bias", "per": draw(st.sampled_from(("row", "column", "all")))}, {"op": "relu"}]
     operations += [{"op": "factor", "per": draw(st.sampled_from(("row", "column", "memory")))}]
     operations += [{"op": "residual"}] if reads else []
+    batches = ["none", "none", "strided"]
+    batches += ["grouped", "grouped"] if decomposition["scheme"] == "data_parallel" and not column_major else []
     return {
         "kind": "gemm",
         "architecture": "sm_90a",
@@ -42,7 +44,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "alpha": "one" if plain else draw(st.sampled_from(("one", "argument"))),
         "beta": draw(st.sampled_from(("zero", "argument"))) if reads else "zero",
         "storage": {"a": a, "b": b, "c": c},
-        "batch": draw(st.sampled_from(("none", "none", "strided"))),
+        "batch": draw(st.sampled_from(batches)),
         "alignment": {"a": 16 // size, "b": 16 // size, "c": whole if store == "tma" else draw(st.sampled_from((1, 2)))},
         "multiple_of": {"n": whole} if store == "tma" else {},
         "rasterization": {"along": draw(st.sampled_from(("minor", "major"))), "group": draw(st.sampled_from((1, 2)))},

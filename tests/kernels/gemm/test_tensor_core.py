@@ -27,6 +27,7 @@ SPEC = {
 }  # fmt: skip
 PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_pong"}}
 CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
+GROUPED = {**SPEC, "batch": "grouped"}
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
 
@@ -56,6 +57,8 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         (with_loop(cluster={"m": 2}, persistent_blocks=3), "persistent_blocks"),
         (with_loop(cluster={"m": 8}), "tile"),
         (with_loop(instruction_n=16), "instruction_n"),
+        ({**GROUPED, "decomposition": {"scheme": "split_k_cluster", "slices": 2}}, "decomposition"),
+        ({**GROUPED, "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}, "batch"),
     ],
 )
 def test_a_spec_that_cannot_work_says_why(spec: dict[str, Any], code: str) -> None:
@@ -86,7 +89,7 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-@pytest.mark.parametrize("spec", [SPEC, PING_PONG, CLUSTER], ids=["cooperative", "ping_pong", "cluster"])
+@pytest.mark.parametrize("spec", [SPEC, PING_PONG, CLUSTER, GROUPED], ids=["cooperative", "ping_pong", "cluster", "grouped"])
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -107,6 +110,11 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (PING_PONG, "phase ^= stage / kStages & 1;", ""),
         (CLUSTER, "constexpr unsigned short blocks = 3;", "constexpr unsigned short blocks = 1;"),
         (CLUSTER, "n += rank * 16;", ""),
+        (GROUPED, "first + 64 <= work.end", "true"),
+        (GROUPED, "first + row < work.end", "true"),
+        (GROUPED, "first + 64 > work.end", "first + 64 > m"),
+        (GROUPED, "problem.row = problem.end;", "problem.row = problem.end + 1;"),
+        (GROUPED, "problem.first += ", "problem.first = "),
     ],
 )
 def test_a_planted_mistake_is_caught(spec: dict[str, Any], old: str, new: str) -> None:

@@ -1,0 +1,167 @@
+"""Grouped products beside torch's, and beside one product of as many operations: uneven groups of rows, graph replay.
+
+    python -m measurements.grouped            on a machine with an H100 or H200, and torch
+
+Results are compared before anything is timed. Writes grouped.json and grouped.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemmgen import ops
+from gemmgen.core.errors import GemmgenError
+
+CASES = (
+    (8, 8192, 4096, 4096), (16, 8192, 4096, 4096), (32, 16384, 4096, 4096), (64, 32768, 2048, 4096), (128, 65536, 2048, 2048),
+    (8, 4096, 7168, 2048), (64, 8192, 4096, 2048), (128, 8192, 2048, 4096),
+)  # fmt: skip
+"""(groups, m, n, k)."""
+ROUNDS, LAUNCHES = 15, 4
+BANDWIDTH = 4.8e12
+"""Bytes a second of an H200's memory, as its data sheet says."""
+
+
+def uneven(groups: int, m: int) -> torch.Tensor:
+    """Ends of groups whose sizes differ by a factor of some ten, none a multiple of a tile; one is empty."""
+    shares = torch.rand(groups, generator=torch.Generator().manual_seed(groups)) ** 2 + 0.05
+    shares[groups // 2] = 0
+    ends = (shares.cumsum(0) / shares.sum() * m).round().to(torch.int32)
+    ends[-1] = m
+    return ends.cuda()
+
+
+def captured(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """Some launches as a graph."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            call()
+    return graph
+
+
+def in_turns(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, float]:
+    """Median microseconds of a launch, of graphs replayed in turns."""
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for graph in graphs.values():
+        graph.replay()
+    for _ in range(ROUNDS):
+        for name, graph in graphs.items():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples[name].append(start.elapsed_time(end) * 1e3 / LAUNCHES)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
+    """One case; raises ``AssertionError`` if results differ from torch's by more than the type's rounding."""
+    torch.manual_seed(groups)
+    made: Any = getattr(torch, kind)
+    a = torch.randn(m, k, device="cuda").to(made)
+    b = torch.empty(groups, n, k, device="cuda", dtype=made)
+    for matrix in b:
+        matrix.copy_(torch.randn(n, k, device="cuda"))
+    ends = uneven(groups, m)
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    one = torch.empty_like(out)
+    views = b.transpose(1, 2)
+    scales: dict[str, Any] = {}
+    if kind != "bfloat16":
+        scales = {"scale_a": torch.rand(m, device="cuda") + 0.5, "scale_b": torch.rand(groups, n, device="cuda") + 0.5}
+    start = 0
+    ops.grouped_matmul(a, views, ends, out=out, **scales)
+    for index, end in enumerate(ends.tolist()):
+        want = a[start:end].float() @ b[index].float().T
+        if scales:
+            want = want * scales["scale_a"][start:end, None] * scales["scale_b"][index]
+        torch.testing.assert_close(out[start:end].float(), want, rtol=2e-2, atol=0.02 * k**0.5)
+        start = end
+    whole = {"scale_a": scales["scale_a"], "scale_b": scales["scale_b"][0].contiguous()} if scales else {}
+    calls: dict[str, Callable[[], Any]] = {
+        "grouped": lambda: ops.grouped_matmul(a, views, ends, out=out, **scales),
+        "one product": lambda: ops.matmul(a, views[0], out=one, **whole),
+    }
+    if not scales:
+        calls["torch, one product"] = lambda: torch.matmul(a, views[0], out=one)
+    graphs = {name: captured(call) for name, call in calls.items()}
+    refused = ""
+    try:
+        if scales:
+            graphs["torch"] = captured(lambda: torch._scaled_grouped_mm(a, views, scale_a=scales["scale_a"], scale_b=scales["scale_b"],
+                                                                        offs=ends, out_dtype=torch.bfloat16))  # fmt: skip
+        else:
+            graphs["torch"] = captured(lambda: torch._grouped_mm(a, views, offs=ends))
+    except (AttributeError, RuntimeError) as error:
+        refused = str(error).splitlines()[0]
+    times = in_turns(graphs)
+    operations = 2.0 * m * n * k
+    size = a.element_size()
+    roof = (m * k * size + groups * n * k * size + m * n * 2) / BANDWIDTH * 1e6
+    return {
+        "type": kind, "groups": groups, "m": m, "n": n, "k": k, "microseconds": {name: round(time, 2) for name, time in times.items()},
+        "tflops": round(operations / times["grouped"] / 1e6, 1), "of_one_product": round(times["one product"] / times["grouped"], 3),
+        "of_torch": round(times["torch"] / times["grouped"], 3) if "torch" in times else None, "torch_refused": refused,
+        "memory_microseconds": round(roof, 2),
+    }  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]], header: str) -> str:
+    """The rows as a page."""
+    lines = [
+        "# Grouped products",
+        "",
+        header,
+        "",
+        "Rows in uneven groups, one of them empty, each with a matrix of its own, in one launch (`ops.grouped_matmul`).",
+        "*Of one product*: the rate as a part of that of one product with as many rows (`ops.matmul`), which reads a single matrix;",
+        "*memory*: the time that the matrices take from memory at its full rate, below which no launch with so many of them can be.",
+        "",
+        "| type | groups | m | n | k | µs | TFLOP/s | of one product | × torch's grouped | memory, µs |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        peer = "–" if row["of_torch"] is None else f"{row['of_torch']:.2f}"
+        lines.append(
+            f"| {row['type']} | {row['groups']} | {row['m']} | {row['n']} | {row['k']} | {row['microseconds']['grouped']:.1f} | "
+            f"{row['tflops']:.0f} | {row['of_one_product']:.2f} | {peer} | {row['memory_microseconds']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measures all cases and writes ``grouped.json`` and ``grouped.md``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("measurements"))
+    folder = parser.parse_args().out
+    rows = []
+    for kind in ("bfloat16", "float8_e4m3fn"):
+        for case in CASES:
+            try:
+                rows.append(measured(*case, kind))
+            except (GemmgenError, AssertionError) as error:
+                print(kind, case, error, flush=True)
+                raise SystemExit(1) from None
+            print(json.dumps(rows[-1]), flush=True)
+    device = torch.cuda.get_device_name()
+    today = datetime.now(UTC).date().isoformat()
+    (folder / "grouped.json").write_text(
+        json.dumps({"device": device, "date": today, "torch": torch.__version__, "rows": rows}, indent=1) + "\n"
+    )
+    (folder / "grouped.md").write_text(table(rows, f"{device}, {today}, torch {torch.__version__}; medians of {ROUNDS} graphs in turns."))
+
+
+if __name__ == "__main__":
+    main()
