@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Instruction, Location
@@ -46,6 +46,11 @@ class EmulatorError(Exception):
         self.output = ""
         """Output of the kernel until then."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function that finds sources stays behind when an error travels to another process.
+        state = {**self.__dict__, "source": None if callable(self.source) else self.source}
+        return _restored, (type(self), state)
+
     @property
     def location(self) -> Location | None:
         """The CUDA line, from the `.loc` directives (compile with -lineinfo)."""
@@ -86,6 +91,12 @@ class EmulatorError(Exception):
         if 1 <= location.line <= len(source_lines):
             return source_lines[location.line - 1].strip()
         return None
+
+
+def _restored(kind: type[EmulatorError], state: dict[str, Any]) -> EmulatorError:
+    error = kind.__new__(kind, state["message"])
+    error.__dict__.update(state)
+    return error
 
 
 class ParseError(EmulatorError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +10,14 @@ import numpy as np
 
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
-from gemmgen.emulator.geometry import WARP, Dim3
-from gemmgen.emulator.hazards import HazardDetector, HazardError, UndefinedRegisters, find_undefined
+from gemmgen.emulator.geometry import Dim3
+from gemmgen.emulator.hazards import HazardDetector, HazardError
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, overlap
-from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
+from gemmgen.emulator.parallel import Progress, run_all
 from gemmgen.emulator.program import Program, link
-from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import MinimumBlock, Schedule
+from gemmgen.emulator.waves import Waves, blocks_per_wave
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
@@ -27,8 +25,6 @@ MAX_CLUSTER = 16
 SHARED_LIMIT = 227 * 1024
 LANES_PER_WAVE = 2048
 STEP_LIMIT = 5_000_000
-_WAVE_BYTES = 512 << 20
-_CACHED_MACHINE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +74,8 @@ def launch(
     symbols: Mapping[str, np.ndarray] | None = None,
     overlaps: LaunchResult | None = None,
     overlapped: bool = False,
+    jobs: int = 1,
+    progress: Progress | None = None,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
@@ -95,6 +93,9 @@ def launch(
     launch): with `hazards`, what both touch is an error where no griddepcontrol.wait comes first. That launch has to be made with
     `hazards` and `overlapped`.
 
+    `jobs` processes share the blocks of a launch that takes long, as long as no block touches what another one writes; results,
+    findings and counts are those of one process. `progress(done, total)` is told of blocks.
+
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """
     try:
@@ -102,7 +103,7 @@ def launch(
             ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
             shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards, strict,
             None if cluster is None else _dimensions(cluster, "cluster"),
-            symbols, overlaps, overlapped,
+            symbols, overlaps, overlapped, jobs, progress,
         )  # fmt: skip
     except EmulatorError as error:
         if error.source is None:
@@ -128,6 +129,8 @@ def _launch(
     symbols: Mapping[str, np.ndarray] | None,
     overlaps: LaunchResult | None,
     overlapped: bool,
+    jobs: int,
+    progress: Progress | None,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
@@ -144,52 +147,28 @@ def _launch(
         memory = DeviceMemory(program, args, symbols)
     except MemoryError:
         raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
-    total_blocks = grid[0] * grid[1] * grid[2]
-    per_wave = _blocks_per_wave(program, block, total_blocks, needed, lanes_per_wave, int(np.prod(blocks_of_cluster)))
     detector = HazardDetector(program, memory, strict, remember_all=overlapped) if hazards else None
     if detector is not None:
         observers = [*observers, detector, detector.proxies]
         if overlaps is not None:
             overlap(detector, overlaps.footprints)
-    counts: Counter[str] = Counter()
-    steps = waves = 0
-    first = 0
-    output: list[str] = []
+    waves = Waves(
+        program, grid, block, memory, schedule,
+        blocks_per_wave(program, block, grid, needed, lanes_per_wave, int(np.prod(blocks_of_cluster))),
+        shared_bytes, needed, step_limit, detector, list(observers), blocks_of_cluster,
+        cluster is not None or "reqnctapercluster" in program.entry.directives,
+    )  # fmt: skip
     try:
-        while first < total_blocks:
-            count = min(per_wave, total_blocks - first)
-            machine = _machine(program, block, count, needed + program.shared_gap_bytes, hazards)
-            machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = shared_bytes, needed
-            machine.spaces.global_.map(memory.data, memory.regions, memory.heap)
-            machine.specials.grid_workspace = memory.grid_workspace
-            machine.maps = memory.maps
-            machine.geometry.cluster_dim = blocks_of_cluster
-            machine.geometry.explicit_cluster = cluster is not None or "reqnctapercluster" in program.entry.directives
-            if machine.spaces.shared.warpgroups is not None:
-                machine.spaces.shared.warpgroups.report = detector.fence_missing if detector is not None else None
-            if detector is not None:
-                detector.attach(machine)
-            machine.start_wave(first, grid, observers)
-            try:
-                with np.errstate(all="ignore", under="call", call=machine.flags):
-                    steps += machine.run(schedule, step_limit - steps)
-            finally:
-                if isinstance(machine.tracker, UndefinedRegisters) and machine.tracker.binder is not None:
-                    machine.follow_with(_tracker(program, machine, hazards))
-                memory.regions = machine.spaces.global_.regions
-                machine.spaces.global_.release()
-                output += machine.spaces.output
-            counts += machine.take_counts()
-            first, waves = machine.next_block, waves + machine.starts
+        run_all(waves, jobs if overlaps is None and not overlapped else 1, progress)
         if detector is not None:
             memory.note_written(detector.written)
             if detector.findings:
                 raise detector.findings.error()
     except HazardError as error:
-        error.output = "".join(output)
+        error.output = "".join(waves.output)
         raise
     except EmulatorError as error:
-        error.output = "".join(output)
+        error.output = "".join(waves.output)
         if detector is not None and detector.findings:
             first_of_all = detector.findings.error(error)
             first_of_all.output = error.output
@@ -199,7 +178,9 @@ def _launch(
         memory.copy_back()
     findings = () if detector is None else detector.findings.all()
     touched = tuple(footprints(detector)) if detector is not None and overlapped else ()
-    return LaunchResult(program.entry.name, grid, block, needed, dict(counts), steps, waves, findings, "".join(output), touched)
+    return LaunchResult(
+        program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, "".join(waves.output), touched
+    )  # fmt: skip
 
 
 def _dimensions(value: int | Sequence[int], name: str) -> Dim3:
@@ -248,50 +229,3 @@ def _cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
     if any(blocks % side for blocks, side in zip(grid, cluster, strict=True)):
         raise BadLaunch(f"grid {grid} is no multiple of the cluster {cluster} along every axis")
     return cluster
-
-
-def _blocks_per_wave(program: Program, block: Dim3, total: int, shared: int, lanes_per_wave: int, cluster: int) -> int:
-    """Number of blocks that run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
-    lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
-    per_block = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + shared
-    by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
-    wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
-    clusters = total // cluster
-    count = min(max(min(wanted, by_memory) // cluster, 1), clusters)
-    # Waves of equal size need one machine instead of two.
-    waves = -(-clusters // count)
-    return -(-clusters // waves) * cluster
-
-
-class _Machines(threading.local):
-    """The machines of one thread, most recently used last."""
-
-    def __init__(self) -> None:
-        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool], tuple[Program, Machine, int]] = OrderedDict()
-
-
-_machines = _Machines()
-
-
-def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool) -> Machine:
-    """A machine for so many blocks: a used one if there is one, since binding costs more than running a small launch."""
-    undefined = find_undefined(program) if hazards else frozenset()
-    key = (id(program), block, blocks, shared, bool(undefined))
-    known = _machines.by_shape
-    found = known.pop(key, None)
-    if found is None:
-        lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
-        size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
-        machine = Machine(program, block, blocks, shared)
-        machine.tracker = _tracker(program, machine, hazards)
-        found = (program, machine, size)
-    known[key] = found
-    while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
-        known.popitem(last=False)
-    return found[1]
-
-
-def _tracker(program: Program, machine: Machine, hazards: bool) -> UndefinedRegisters | None:
-    """Observer of the registers that may hold no value; None if there are none."""
-    undefined = find_undefined(program) if hazards else frozenset()
-    return UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes) if undefined else None

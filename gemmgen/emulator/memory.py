@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gemmgen.emulator.engines.clusters import Clusters
     from gemmgen.emulator.engines.warpgroups import Warpgroups
     from gemmgen.emulator.in_flight import InFlight
+    from gemmgen.emulator.program import Program
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
@@ -55,6 +56,16 @@ class Access:
 
 class Observer:
     """Sees what a launch does. Override what you need; without observers nothing is called."""
+
+    def of_worker(self) -> Observer | None:
+        """The observer that a copy of the process uses for its share of the blocks; None if there is none for that."""
+        return None
+
+    def observed(self) -> Any:
+        """All that an observer of such a copy has to tell; `absorb` of the first process's one takes it."""
+
+    def absorb(self, observed: Any, program: Program) -> None:
+        """Adds what a copy has observed."""
 
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         """A wave of blocks begins with fresh shared and local memory."""

@@ -85,6 +85,7 @@ def emulate(
     schedules: int = 0,
     seed: int = 0,
     counters: bool = False,
+    jobs: int = 1,
     name: str | None = None,
     parameter_names: Sequence[str] | None = None,
 ) -> Result:
@@ -96,8 +97,8 @@ def emulate(
     `cluster` are the blocks of a cluster.
     `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
     looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under so many random orders of
-    warps, from `seed` on, which must leave the same bytes. `name` stands for a text in messages, `parameter_names` for the names that
-    PTX has of the parameters.
+    warps, from `seed` on, which must leave the same bytes. `jobs` processes (copies of this one, on Linux) share the blocks of a launch
+    that takes long. `name` stands for a text in messages, `parameter_names` for the names that PTX has of the parameters.
 
     Raises ``GemmgenError`` if nothing can be launched; what a launch does wrong is in the result.
     """
@@ -111,7 +112,7 @@ def emulate(
         found, _dimensions(grid), _dimensions(block), shared_bytes, found.parameter_names, None if cluster is None else _dimensions(cluster)
     )
     given = dict(zip(found.parameter_names, arguments, strict=True))
-    settings = Settings(strict=strict, hazards=hazards, counters=counters)
+    settings = Settings(strict=strict, hazards=hazards, counters=counters, jobs=jobs)
     run = run_launches(code, [launch], given, symbols or {}, None, settings)
     findings = run.findings
     if schedules and not run.failed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,10 @@ class Settings:
     hazards: bool = True
     counters: bool = False
     step_limit: int | None = None
+    jobs: int = 1
+    """Processes that may share the blocks of a launch."""
+    progress: Callable[[int, int], None] | None = field(default=None, compare=False)
+    """`progress(done, total)` is told of the blocks of each launch."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,8 @@ def run_launches(
                 strict=settings.strict,
                 symbols=variables,
                 cluster=launch.cluster,
+                jobs=settings.jobs,
+                progress=settings.progress,
             )
         except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction) as impossible:
             raise GemmgenError(f"{code.name}: {impossible}") from None
@@ -190,7 +196,7 @@ def schedule_difference(
     """The first way in which a run under a random schedule differs from the usual one; empty if none does."""
     from gemmgen.emulator import RandomWarps
 
-    plain = replace(settings, counters=False)
+    plain = replace(settings, counters=False, jobs=1, progress=None)
     if jobs <= 1 or len(seeds) == 1:
         for seed in seeds:
             other = run_launches(code, launches, given, symbols, RandomWarps(seed), plain)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cli.conftest import Run
+from gemmgen.cli import emulation_progress
+from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.emulator.names import qualified_name
 
 SAXPY = """\
@@ -241,3 +244,22 @@ def test_nonsense_for_ptx_is_one_message(run: Run) -> None:
         "includes, definitions and options are for CUDA"
         in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", "--define", "A", code=2).err
     )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_told_to_terminals_and_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulation_progress, "_FIRST_SECONDS", 0.0)
+    terminal, quiet, asked = Terminal(), io.StringIO(), io.StringIO()
+    for progress in (EmulationProgress(False, terminal), EmulationProgress(False, quiet), EmulationProgress(True, asked)):
+        progress(25, 100)
+        progress.close()
+    assert "emulated 25 of 100 blocks (25%), about 0 s left" in terminal.getvalue() and terminal.getvalue().endswith("\r")
+    assert quiet.getvalue() == "" and asked.getvalue().endswith("left\n")
+
+
+def test_the_time_left_is_estimated() -> None:
+    assert emulation_progress.describe(1000, 4000, 30.0) == "emulated 1,000 of 4,000 blocks (25%), about 1 min 30 s left"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.counters import print_counters
+from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.cli.options import complete_architecture, json_option
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
@@ -21,6 +24,7 @@ from gemmgen.sanitizer.source import CompileOptions, KernelCode, UnusableInput, 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_SHORT_SECONDS = 5.0
 SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
 
@@ -98,7 +102,13 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
     help="Also run N random interleavings of warps; the results must be equal.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, metavar="SEED", help="The first of the random interleavings.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Interleavings that run at the same time.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes for the blocks of a long launch, and for random interleavings.  [default: one for each CPU]",
+)
+@click.option("--progress", "always_progress", is_flag=True, help="Tell progress on standard error even if that is no terminal.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
 @click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
@@ -139,7 +149,8 @@ def command(
     debug: bool,
     schedules: int,
     seed: int,
-    jobs: int,
+    jobs: int | None,
+    always_progress: bool,
     strict: bool,
     no_hazards: bool,
     want_counters: bool,
@@ -194,15 +205,23 @@ def command(
     files = [_parse_save(text, entry_label, given, names) for text in saved]
     wanted = [_parse_expect(text, entry_label, given, names) for text in expected]
     symbols = dict(_parse_symbol(text, index) for index, text in enumerate(symbol_texts))
-    settings = Settings(strict=strict, hazards=not no_hazards, counters=want_counters)
-    run = run_launches(code, launches, given, symbols, None, settings)
+    began = time.perf_counter()
+    progress = EmulationProgress(always_progress)
+    settings = Settings(strict=strict, hazards=not no_hazards, counters=want_counters, jobs=jobs or _cpus(), progress=progress)
+    try:
+        run = run_launches(code, launches, given, symbols, None, settings)
+    finally:
+        progress.close()
     if run.output and not as_json:
         click.echo(run.output, nl=False)
     findings = list(run.findings)
     if not run.failed and schedules:
         from gemmgen.sanitizer.api import schedule_finding
 
-        told = schedule_difference(code, launches, given, symbols, settings, run, range(seed, seed + schedules), jobs)
+        # Processes that start afresh take longer than short launches do.
+        short = (time.perf_counter() - began) * schedules < _SHORT_SECONDS
+        workers = jobs or (1 if short else _cpus())
+        told = schedule_difference(code, launches, given, symbols, settings, run, range(seed, seed + schedules), workers)
         if told:
             findings.insert(0, schedule_finding(told))
     arrays = run.arrays()
@@ -225,6 +244,11 @@ def command(
             print_counters(run.counters)
     if failed:
         context.exit(1)
+
+
+def _cpus() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write_reports(file: Path, entry: str, findings: Sequence[Finding], sarif: Path | None, junit: Path | None, annotate: bool) -> None:

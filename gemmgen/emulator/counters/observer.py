@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from gemmgen.emulator.counters.report import (
 from gemmgen.emulator.errors import SourceText
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.memory import Access, Observer, Space, Spaces
+from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS
 
@@ -68,6 +70,33 @@ class CounterObserver(Observer):
         self._known_costs: dict[tuple[int, bool, bytes], tuple[int, int, int]] = {}
         self._copy_reads: list[tuple[Lanes | None, np.ndarray, int]] = []
         """Lanes, addresses and width of what the copy that is being issued has read."""
+
+    def of_worker(self) -> CounterObserver:
+        return CounterObserver()
+
+    def observed(self) -> Any:
+        totals = [
+            {key: (site.kind, site.requests, site.units, site.conflicts, site.ideal, site.bytes) for key, site in sites.items()}
+            for sites in (self._shared, self._global)
+        ]
+        blocks = {key: tally.warps for key, tally in self._blocks.items()}
+        return totals, blocks, {key: work for key, (_, work) in self._products.items()}, self._barriers
+
+    def absorb(self, observed: Any, program: Program) -> None:
+        # Copies of a process know things by the same addresses.
+        instructions = {id(inst): inst for block in program.blocks for inst in (*block.body, block.terminator) if inst is not None}
+        totals, blocks, products, barriers = observed
+        for sites, counted in zip((self._shared, self._global), totals, strict=True):
+            for key, (kind, *numbers) in counted.items():
+                site = sites.setdefault(key, _Site(instructions[key], kind))
+                for name, number in zip(("requests", "units", "conflicts", "ideal", "bytes"), numbers, strict=True):
+                    setattr(site, name, getattr(site, name) + number)
+        for block in program.blocks:
+            if id(block) in blocks:
+                self._blocks.setdefault(id(block), _Block(block)).warps += blocks[id(block)]
+        for key, work in products.items():
+            self._products[key] = instructions[key], self._products.get(key, (None, TensorWork()))[1] + work
+        self._barriers += barriers
 
     # -- what the emulator calls -------------------------------------------------------------------------------
 

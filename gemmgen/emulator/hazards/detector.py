@@ -114,6 +114,10 @@ class HazardDetector(Observer):
         # Another machine has other registers.
         self._shuffles.clear()
 
+    def of_worker(self) -> HazardDetector:
+        # It is a copy already, like all of its process.
+        return self
+
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         self._global.settle()
         self.geometry = geometry

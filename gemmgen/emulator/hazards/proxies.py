@@ -86,6 +86,9 @@ class ProxyRules(Observer):
         instructions = [inst for block in detector.program.blocks for inst in block.body]
         self._concerned = any(inst.opcode == "wgmma" or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)
 
+    def of_worker(self) -> ProxyRules:
+        return self
+
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         self.geometry = geometry
         self.shared = spaces.shared

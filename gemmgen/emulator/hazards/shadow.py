@@ -203,8 +203,7 @@ class Shadow:
         self.lockstep = lockstep
         self.order, self.records, self.race = order, records, race
         self.count = size // granule
-        self.state = np.zeros(-(-self.count // _PIECE) * _PIECE, np.uint8)
-        self._views = {width: self.state.view(f"u{width}") for width in (1, 2, 4, 8)}
+        self.use_state(np.zeros(-(-self.count // _PIECE) * _PIECE, np.uint8))
         self._writers: np.ndarray | None = None
         self._sets: dict[int, AccessSet] = {}
         self._pending: list[tuple[int, np.ndarray, Lanes | None, int]] = []
@@ -215,6 +214,11 @@ class Shadow:
         """Called in place of `race` where the bytes that are written are there already, or are written by all lanes alike."""
         self.content: Callable[[], np.ndarray] | None = None
         """The bytes of the space, as they are before the access."""
+
+    def use_state(self, state: np.ndarray) -> None:
+        """Takes another array for the states of granules."""
+        self.state = state
+        self._views = {width: state.view(f"u{width}") for width in (1, 2, 4, 8)}
 
     def forget(self, part: slice | None = None) -> None:
         """A barrier has ordered all that happened to some granules (None: all)."""

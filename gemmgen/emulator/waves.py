@@ -1,0 +1,135 @@
+"""The blocks of a grid, wave after wave on one machine."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemmgen.emulator.buffers import DeviceMemory
+from gemmgen.emulator.geometry import WARP, Dim3
+from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
+from gemmgen.emulator.machine import Machine
+from gemmgen.emulator.memory import Observer
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.registers import RegisterFile
+from gemmgen.emulator.schedule import Schedule
+
+_WAVE_BYTES = 512 << 20
+_CACHED_MACHINE_BYTES = 256 << 20
+
+
+@dataclass(slots=True)
+class Waves:
+    """A launch while it runs: what it needs, and what has come of it so far."""
+
+    program: Program
+    grid: Dim3
+    block: Dim3
+    memory: DeviceMemory
+    schedule: Schedule
+    per_wave: int
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+    needed: int
+    """All shared memory of a block."""
+    step_limit: int
+    detector: HazardDetector | None
+    observers: list[Observer]
+    cluster: Dim3
+    explicit_cluster: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    starts: int = 0
+    """Times that blocks were started together."""
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    def run(self, first: int, stop: int, progress: Callable[[int], bool] = lambda done: True) -> int:
+        """Runs the blocks from `first` on, until `stop` or until `progress`, told of the first block that has not run, says False;
+        returns that block."""
+        hazards, detector, memory = self.detector is not None, self.detector, self.memory
+        while first < stop:
+            count = min(self.per_wave, stop - first)
+            machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards)
+            machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = self.shared_bytes, self.needed
+            machine.spaces.global_.map(memory.data, memory.regions, memory.heap)
+            machine.specials.grid_workspace = memory.grid_workspace
+            machine.maps = memory.maps
+            machine.geometry.cluster_dim = self.cluster
+            machine.geometry.explicit_cluster = self.explicit_cluster
+            if machine.spaces.shared.warpgroups is not None:
+                machine.spaces.shared.warpgroups.report = detector.fence_missing if detector is not None else None
+            if detector is not None:
+                detector.attach(machine)
+            machine.start_wave(first, self.grid, self.observers)
+            try:
+                with np.errstate(all="ignore", under="call", call=machine.flags):
+                    self.steps += machine.run(self.schedule, self.step_limit - self.steps)
+            finally:
+                if isinstance(machine.tracker, UndefinedRegisters) and machine.tracker.binder is not None:
+                    machine.follow_with(_tracker(self.program, machine, hazards))
+                memory.regions = machine.spaces.global_.regions
+                machine.spaces.global_.release()
+                self.output += machine.spaces.output
+            self.counts += machine.take_counts()
+            first = machine.next_block
+            self.starts += machine.starts
+            if not progress(first):
+                break
+        return first
+
+
+def blocks_per_wave(program: Program, block: Dim3, grid: Dim3, shared: int, lanes_per_wave: int, cluster: int) -> int:
+    """Number of blocks that run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
+    total = grid[0] * grid[1] * grid[2]
+    lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
+    per_block = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + shared
+    by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
+    wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
+    clusters = total // cluster
+    count = min(max(min(wanted, by_memory) // cluster, 1), clusters)
+    # Waves of equal size need one machine instead of two.
+    waves = -(-clusters // count)
+    return -(-clusters // waves) * cluster
+
+
+class _Machines(threading.local):
+    """The machines of one thread, most recently used last."""
+
+    def __init__(self) -> None:
+        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool], tuple[Program, Machine, int]] = OrderedDict()
+
+
+_machines = _Machines()
+
+
+def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool) -> Machine:
+    """A machine for so many blocks: a used one if there is one, since binding costs more than running a small launch."""
+    undefined = find_undefined(program) if hazards else frozenset()
+    key = (id(program), block, blocks, shared, bool(undefined))
+    known = _machines.by_shape
+    found = known.pop(key, None)
+    if found is None:
+        lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
+        size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
+        machine = Machine(program, block, blocks, shared)
+        machine.tracker = _tracker(program, machine, hazards)
+        found = (program, machine, size)
+    known[key] = found
+    while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
+        known.popitem(last=False)
+    return found[1]
+
+
+def _tracker(program: Program, machine: Machine, hazards: bool) -> UndefinedRegisters | None:
+    """Observer of the registers that may hold no value; None if there are none."""
+    undefined = find_undefined(program) if hazards else frozenset()
+    return UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes) if undefined else None
