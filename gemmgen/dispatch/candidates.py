@@ -12,7 +12,7 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.manifest import read_manifest
 from gemmgen.kernels.naming import spec_digest
-from gemmgen.kernels.spec_files import load_spec
+from gemmgen.kernels.spec_files import load_spec, read_yaml
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ class Candidate:
 
 @cache
 def candidates(kind: str) -> tuple[Candidate, ...]:
-    """The instances of a family that the library holds, in the order of their labels."""
-    certified = _certified()
-    return _made(kind, certified)
+    """The instances of a family that the library holds or lists, in the order of their labels."""
+    return _made(kind, {label: frozenset() for label in _listed()} | _certified())
 
 
 @cache
@@ -58,6 +57,16 @@ def _read(path: Path) -> KernelSpec | None:
         return load_spec(path)
     except SpecError:
         return None
+
+
+def _listed() -> list[str]:
+    """Labels of the specs that the library's list names, whether they have been built or not."""
+    specs = resource_directory("specs")
+    try:
+        patterns = [str(pattern) for group in read_yaml(specs / "library.yaml", "a list")["groups"] for pattern in group["specs"]]
+    except (GemmgenError, KeyError, TypeError):
+        return []
+    return [path.relative_to(specs).with_suffix("").as_posix() for pattern in patterns for path in specs.glob(f"{pattern}.yaml")]
 
 
 def _certified() -> dict[str, frozenset[str]]:

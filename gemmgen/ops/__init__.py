@@ -23,8 +23,9 @@ from typing import Any, Literal
 from gemmgen.core.errors import LaunchError
 from gemmgen.ops.engine import Operator
 from gemmgen.ops.filters import Filter
+from gemmgen.ops.warming import warm
 
-__all__ = ["Filter", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch"]
+__all__ = ["Filter", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm"]
 
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out"), ("out",), ("alpha", "beta", "gamma", "bias"),

@@ -1,0 +1,70 @@
+"""Kernels made ready before the first call: a server compiles at its start what it will be asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gemmgen.core.errors import LaunchError, SpecError
+from gemmgen.dispatch.devices import gpu_device
+from gemmgen.dispatch.selection import Option, choose
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import Device
+from gemmgen.hardware.target import device as find_device
+from gemmgen.ops.engine import compiled, loaded
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """One problem, ready to be launched."""
+
+    problem: str
+    spec: str
+    """Label of the spec that the kernel comes from."""
+    name: str
+    """Of the instance."""
+    seconds: float
+    """That compiling it took; next to nothing where the cache had it."""
+
+
+def warm(
+    problems: Iterable[str], *, device: str | int | None = None, progress: Callable[[Warmed], None] = lambda one: None
+) -> tuple[Warmed, ...]:
+    """Chooses and compiles the kernels for problems such as ``gemm:4096,1,4096,nt,bf16``, in parallel, into the user's cache.
+
+    ``device``: the ordinal of a GPU, the first if not given, onto which the kernels are loaded too; or a name such as ``H200``, for
+    which a machine without one fills a cache. Problems that share a kernel compile it once. ``progress`` is told of each problem.
+
+    Raises ``SpecError`` for texts that are no problem, ``LaunchError`` for problems that no instance can do, ``EnvironmentMissing``
+    without a GPU to warm.
+    """
+    ordinal = None if isinstance(device, str) else device or 0
+    target: Device = find_device(device) if isinstance(device, str) else gpu_device(ordinal or 0)
+    chosen: dict[str, tuple[list[str], Option]] = {}
+    for text in problems:
+        request = parse_problem(text)
+        if request.is_empty:
+            raise SpecError(f"{text}: its result has no element, so that nothing is launched")
+        try:
+            option = choose(request, target).chosen
+        except LaunchError as error:
+            raise LaunchError(f"{text}: {error}") from None
+        chosen.setdefault(option.plan.name, ([], option))[0].append(text)
+
+    def one(entry: tuple[list[str], Option]) -> list[Warmed]:
+        texts, option = entry
+        started = time.monotonic()
+        compiled(option.plan)
+        if ordinal is not None:
+            loaded(option.plan, ordinal)
+        seconds = time.monotonic() - started
+        found = [Warmed(text, option.candidate.label, option.plan.name, seconds) for text in texts]
+        for warmed in found:
+            progress(warmed)
+        return found
+
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        return tuple(warmed for found in pool.map(one, chosen.values()) for warmed in found)
