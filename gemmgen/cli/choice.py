@@ -125,16 +125,9 @@ def _print(choice: Choice) -> None:
 
 def _why(choice: Choice) -> str:
     """Reason for the chosen instance, in words."""
-    from gemmgen.dispatch.selection import CERTIFIED_PREFERENCE
-
-    least, option = choice.options[0], choice.chosen
+    option = choice.chosen
     if len(choice.options) == 1:
         return "nothing else can do it"
-    if option is not least:
-        return (
-            f"it serves as it is, and {least.candidate.label}, which would have to be derived with another "
-            f"{', '.join(least.fit.derived)}, is not estimated to be faster by {CERTIFIED_PREFERENCE - 1:.0%}"
-        )
     if option.source == "measured":
         return f"the least time of {counted(len(choice.options), 'instance')}, and it was measured"
     return f"the least estimated time of {counted(len(choice.options), 'instance')}"

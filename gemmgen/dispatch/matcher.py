@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from gemmgen.hardware.target import Device
 from gemmgen.kernels import part
 from gemmgen.kernels.requests import Fit, Request
 
@@ -23,6 +24,18 @@ class Matcher(Protocol):
 
     def operand_orders(self, plan: Any) -> Mapping[str, str]:
         """For operands that an instance reads in an order of its own, that order, as functions of ``gemmgen.layouts`` know it."""
+
+
+class Settings(Protocol):
+    """Of a matcher whose instances leave something to the launch: the function ``settings``."""
+
+    def __call__(self, plan: Any, dimensions: Mapping[str, int], device: Device) -> Sequence[Mapping[str, int]]:
+        """Values worth trying for dimensions of a problem that no array fixes, such as a number of slices of k."""
+
+
+def settings_of(kind: str) -> Settings | None:
+    """What the matcher of a family leaves to the launch; None where that is nothing."""
+    return getattr(part(kind, "matcher"), "settings", None)
 
 
 def matcher_of(kind: str) -> Matcher:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
-from gemmgen.dispatch.matcher import matcher_of
+from gemmgen.dispatch.matcher import matcher_of, settings_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
@@ -21,9 +21,6 @@ from gemmgen.kernels.requests import Fit, Layout, Request
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
-
-CERTIFIED_PREFERENCE = 1.1
-"""An instance that serves as it is gets chosen although a derived one is estimated, not measured, to be faster by less than this."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def choose_by(
         name = base_name(candidate.spec, target)
         if among is not None and name not in among:
             continue
-        model = model_seconds(cost_model_of(request.kind).work(plan, dimensions), device)
+        dimensions, model = set_best(plan, dimensions, device)
         source: Source
         seconds, source = model, "model"
         if table is not None:
@@ -94,18 +91,26 @@ def choose_by(
     if not found:
         raise LaunchError(_nothing_fits(request, rejected))
     options = tuple(sorted(found.values(), key=_rank))
-    as_they_are = [option for option in options if not option.fit.derived]
-    best = options[0]
-    if best.source != "measured" and as_they_are and as_they_are[0].seconds <= best.seconds * CERTIFIED_PREFERENCE:
-        best = as_they_are[0]
-    return Choice(request, device, options, best, rejected, table)
+    return Choice(request, device, options, options[0], rejected, table)
 
 
-def _rank(option: Option) -> tuple[float, int, float]:
-    """Order of options: the time, and where estimates agree in three digits, how much the kernel is told only when it
-    is launched. The model does not see what a kernel saves that knows more when it is compiled."""
+def _rank(option: Option) -> tuple[float, bool, int, float, str]:
+    """Order of options: the time, and where estimates agree in three digits, instances as the library has them first, then by how
+    much the kernel is told only when it is launched. The model does not see what a kernel saves that knows more when it is compiled."""
     seconds = option.seconds if option.source == "measured" else float(f"{option.seconds:.3g}")
-    return seconds, sum(len(launch.arguments) for launch in option.plan.sequence.launches), option.seconds
+    arguments = sum(len(launch.arguments) for launch in option.plan.sequence.launches)
+    return seconds, bool(option.fit.derived), arguments, option.seconds, option.plan.name
+
+
+def set_best(plan: KernelPlan, dimensions: Mapping[str, int], device: Device) -> tuple[dict[str, int], float]:
+    """The dimensions of a launch with the values for which the model gives the least time where the instance leaves them open, such
+    as a number of slices of k; and that time in seconds."""
+    work = cost_model_of(plan.spec.kind).work
+    settings = settings_of(plan.spec.kind)
+    tried = [{**dimensions, **chosen} for chosen in (settings(plan, dimensions, device) if settings is not None else [{}])]
+    timed = [(model_seconds(work(plan, one), device), place) for place, one in enumerate(tried)]
+    seconds, best = min(timed)
+    return tried[best], seconds
 
 
 def all_fitted(
@@ -193,7 +198,7 @@ def row_model(device: Device, architecture: Architecture) -> RowModel:
 def _row_seconds(device: Device, architecture: Architecture, request: Request, instance: str) -> float | None:
     candidate = _by_name(request.kind, architecture).get(instance)
     option = fitted(candidate, request, architecture) if candidate is not None else ""
-    return None if isinstance(option, str) else model_seconds(cost_model_of(request.kind).work(option[1], option[2]), device)
+    return None if isinstance(option, str) else set_best(option[1], option[2], device)[1]
 
 
 @cache

@@ -15,13 +15,12 @@ from gemmgen.core.errors import GemmgenError, LaunchError, SpecError, Verificati
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.matcher import matcher_of
-from gemmgen.dispatch.model import PARAMETERS, model_seconds
-from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model
+from gemmgen.dispatch.model import PARAMETERS
+from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model, set_best
 from gemmgen.dispatch.table import Row, Table, parse_problem, read_table, write_table
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.requests import Request
-from gemmgen.perf.cost_model import cost_model_of
 
 if TYPE_CHECKING:
     from gemmgen.perf.benchmark import BenchmarkReport
@@ -76,7 +75,7 @@ def contenders(
     """The instances worth timing: those that the model likes most, and a few others, the same every time. A kernel comes once."""
     found: dict[str, Option] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}):
-        seconds = model_seconds(cost_model_of(request.kind).work(plan, dimensions), device)
+        dimensions, seconds = set_best(plan, dimensions, device)
         made = Option(candidate, fit, plan, dimensions, seconds, "model")
         other = found.get(plan.name)
         if other is None or (other.fit.derived and not fit.derived):

@@ -14,6 +14,7 @@ from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.gemm.vector import VectorLoop, estimated_registers
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
@@ -22,6 +23,8 @@ REDUCTION_REGISTERS = 40
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
+LEFT_IN_L2 = 0.2
+"""Part of A that has to come from memory again for every further tile of columns."""
 TENSOR_CORE_ISSUE = 1.25
 """Share of their peak that tensor cores keep over a whole product: power above all, on an H200."""
 PROMOTION_ISSUE = 0.2
@@ -45,6 +48,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     loop = plan.loop
     if isinstance(loop, WarpgroupLoop):
         return _tensor_core_work(plan, loop, problem, tiles, (factors, result, tile_result))
+    if isinstance(loop, VectorLoop):
+        return (_vector_work(plan, loop, problem, (factors, result, tile_result)),)
     if not isinstance(loop, TiledLoop):
         step = NAIVE_STEP
         loads = float((plan.tile_m + plan.tile_n) * step * FLOAT_BYTES) * 2
@@ -95,6 +100,39 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     if scheme != "split_k_parallel":
         return (main,)
     return main, _reduction_work(plan, problem, result, c.element_bytes * (1 + reads))
+
+
+def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], moved: tuple[float, float, float]) -> Work:
+    """The launch of a kernel for few columns; ``moved``: bytes of A and B, of C, and of a tile of C."""
+    factors, result, tile_result = moved
+    slices = problem.get("slices", 1)
+    tiles = ceil_div(problem["m"], loop.tile_m) * ceil_div(problem["n"], loop.columns) * problem.get("batch", 1)
+    step = loop.step * loop.unroll
+    own_k = ceil_div(problem["k"], slices)
+    a, b = plan.matrix_a, plan.matrix_b
+    again = ceil_div(problem["n"], loop.columns) - 1
+    sums = float(loop.elements * FLOAT_BYTES) if slices > 1 else 0.0
+    values = loop.rows * loop.vector
+    loads = values / loop.width_a + loop.columns * loop.vector / loop.width_b
+    converted = values * (a.element_bytes == 2) + loop.columns * loop.vector * (b.element_bytes == 2)
+    warps = plan.threads // WARP_THREADS
+    return Work(
+        blocks=tiles * slices,
+        threads=plan.threads,
+        registers=estimated_registers(loop),
+        shared_bytes=plan.shared_bytes,
+        steps=max(1.0, own_k / step),
+        operations=2.0 * loop.elements * step,
+        unit="fp32",
+        issue=1.0 + (loads + converted + 4) / (values * loop.columns),
+        # Loads that one of A's elements needs keep the L1 busy, and so do those of B, which every team reads.
+        shared_clocks=loads * loop.unroll * warps * max(1.0, WARP_THREADS * loop.width_a * a.element_bytes / 128),
+        loaded_bytes=float(step * (loop.tile_m * a.element_bytes + loop.columns * b.element_bytes)),
+        in_flight=1.5,
+        stored_bytes=tile_result + sums * 2,
+        memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
+        turns=2 if slices > 1 else 1,
+    )
 
 
 def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, element_bytes: int) -> Work:

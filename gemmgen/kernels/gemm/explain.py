@@ -9,7 +9,8 @@ from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.spec import SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.spec import SplitKLast, SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.matrix import Matrix
@@ -59,6 +60,8 @@ def explain(plan: GemmPlan) -> list[Section]:
             ("thread", "1 x 1 of C; reads 2 k elements from global memory for k multiply-adds"),
         )
         return [computes, Section("Tile hierarchy", hierarchy), Section("Blocks", _blocks(plan))]
+    if isinstance(loop, VectorLoop):
+        return [computes, Section("Threads", _vector_threads(plan, loop)), Section("Blocks", _blocks(plan) + _division_of_k(plan))]
     if isinstance(loop, WarpgroupLoop):
         return [computes, *tensor_core_sections(plan, loop)]
     return [
@@ -70,6 +73,29 @@ def explain(plan: GemmPlan) -> list[Section]:
         shared_memory_section(plan, loop),
         Section("Results", _results(plan, loop)),
     ]
+
+
+def _vector_threads(plan: GemmPlan, loop: VectorLoop) -> Lines:
+    """Teams, what a thread reads, and where sums meet."""
+    a, b = plan.matrix_a, plan.matrix_b
+    lanes = f"{loop.teams} of {loop.lanes} lanes, which lie side by side along {loop.along}"
+    share = "each has rows of its own" if loop.along == "k" else "they share out k"
+    meeting = (
+        "by shuffles"
+        if loop.along == "k" and loop.lanes > 1
+        else "in shared memory"
+        if loop.parts > 1
+        else "nowhere: a thread has all of k"
+    )
+    meeting += ", those of several warps in shared memory" if loop.along == "k" and loop.parts > 1 else ""
+    return (
+        ("tile of C", f"{loop.tile_m} x {loop.columns} by {loop.threads} threads"),
+        ("teams", f"{lanes}; {share}"),
+        ("thread", f"{loop.rows} x {loop.columns} sums; {loop.unroll} steps of {loop.vector} of k are read before they are multiplied"),
+        ("reads of A", f"{loop.width_a * a.element_bytes} bytes at a time, along {a.contiguous}; once"),
+        ("reads of B", f"{loop.width_b * b.element_bytes} bytes at a time, along {b.contiguous}; by every team"),
+        ("sums meet", meeting),
+    )
 
 
 def _hierarchy(plan: GemmPlan, loop: TiledLoop) -> Lines:
@@ -146,6 +172,12 @@ def _division_of_k(plan: GemmPlan) -> Lines:
             ("division of k", f"{division.slices} slices, a block for each slice of a tile (z of the grid); none waits for another"),
             ("sum", f"a second kernel adds the slices up in a fixed order{groups}, and writes C"),
             ("workspace", f"{workspace}: the partial products of all slices"),
+        )
+    if isinstance(division, SplitKLast):
+        return (
+            ("division of k", "as many slices as the dimension slices says, a block for each slice of a tile (z of the grid)"),
+            ("sum", "the block of a tile that comes last adds up what all left in the workspace, always in the same order, and stores"),
+            ("workspace", f"{zeroed}: for each tile how many blocks came, then their sums"),
         )
     if isinstance(division, StreamK):
         return (

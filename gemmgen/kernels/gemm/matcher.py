@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -12,10 +13,12 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
+from gemmgen.hardware.target import Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop, VectorMainloop
+from gemmgen.kernels.gemm.vector import MOST_SLICES, VectorLoop, estimated_registers
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -41,6 +44,9 @@ Precision = Literal["f32", "ffma", "tf32"]
 that are cut to 11 bits."""
 PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 """Options that a problem's words may ask for beside the default."""
+MOST_COLUMNS = 32
+"""Rows or columns up to which a product is one of few."""
+MOST_COLUMNS_OF_A_BLOCK = 16
 LEAST_DEPTH_OF_PLANES = 64
 """k from which on the error bound of products by planes is no larger than that of multiply-adds."""
 
@@ -171,6 +177,8 @@ def vector_type(result: str) -> str:
 
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
+    if isinstance(spec.mainloop, VectorMainloop):
+        return vector_fit(spec, spec.mainloop, request)
     planes = isinstance(spec.mainloop, TensorCoreMainloop) and spec.mainloop.arithmetic.f32_by is not None
     if planes and request.precision == "ffma":
         return "it computes float32 by planes, and multiply-adds are asked for"
@@ -229,6 +237,74 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "epilogue": request.epilogue,
         "store": "direct" if unaligned else spec.store,
     }
+    return _fitted(spec, request, changes)
+
+
+def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -> Fit | str:
+    """The fit of a kernel for few columns, which takes few rows as the columns of the transpose."""
+    if min(request.m, request.n) > MOST_COLUMNS:
+        return f"it is for products of at most {MOST_COLUMNS} rows or columns"
+    types = {layout.type for layout in (request.a, request.b, request.c)}
+    if types - set(TYPES) or (request.a.type != request.b.type and "f32" not in (request.a.type, request.b.type)):
+        return "it multiplies float32, float16 or bfloat16"
+    if request.m < request.n:
+        request = request.transposed
+    row_major = is_stored(request.c, True)
+    like_c = [request.c] + ([] if request.residual is None else [request.residual])
+    if not all(is_stored(layout, row_major) for layout in like_c):
+        return "C, or what is added to it, is stored neither row-major nor column-major"
+    along_k = mainloop.along == "k"
+    by_rows = is_stored(request.a, True) if along_k else not is_stored(request.a, False)
+    if not by_rows and not is_stored(request.a, False):
+        return "A is stored neither row-major nor column-major"
+    if along_k and not by_rows and request.m > MOST_COLUMNS:
+        return "its lanes lie along k, and would read A with gaps"
+    if not along_k and by_rows:
+        return "its lanes lie along m, and would read A with gaps"
+    b_by_rows = not is_stored(request.b, False)
+    if b_by_rows and not is_stored(request.b, True):
+        return "B is stored neither row-major nor column-major"
+    columns = max(1, -(-request.n // -(-request.n // MOST_COLUMNS_OF_A_BLOCK))) if request.n else 1
+    rows: int = mainloop.rows
+    while rows > 1 and rows // 2 >= request.m:
+        rows //= 2
+    alignment = {
+        "a": alignment_elements(MOST_ALIGNMENT // request.a.element_bytes, request.a, by_rows),
+        "b": alignment_elements(MOST_ALIGNMENT // request.b.element_bytes, request.b, b_by_rows),
+        "c": 1,
+    }
+    held = rows if along_k else alignment["a"]
+    changes = {
+        "order": "row_major" if row_major else "column_major",
+        "transpose": ("n" if by_rows == row_major else "t") + ("n" if b_by_rows == row_major else "t"),
+        "alpha": "argument" if request.scaled else spec.alpha,
+        "beta": "argument" if request.accumulates else spec.beta,
+        "storage": Storage(a=request.a.type, b=request.b.type, c=request.c.type),  # type: ignore[arg-type]
+        "batch": "strided" if request.batched else "none",
+        "alignment": Alignment(**alignment),  # type: ignore[arg-type]
+        "multiple_of": Multiples(m=held if not by_rows and request.m % held == 0 else 1, n=columns if request.n % columns == 0 else 1),
+        "epilogue": request.epilogue,
+        "mainloop": mainloop.model_copy(update={"rows": rows, "columns": columns}),
+    }
+    return _fitted(spec, request, changes)
+
+
+def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:
+    """Values for what a launch may choose: numbers of slices of k that fill the device once, or a few times over."""
+    if "slices" not in problem or not isinstance(plan.loop, VectorLoop):
+        return [{}]
+    tiles = math.prod(plan.sequence.launches[0].grid_of({**problem, "slices": 1}))
+    most = max(1, min(MOST_SLICES, problem["k"] // plan.loop.step))
+    fitting = occupancy(device.architecture, plan.threads, estimated_registers(plan.loop), plan.shared_bytes).blocks_per_sm
+    wanted = {1}
+    for blocks in {1, 2, max(1, fitting // 2), max(1, fitting), 2 * max(1, fitting)}:
+        exact = device.sm_count * blocks / max(1, tiles)
+        wanted |= {int(exact), math.ceil(exact)}
+    return [{"slices": slices} for slices in sorted(min(most, max(1, slices)) for slices in wanted)]
+
+
+def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) -> Fit:
+    """The instance's spec with ``changes``, and the operands and numbers that its arguments are."""
     changed = replaced(spec, changes)
     arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
     scalars = {"alpha": "alpha", "beta": "beta"}

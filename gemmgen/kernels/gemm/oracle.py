@@ -18,6 +18,7 @@ from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.tensor_accuracy import factors, planes_bound, product_bound
+from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 LARGEST_INTEGER = 4
@@ -35,7 +36,11 @@ def cases(plan: GemmPlan) -> list[Case]:
     """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
     tile_m, tile_n = plan.tile_m, plan.tile_n
     loop = plan.loop
-    tile_k, stages = (8, 1) if isinstance(loop, NaiveLoop) else (loop.tile_k, loop.stages)
+    tile_k, stages = 8, 1
+    if isinstance(loop, VectorLoop):
+        tile_k = loop.step * loop.unroll
+    elif not isinstance(loop, NaiveLoop):
+        tile_k, stages = loop.tile_k, loop.stages
     sizes: dict[str, tuple[int, int, int]] = {
         "one element": (1, 1, 1),
         "one tile": (tile_m, tile_n, tile_k),
@@ -83,6 +88,11 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
         cases.append(_case(plan, name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
+    if plan.store == "last":
+        for slices in (2, 5, 70):  # of those, slices of one step, and slices without any
+            cut = {**uneven, "slices": slices}
+            cases.append(_case(plan, f"k in {slices} slices", cut, scalars["integers"], "integers"))
+        cases.append(_case(plan, "k in 3 slices", {**uneven, "slices": 3}, scalars[second], second))
     if plan.batched:
         cases += _batch_cases(plan, uneven, scalars)
     if plan.grouped:

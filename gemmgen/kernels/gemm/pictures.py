@@ -12,6 +12,7 @@ from gemmgen.kernels.gemm.operand import Operand, every_load
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.shared_pictures import bank_maps
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, WarpgroupLoop
 from gemmgen.kernels.pictures import (
     Division,
@@ -33,6 +34,8 @@ def pictures(plan: GemmPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan.loop, NaiveLoop):
         return [_naive_tiles(plan, plan.loop)]
+    if isinstance(plan.loop, VectorLoop):
+        return [_vector_tiles(plan, plan.loop)]
     if isinstance(plan.loop, WarpgroupLoop):
         return [_warpgroup_tiles(plan, plan.loop)]
     pictures: list[Picture] = [_tiles(plan, plan.loop), _fragments(plan, plan.loop)]
@@ -69,6 +72,18 @@ def _naive_tiles(plan: GemmPlan, loop: NaiveLoop) -> TileHierarchy:
     note = "no tiles in shared memory: each thread reads a row of A and a column of B from global memory, a value of each at a time"
     overview = _overview(plan, 1, 1, (note,))
     return TileHierarchy("Tile hierarchy", overview, (block,))
+
+
+def _vector_tiles(plan: GemmPlan, loop: VectorLoop) -> TileHierarchy:
+    """The rows of each team; or, where teams share out k, those of each lane."""
+    along_k = loop.along == "k"
+    owners = loop.teams if along_k else loop.lanes
+    shares = tuple(Share(owner, ((owner * loop.rows, 0, loop.rows, loop.columns),)) for owner in range(owners))
+    unit = "team" if along_k else "lane"
+    teams = f"{loop.teams} teams of {loop.lanes} lanes" + ("" if along_k else ", which share out k")
+    block = Division("threadblock tile", plan.tile_m, plan.tile_n, "m", "n", unit, shares, (f"{plan.threads} threads: {teams}",))
+    note = f"A is read once, from global memory into registers, {loop.step} of k at a time"
+    return TileHierarchy("Tile hierarchy", _overview(plan, loop.step, 1, (note,)), (block,))
 
 
 def _thread_rectangles(plan: GemmPlan, loop: NaiveLoop, threads: Iterable[int]) -> tuple[Rectangle, ...]:

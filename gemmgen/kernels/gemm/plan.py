@@ -25,9 +25,20 @@ from gemmgen.kernels.gemm.reasons import (
     tile_reasons,
 )
 from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import (
+    DataParallel,
+    GemmSpec,
+    NaiveMainloop,
+    SplitKCluster,
+    SplitKLast,
+    SplitKParallel,
+    StreamK,
+    TensorCoreMainloop,
+    VectorMainloop,
+)
 from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
+from gemmgen.kernels.gemm.vector import VectorLoop, vector_loop, vector_regions, vector_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
@@ -45,6 +56,7 @@ STORES = {
     "split_k_serial": "in_turn",
     "stream_k": "streamed",
     "split_k_cluster": "finished",
+    "split_k_last": "last",
 }
 
 
@@ -74,7 +86,7 @@ class GemmPlan(KernelPlan):
     whole_minor: bool
     """True if the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[Step, ...]
-    loop: TiledLoop | NaiveLoop | WarpgroupLoop
+    loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop
     exchange: Exchange | None
     """Exchange of results through shared memory on their way to C, if there is one."""
     reduction_groups: int
@@ -172,7 +184,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def store(self) -> str:
-        """Destination of a block's tile: ``finished``, or, with k divided among blocks, ``partial``, ``in_turn`` or ``streamed``."""
+        """Where a tile goes: ``finished``, or ``partial``, ``in_turn``, ``last`` or ``streamed`` with k divided among blocks."""
         return STORES[self.spec.decomposition.scheme]
 
     @property
@@ -185,6 +197,8 @@ class GemmPlan(KernelPlan):
         """The small device functions that the kernel needs."""
         if isinstance(self.loop, WarpgroupLoop):
             return fragment_helpers(self)
+        if isinstance(self.loop, VectorLoop):
+            return vector_helpers(self, self.loop)
         return () if isinstance(self.loop, NaiveLoop) else copy_helpers(self, self.loop)
 
     @property
@@ -231,7 +245,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     too_wide = alignment_reasons(matrices)
     reasons += too_wide + combination_reasons(spec) + launch_reasons(spec)
     mainloop = spec.mainloop
-    loop: TiledLoop | NaiveLoop | WarpgroupLoop | None
+    loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop | None
     regions: tuple[SharedRegion, ...] = ()
     exchange: Exchange | None = None
     if isinstance(mainloop, NaiveMainloop):
@@ -243,6 +257,14 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         vector_c = 1
         prefix, parts = "sgemm_naive", [f"{tile_m}x{tile_n}"]
         template = "gemm/naive.cu.j2"
+    elif isinstance(mainloop, VectorMainloop):
+        tile_m, tile_n, threads, vector_c = 1, mainloop.columns, mainloop.threads, 1
+        loop = None if too_wide else vector_loop(spec, mainloop, matrices, architecture, reasons)
+        if loop is not None:
+            regions, tile_m = vector_regions(loop), loop.tile_m
+        reasons += thread_reasons(threads, architecture, "mainloop.threads")
+        prefix, parts = "gemm_vector", [f"{mainloop.lanes}{mainloop.along}", f"{mainloop.rows}x{mainloop.columns}"]
+        template = "gemm/vector.cu.j2"
     elif isinstance(mainloop, TensorCoreMainloop):
         tile_m, tile_n, threads, vector_c = mainloop.tile.m, mainloop.tile.n, 0, min(2, spec.alignment.c)
         loop = warpgroup_loop(spec, mainloop, matrices, architecture, reasons)
@@ -280,7 +302,9 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         ]
         parts += [f"g{mainloop.k_groups}"] if mainloop.k_groups > 1 else []
         template = "gemm/tiled.cu.j2"
-    if not isinstance(spec.decomposition, DataParallel):
+    if isinstance(spec.decomposition, SplitKLast):
+        parts.append("splitk")
+    elif not isinstance(spec.decomposition, DataParallel):
         count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
         parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
     epilogue = plan_epilogue(spec.epilogue, matrices[2], reasons, spec.batch == "grouped")
@@ -308,7 +332,9 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         reduction_elements=reduction_elements,
     )
     planes = None
-    if isinstance(loop, WarpgroupLoop):
+    if isinstance(loop, VectorLoop):
+        sequence = vector_sequence(name, spec, matrices, loop, epilogue)
+    elif isinstance(loop, WarpgroupLoop):
         assert isinstance(mainloop, TensorCoreMainloop)
         planes = planes_plan(name, mainloop, matrices)
         if planes is not None:
@@ -395,6 +421,20 @@ def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
         needed.append(Helper("half" if half else "copy", "load_guarded", (2,)))
     for element in sorted({matrix.type for matrix in matrices if matrix.is_half}):
         needed.append(Helper("half", "load_converted", (2, element, True)))
+    return tuple(needed)
+
+
+def vector_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
+    """Loads of A and B in a kernel for few columns, whole and guarded; what others call before those."""
+    kinds_a = ("whole", "guarded") if loop.along == "k" or loop.edge_threads else ("whole",)
+    wanted = [(plan.matrix_a, loop.width_a, kind) for kind in kinds_a]
+    wanted += [(plan.matrix_b, loop.width_b, kind) for kind in ("whole", "guarded")]
+    needed: dict[Helper, None] = {}
+    for matrix, width, kind in wanted:
+        needed[Helper("half" if matrix.is_half else "copy", f"load_{kind}", (width,))] = None
+    for matrix, width, kind in wanted:
+        if matrix.is_half:
+            needed[Helper("half", "load_converted", (width, matrix.type, kind == "guarded"))] = None
     return tuple(needed)
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.hardware.target import architecture as find_architecture
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NaiveMainloop, SplitKCluster, TensorCoreMainloop, TiledMainloop
+from gemmgen.kernels.gemm.spec import (
+    DataParallel,
+    GemmSpec,
+    NaiveMainloop,
+    SplitKCluster,
+    SplitKLast,
+    TensorCoreMainloop,
+    TiledMainloop,
+    VectorMainloop,
+)
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -25,6 +34,9 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if isinstance(mainloop, NaiveMainloop) and not isinstance(decomposition, DataParallel):
         need, hint = "data_parallel for the naive strategy", "it has no tiles along k to share out; the tiled strategy has"
         reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
+    if isinstance(mainloop, VectorMainloop) != isinstance(decomposition, SplitKLast) and not isinstance(decomposition, DataParallel):
+        need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it alone"
+        reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need))
     if not isinstance(mainloop, TensorCoreMainloop):
         hint = "or strategy: tensor_core"
         if isinstance(decomposition, SplitKCluster):
@@ -38,8 +50,8 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
             element = getattr(spec.storage, name)
             if element not in FMA_TYPES:
                 reasons.append(Reason("storage", f"storage.{name}", element, f"{', '.join(FMA_TYPES)} for float32 arithmetic", hint))
-    if spec.store == "through_shared" and isinstance(mainloop, NaiveMainloop):
-        need, hint = "direct for the naive strategy", "its threads store one element each, side by side already"
+    if spec.store == "through_shared" and isinstance(mainloop, NaiveMainloop | VectorMainloop):
+        need, hint = f"direct for the {mainloop.strategy} strategy", "its threads store one element each, side by side already"
         reasons.append(Reason("store", "store", spec.store, need, hint))
     return reasons
 

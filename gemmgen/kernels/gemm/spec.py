@@ -106,6 +106,27 @@ class TiledMainloop(SpecModel):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
 
+class VectorMainloop(SpecModel):
+    """Products with few columns: A streams past a few columns of B, from global memory straight into registers, and each of its
+    elements is read once. The threads of a block form teams, whose lanes read side by side."""
+
+    strategy: Literal["vector"]
+    threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
+    along: Literal["k", "m"] = "k"
+    """``k``: the lanes of a team share out the k of its rows, and add up their sums; ``m``: each has rows of its own, and the teams
+    share out k; A is then contiguous along m."""
+    lanes: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] = 32
+    """Threads of a team."""
+    rows: Literal[1, 2, 4, 8, 16] = 4
+    """Rows of A that a team works on at a time; along m, it has as many for each lane as one vector of A holds."""
+    columns: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
+    """Columns of C that a block computes; A is read again for every further so many."""
+    unroll: Literal[1, 2, 4, 8, 16] = 4
+    """Vectors of each row that a thread reads before it multiplies."""
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+
 TileRows = Annotated[int, Field(ge=64, le=512, multiple_of=64, strict=True)]
 TileColumns = Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)]
 TileDepth = Annotated[int, Field(ge=32, le=512, multiple_of=32, strict=True)]
@@ -229,6 +250,13 @@ class SplitKCluster(SpecModel):
     slices: Literal[2, 4, 8]
 
 
+class SplitKLast(SpecModel):
+    """k is cut into as many slices as the dimension ``slices`` of a problem says, one block for each slice of a tile; the block of a
+    tile that comes last adds up what the others left in a workspace, in the order of k. One kernel for every number of slices."""
+
+    scheme: Literal["split_k_last"]
+
+
 class StreamK(SpecModel):
     """The steps along k of all tiles are shared out evenly among a fixed number of blocks, wherever that cuts a tile; the block
     that finishes a tile adds what the others left in a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
@@ -290,11 +318,11 @@ class GemmSpec(KernelSpec):
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
     cache: CacheHints = CacheHints()
-    decomposition: Annotated[DataParallel | SplitKSerial | SplitKParallel | SplitKCluster | StreamK, Field(discriminator="scheme")] = (
-        DataParallel()
-    )
+    decomposition: Annotated[
+        DataParallel | SplitKSerial | SplitKParallel | SplitKCluster | SplitKLast | StreamK, Field(discriminator="scheme")
+    ] = DataParallel()
     """Division of the work among blocks where m and n alone give too few of them."""
-    mainloop: Annotated[NaiveMainloop | TiledMainloop | TensorCoreMainloop, Field(discriminator="strategy")]
+    mainloop: Annotated[NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop, Field(discriminator="strategy")]
     store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
     epilogue reads) in whole vectors, side by side, whatever the fragments are. ``tma``: groups of warps collect their results in

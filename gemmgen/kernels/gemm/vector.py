@@ -1,0 +1,201 @@
+"""Products with few columns: the numbers of a kernel that streams A past a few columns of B, and its launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Literal
+
+from gemmgen.core.errors import Reason
+from gemmgen.core.formulas import Formula
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, WORKSPACE_ALIGNMENT, gemm_problem, products, workspace_argument
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKLast, VectorMainloop
+from gemmgen.kernels.launch import GRID_LIMITS, Argument, Dimension, KernelLaunch, LaunchSequence
+from gemmgen.kernels.matrix import Matrix
+
+WIDEST_BYTES = 16
+MOST_SLICES = 4096
+SLICE_OF_A_CALL = 8192
+"""Depth of a slice where nobody says how many there are."""
+MOST_HELD = 96
+"""Elements of A that a thread may hold at a time, in registers."""
+MOST_SUMMERS = 32
+OTHER_REGISTERS = 32
+
+
+@dataclass(frozen=True)
+class VectorLoop:
+    """Numbers of a kernel for few columns."""
+
+    along: Literal["k", "m"]
+    threads: int
+    lanes: int
+    """Threads of a team."""
+    rows: int
+    """Rows of A that a thread holds."""
+    columns: int
+    vector: int
+    """Values of k that a lane reads of each row at a time."""
+    unroll: int
+    width_a: int
+    """Elements of A that one load reads."""
+    width_b: int
+    """Elements of B that one load reads."""
+    whole_rows: bool
+    """True if no thread has rows of which some lie beyond the matrix."""
+    whole_columns: bool
+    parts: int
+    """Sums that a block has of each of its elements of C, before it adds them up."""
+    min_blocks_per_sm: int
+
+    @property
+    def teams(self) -> int:
+        return self.threads // self.lanes
+
+    @property
+    def tile_m(self) -> int:
+        return self.rows * (self.teams if self.along == "k" else self.lanes)
+
+    @property
+    def elements(self) -> int:
+        """Elements of C that a block computes."""
+        return self.tile_m * self.columns
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of a block's sums in shared memory to the next: odd, so that lanes meet no bank twice."""
+        return self.columns | 1
+
+    @property
+    def step(self) -> int:
+        """Values of k that a block goes through before it begins again with the first lane."""
+        return self.lanes * self.vector if self.along == "k" else self.teams
+
+    @property
+    def summers(self) -> int:
+        """Groups of threads among which the last block of a tile shares out the slices."""
+        return max(1, min(MOST_SUMMERS, self.threads // (1 << (self.elements - 1).bit_length())))
+
+    @property
+    def shared_floats(self) -> int:
+        """Room for the sums of all parts, and later for those of all groups that add up slices."""
+        return max(self.parts * self.tile_m * self.pitch, self.summers * self.elements)
+
+    @property
+    def edge_threads(self) -> bool:
+        """True if a thread may have a vector of rows of which some lie beyond the matrix."""
+        return self.along == "m" and not self.whole_rows and self.width_a > 1
+
+    @property
+    def shuffles(self) -> tuple[int, ...]:
+        """Distances of the lanes that exchange sums, one after the other."""
+        distances = [1 << place for place in range(5)]
+        return tuple(d for d in reversed(distances) if d < self.lanes) if self.along == "k" else ()
+
+
+def vector_loop(
+    spec: GemmSpec, mainloop: VectorMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture, reasons: list[Reason]
+) -> VectorLoop | None:
+    """The numbers of the kernel, or None with the reasons why there is none."""
+    a, b, _ = matrices
+    found = len(reasons)
+    if mainloop.threads % mainloop.lanes:
+        need = f"a divisor of the {mainloop.threads} threads"
+        reasons.append(Reason("lanes", "mainloop.lanes", str(mainloop.lanes), need))
+    if mainloop.along == "m" and a.row_major:
+        need, hint = "k where A is contiguous along k", "lanes side by side along m would read A with gaps"
+        reasons.append(Reason("along", "mainloop.along", "m", need, hint))
+    if a.is_half and b.is_half and a.type != b.type:
+        reasons.append(Reason("storage", "storage.b", b.type, f"{a.type} as A, or f32"))
+    if len(reasons) > found:
+        return None
+    widest_a, widest_b = (min(matrix.alignment, WIDEST_BYTES // matrix.element_bytes) for matrix in (a, b))
+    whole_columns = spec.multiple_of.n % mainloop.columns == 0
+    along_n = gcd(mainloop.columns, widest_b) if whole_columns else 1
+    along_n = along_n & -along_n
+    if mainloop.along == "k":
+        vector = widest_a if a.row_major else widest_b if not b.row_major else 1
+        rows = int(mainloop.rows)
+        whole_rows = spec.multiple_of.m % rows == 0
+        width_a = vector if a.row_major else gcd(rows, widest_a) if whole_rows else 1
+        width_b = along_n if b.row_major else min(widest_b, vector)
+        parts = max(1, mainloop.lanes // WARP_THREADS)
+    else:
+        rows = widest_a
+        vector = 1
+        parts = mainloop.threads // mainloop.lanes
+        # The sums of all teams meet in shared memory.
+        room = architecture.static_shared_bytes_per_block // FLOAT_BYTES - 1
+        while rows > 1 and parts * mainloop.lanes * rows * (mainloop.columns | 1) > room:
+            rows //= 2
+        whole_rows = spec.multiple_of.m % rows == 0
+        width_a, width_b = rows, along_n if b.row_major else 1
+    unroll = int(mainloop.unroll)
+    while unroll > 1 and unroll * rows * vector > MOST_HELD:
+        unroll //= 2
+    loop = VectorLoop(
+        mainloop.along, mainloop.threads, mainloop.lanes, rows, mainloop.columns, vector, unroll, width_a, width_b, whole_rows,
+        whole_columns, parts, mainloop.min_blocks_per_sm,
+    )  # fmt: skip
+    shared = FLOAT_BYTES * loop.shared_floats
+    if shared >= architecture.static_shared_bytes_per_block:
+        need = f"less than {architecture.static_shared_bytes_per_block} bytes of shared memory for the sums of a block"
+        reasons.append(Reason("shared_memory", "mainloop", f"{shared} bytes", need, "fewer threads, rows or columns"))
+        return None
+    return loop
+
+
+def vector_regions(loop: VectorLoop) -> tuple[SharedRegion, ...]:
+    """The shared memory of a block."""
+    return (SharedRegion("sums", "float", (loop.shared_floats,), 0, FLOAT_BYTES * loop.shared_floats, "the sums of a block's teams"),)
+
+
+def vector_sequence(
+    name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], loop: VectorLoop, epilogue: tuple[Step, ...]
+) -> LaunchSequence:
+    """One launch, with a block for each slice of each tile."""
+    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - MOST_SLICES * loop.step * loop.unroll, GRID_LIMITS[1])
+    layout_a, layout_b, layout_c = matrices
+    arguments: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
+    arguments += [*problem.betas, problem.c, *layout_c.scalars, *problem.epilogue]
+    tiles = f"ceil_div(m, {loop.tile_m}) * ceil_div(n, {loop.columns})"
+    dimensions = problem.dimensions
+    slices, workspace_bytes, zero_bytes = Formula("1"), Formula("0"), Formula("0")
+    if isinstance(spec.decomposition, SplitKLast):
+        meaning = "parts that k is cut into, a block for each of every tile"
+        default = Formula(f"max(1, min(64, k // {SLICE_OF_A_CALL}))")
+        dimensions += (Dimension("slices", meaning, minimum=1, maximum=MOST_SLICES, default=default),)
+        slices = Formula("slices")
+        times_batch = " * batch" if spec.batch == "strided" else ""
+        tickets = f"{FLOAT_BYTES} * {tiles}{times_batch}"
+        sums = f"{FLOAT_BYTES * loop.elements} * slices * {tiles}{times_batch}"
+        workspace_bytes = Formula(f"select(slices > 1, round_up({tickets}, {WORKSPACE_ALIGNMENT}) + {sums}, 0)")
+        zero_bytes = Formula(f"select(slices > 1, {tickets}, 0)")
+        arguments.append(workspace_argument("u8", workspace_bytes, 1, "for each tile of C how many of its blocks came, then their sums"))
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(tiles), products(spec), slices),
+        block=(loop.threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        dynamic_shared_bytes=Formula("0"),
+        programmatic=spec.early_launch,
+    )
+    return LaunchSequence(
+        name=name,
+        dimensions=dimensions,
+        arguments=tuple(arguments),
+        launches=(launch,),
+        constraints=problem.constraints,
+        workspace_bytes=workspace_bytes,
+        workspace_zero_bytes=zero_bytes,
+    )
+
+
+def estimated_registers(loop: VectorLoop) -> int:
+    """Registers of a thread: sums, what it reads of A and B, addresses."""
+    held = loop.unroll * loop.rows * loop.vector + loop.columns * (loop.rows + loop.vector)
+    return min(255, OTHER_REGISTERS + held + 2 * loop.rows)
