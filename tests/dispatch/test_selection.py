@@ -139,17 +139,6 @@ def explained(problem, *options):
     return result.stdout
 
 
-def test_an_explanation_says_why_a_faster_instance_was_not_taken():
-    problems = ("gemm:16,4096,4096,nt", "gemm:4096,64,4096,nt", "gemm:1024,1024,1024,nt", "reduction:4096,1024,1,argmax")
-    choices = {problem: choose(parse_problem(problem), H200) for problem in problems}
-    problem = next(problem for problem, choice in choices.items() if choice.chosen is not choice.options[0])
-    faster = choices[problem].options[0]
-    (why,) = [line for line in explained(problem).splitlines() if line.startswith("why ")]
-    assert "it serves as it is" in why
-    assert faster.candidate.label in why
-    assert "by 10%" in why
-
-
 def test_times_of_runners_up_have_the_unit_that_suits_them():
     assert " s " in explained("gemm:100000,100000,100000")
     assert " µs " in explained("gemm:64,64,64")

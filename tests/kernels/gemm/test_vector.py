@@ -1,0 +1,81 @@
+"""Kernels for few columns: every storage order, type and division of k, what the choice makes of them, and what they refuse."""
+
+import numpy as np
+import pytest
+from conftest import SPECS
+
+import gemmgen
+from gemmgen import ops
+from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import device
+
+VECTOR = SPECS / "gemm" / "vector"
+HALVES = ["storage.a=bf16", "storage.b=bf16", "storage.c=bf16", "alignment.a=8"]
+VARIANTS = {
+    "strided vector": ("rows_nt", ["transpose=nn", "alignment.b=1"]),
+    "nothing aligned": ("rows_nt", ["alignment.a=1", "alignment.b=1", "mainloop.columns=3"]),
+    "column-major C": ("rows4_nt", ["order=column_major", "transpose=tn"]),
+    "batched halves": ("rows_nt", [*HALVES, "batch=strided", "mainloop.columns=2", "alignment.b=2", "multiple_of.n=2"]),
+    "scalars and epilogue": ("rows_nt", ["alpha=argument", "beta=argument", "epilogue=[{op: bias, per: row}, {op: residual}, {op: relu}]"]),
+    "rows at the edge in vectors": ("columns_tn", ["mainloop.columns=2", "mainloop.threads=64"]),
+    "rows of whole vectors": ("columns_tn", ["multiple_of.m=4", "mainloop.threads=64"]),
+    "halves along m": ("columns_tn", [*HALVES, "mainloop.threads=64", "alpha=argument"]),
+    "A contiguous along m, lanes along k": ("deep_nn", ["transpose=tn", "multiple_of.m=4", "mainloop.columns=2"]),
+    "launched early": ("deep_nn", ["early_launch=true", "architecture=sm_90", "mainloop.lanes=64", "mainloop.rows=1"]),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_is_verified(name):
+    spec, changes = VARIANTS[name]
+    report = gemmgen.verify(gemmgen.plan(VECTOR / f"{spec}.yaml", None, changes))
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(
+    "changes, code",
+    [
+        (["mainloop.lanes=512"], "lanes"),
+        (["mainloop.along=m"], "along"),
+        (["storage.a=f16", "storage.b=bf16"], "storage"),
+        (["mainloop.threads=1024", "mainloop.lanes=1", "mainloop.rows=16", "mainloop.columns=16"], "shared_memory"),
+        (["decomposition={scheme: split_k_serial, slices: 4}"], "decomposition"),
+        (["store=through_shared"], "store"),
+    ],
+)
+def test_impossible_kernel_is_refused_with_its_reason(changes, code):
+    with pytest.raises(PlanError) as caught:
+        gemmgen.plan(VECTOR / "rows_nt.yaml", "sm_90", changes)
+    assert code in {reason.code for reason in caught.value.reasons}
+
+
+def test_lost_slice_is_found(monkeypatch):
+    planned = gemmgen.plan(VECTOR / "rows_nt.yaml", "sm_90")
+    source = gemmgen.render(planned)
+    broken = source.text.replace("slice < slices; slice += kSummers", "slice < slices - 1; slice += kSummers")
+    assert broken != source.text
+    monkeypatch.setattr("gemmgen.toolchain.compilation.render", lambda plan: type(source)(source.name, broken))
+    assert not gemmgen.verify(planned).passed
+
+
+@pytest.mark.parametrize(
+    "problem",
+    ["gemm:4096,1,4096", "gemm:1,4096,4096,nt", "gemm:3,3,1000003", "gemm:16,16,65536,tt", "gemm:65536,16,16"],
+)
+@pytest.mark.parametrize("name", ["H100", "T4"])
+def test_few_columns_are_left_to_these_kernels(problem, name):
+    assert choose(parse_problem(problem), device(name)).chosen.candidate.label.startswith("gemm/vector/")
+
+
+def test_slices_follow_the_number_of_multiprocessors():
+    few, many = (choose(parse_problem("gemm:3,3,1000003"), device(name)).chosen.dimensions["slices"] for name in ("T4", "H100"))
+    assert few < many
+
+
+@pytest.mark.parametrize("shapes", [((1, 70), (70, 90)), ((90, 70), (70, 1)), ((3, 4001), (4001, 5))])
+def test_operation_agrees_with_numpy(shapes):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    np.testing.assert_array_equal(ops.matmul(a, b, backend="emulator"), a @ b)
