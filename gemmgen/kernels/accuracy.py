@@ -64,6 +64,8 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
         # Results that the bound does not keep apart may round to neighbours.
         return np.clip(np.rint(value), low, high), np.where(bound > 0, bound + 1, 0.0)
     kept = float_format(element)
+    if element in ("e4m3", "e5m2"):
+        value = np.clip(value, *ELEMENTS[element].limits)
     with np.errstate(over="ignore", invalid="ignore"):
         known = to_numbers(element, to_elements(element, value.astype(np.float32))).astype(np.float64)
         infinite = np.abs(value) - bound >= kept.overflow

@@ -28,12 +28,12 @@ from gemmgen.ops.warming import warm
 __all__ = ["Filter", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm"]
 
 _MATMUL = Operator(
-    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out"), ("out",), ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"),
+    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha", "beta", "gamma", "bias"),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"), ("amax",),
 )  # fmt: skip
 _GROUPED = Operator(
-    "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out"), ("out",), ("alpha",),
-    ("scaled", "activation", "output"),
+    "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha",),
+    ("scaled", "activation", "output"), ("amax",),
 )  # fmt: skip
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
@@ -54,6 +54,7 @@ def matmul(
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
+    amax: Any = None,
     output: str | None = None,
     precision: Literal["f32", "ffma", "tf32"] = "f32",
     stream: Any = None,
@@ -72,7 +73,8 @@ def matmul(
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
     ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
     each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
-    ``output``: the type of a new result, ``"int8"`` or ``"bfloat16"`` say.
+    ``amax``: float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before
+    it is rounded; on tensor cores. ``output``: the type of a new result, ``"int8"`` or ``"bfloat16"`` say.
     ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
     larger, whichever is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
     ``torch.set_float32_matmul_precision("high")`` does. ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are
@@ -85,7 +87,7 @@ def matmul(
         return _traced(
             "matmul",
             (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or ""),
-            beta == 0 and out is None and stream is None and precision == "f32",
+            beta == 0 and out is None and amax is None and stream is None and precision == "f32",
         )
     if scale_a is not None and _is_number(scale_a.__class__):
         scale_a, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_a", scale_a)
@@ -102,7 +104,7 @@ def matmul(
     options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
-    arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, out)
+    arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, amax, out)
     return _MATMUL.call(arrays, options, (alpha, beta, gamma, number), stream)[0]
 
 
@@ -118,6 +120,7 @@ def grouped_matmul(
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
+    amax: Any = None,
     output: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -125,15 +128,15 @@ def grouped_matmul(
 
     ``a`` is (m, k), ``b`` (groups, k, n). ``offsets``, int32 and read where it lies, says where each group of rows ends: group g has the
     rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``, which may be none. Rows beyond the last offset are not written. ``bias`` is
-    (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); types and all else as for ``matmul``, on tensor
-    cores of Hopper GPUs: float16, bfloat16, 8-bit integers and 8-bit floats, aligned to 16 bytes.
+    (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); ``amax``, types and all else as for ``matmul``, on
+    tensor cores of Hopper GPUs: float16, bfloat16, 8-bit integers and 8-bit floats, aligned to 16 bytes.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if activation.__class__ is not str and activation is not None:
         activation = _hashable(activation)
     alpha = _number("grouped_matmul", "alpha", alpha)
-    arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, out)
+    arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
     return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha,), stream)[0]
 
 
@@ -282,8 +285,8 @@ def register_torch() -> None:
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     if not possible:
         raise LaunchError(
-            f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, stream, precision "
-            "or mappings"
+            f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, amax, stream, "
+            "precision or mappings"
         )
     return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
 

@@ -65,10 +65,19 @@ class Call:
 class Operator:
     """One operation on arrays of any library."""
 
-    def __init__(self, name: str, operands: Sequence[str], results: Sequence[str], numbers: Sequence[str], options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[str],
+        results: Sequence[str],
+        numbers: Sequence[str],
+        options: Sequence[str],
+        updated: Sequence[str] = (),
+    ) -> None:
         """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
-        as ``interpret`` takes them."""
+        as ``interpret`` takes them; ``updated``: operands that are written, too."""
         self.name = name
+        self._updated = frozenset(updated)
         self.operands, self.results, self.numbers, self.options = tuple(operands), tuple(results), tuple(numbers), tuple(options)
         self._arrays = (*self.operands, *self.results)
         self._calls: dict[Any, Call] = {}
@@ -258,7 +267,7 @@ class Operator:
         found: list[ArrayView | None] = []
         for index, (name, array) in enumerate(zip(self._arrays, arrays, strict=True)):
             array = array.source if array.__class__ is Filter else array
-            found.append(None if array is None else view_of(array, name, stream, written=index >= self._given))
+            found.append(None if array is None else view_of(array, name, stream, written=index >= self._given or name in self._updated))
         if len({view.device for view in found if view is not None}) > 1:
             placed = ", ".join(f"{name} on {view.device}" for name, view in zip(self._arrays, found, strict=True) if view is not None)
             raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")

@@ -81,7 +81,7 @@ class NativeCall:
 
 def native_call(request: Request) -> NativeCall | None:
     """Plan of a request on this processor; None where it does not: other types than float32, or no compiler."""
-    if not isinstance(request, GemmRequest) or {request.a.type, request.b.type, request.c.type} != {"f32"}:
+    if not isinstance(request, GemmRequest) or {request.a.type, request.b.type, request.c.type} != {"f32"} or request.amax != "none":
         return None
     if not is_stored(request.c, row_major=True):
         request = request.transposed

@@ -172,6 +172,25 @@ def test_a_scale_in_memory_comes_after_all_else() -> None:
     np.testing.assert_array_equal(got, np.clip(np.rint(exact), -128, 127).astype(np.int8))
 
 
+def test_the_largest_absolute_value_is_that_before_the_last_scale() -> None:
+    a, b, scale_a, scale_b = bytes_and_scales()
+    exact = np.abs(a.astype(float) @ b.astype(float) * scale_a * scale_b).max()
+    amax = np.zeros((), np.float32)
+    ops.matmul(a, b, scale_a=scale_a, scale_b=scale_b, scale_out=np.full(1, 0.01, "f"), output="int8", amax=amax)
+    assert amax == pytest.approx(exact, rel=1e-6)
+    amax[...] = 1e9
+    ops.matmul(a, b, scale_a=scale_a, scale_b=scale_b, amax=amax)
+    assert amax == np.float32(1e9)
+
+
+def test_what_lies_outside_of_a_result_does_not_count_as_its_largest_value() -> None:
+    amax = np.zeros(1, np.float32)
+    bias = np.full(8, 16, np.float16)
+    result = ops.matmul(-np.ones((5, 16), np.float16), np.ones((8, 16), np.float16).T, bias=bias, amax=amax)
+    assert (result == 0).all()
+    assert amax == 0
+
+
 @pytest.mark.parametrize("backend", ["auto", "emulator"])
 def test_scales_follow_a_result_that_is_stored_in_columns(backend: str) -> None:
     scale_a, scale_b = (np.arange(1, extent + 1, dtype=np.float32) for extent in (6, 4))
@@ -187,6 +206,8 @@ def test_scales_follow_a_result_that_is_stored_in_columns(backend: str) -> None:
         ({"scale_out": np.ones(7, "f")}, "need one element"),
         ({"scale_b": np.ones(7)}, "scale_b has elements float64, need float32"),
         ({"scale_a": np.ones(1, "f"), "beta": 1.0, "out": np.zeros((5, 7), np.int32)}, "pass out's old values as residual"),
+        ({"amax": np.zeros(2, "f")}, "need one element"),
+        ({"amax": np.broadcast_to(np.float32(0), ())}, "amax is written, but the array is read-only"),
         ({"output": "int4"}, "output is 'int4', need float32"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import lcm
 from typing import Any, ClassVar, Literal
@@ -71,6 +71,8 @@ class GemmRequest(Request):
     """Arithmetic of products of float32 factors."""
     scales: tuple[str, ...] = ()
     """Names in the operation of what the epilogue's factors read, in their order."""
+    amax: Literal["none", "stored", "unscaled"] = "none"
+    """As in a spec."""
     offsets: Layout | None = None
     """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
 
@@ -125,9 +127,9 @@ class GemmRequest(Request):
             operation.model_copy(update={"per": _OTHER[operation.per]}) if hasattr(operation, "per") else operation
             for operation in self.epilogue
         )
-        return GemmRequest(
-            transposed(self.b), transposed(self.a), transposed(self.c), self.scaled, self.accumulates, turned,
-            None if self.residual is None else transposed(self.residual), self.operands[::-1], self.precision, self.scales, self.offsets,
+        return replace(
+            self, a=transposed(self.b), b=transposed(self.a), c=transposed(self.c), epilogue=turned,
+            residual=None if self.residual is None else transposed(self.residual), operands=self.operands[::-1],
         )  # fmt: skip
 
 
@@ -236,6 +238,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "multiple_of": Multiples(**multiples),
         "epilogue": request.epilogue,
         "store": "direct" if unaligned else spec.store,
+        "amax": request.amax,
     }
     return _fitted(spec, request, changes)
 
@@ -311,6 +314,8 @@ def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) ->
     factors = [operation for operation in request.epilogue if isinstance(operation, Factor)]
     for index, (factor, scale) in enumerate(zip(factors, request.scales, strict=True)):
         arrays[numbered("factor", index)] = (scale, _vector(request, factor.per, "f32"))
+    if request.amax != "none":
+        arrays["amax"] = ("amax", Layout.packed((1,), "f32", ELEMENTS["f32"].bytes))
     if request.offsets is not None:
         arrays["offsets"] = ("offsets", request.offsets)
     for operation in request.epilogue:

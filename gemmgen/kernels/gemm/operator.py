@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -49,7 +49,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     full = (*batch, a.shape[-2], b.shape[-1])
     shape = full[: len(full) - 2] + (() if vector_a else (full[-2],)) + (() if vector_b else (full[-1],))
     out = operands.get("out")
-    added = any(operands.get(name) is not None for name in ("bias", *SCALES))
+    added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
     plain = not added and not any(options.get(name) for name in ("scaled", "activation", "bias_number"))
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     if out is None:
@@ -95,7 +95,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if precision != "f32" and (a.type, b.type) != ("f32", "f32"):
         raise LaunchError(f"matmul: precision is {precision!r}, which is for float32 factors; these are {a.type} and {b.type}")
     scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
-    request = GemmRequest(a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors))
+    request = GemmRequest(
+        a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors), amax=_amax(operands, "matmul")
+    )  # fmt: skip
     if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
         raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")
     wants_columns = not is_stored(c, True) or (z is not None and not is_stored(z, True))
@@ -120,7 +122,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
             f"offsets has shape {offsets.shape} and strides {offsets.strides}, need ({groups},) without gaps: where each group ends"
         )
     out = operands.get("out")
-    added = any(operands.get(name) is not None for name in ("bias", *SCALES))
+    added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
     plain = not added and not options.get("scaled") and not options.get("activation")
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     out = Layout.packed((m, n), kind) if out is None else out
@@ -152,7 +154,8 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
     epilogue += _activations(options.get("activation"))
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     request = GemmRequest(
-        a, b, out, scaled=bool(options.get("scaled")), epilogue=tuple(epilogue), scales=tuple(factors), offsets=offsets
+        a, b, out, scaled=bool(options.get("scaled")), epilogue=tuple(epilogue), scales=tuple(factors), offsets=offsets,
+        amax=_amax(operands, "grouped_matmul"),
     )  # fmt: skip
     return Interpretation(request, (Result("out", (m, n), kind),))
 
@@ -241,6 +244,17 @@ def _factor(name: str, scale: Layout, full: tuple[int, ...]) -> Factor:
         "scale_b": f"a number, one element, or ({n},) or (1, {n}) without gaps",
     }.get(name, "one element")
     raise LaunchError(f"matmul: {name} has shape {scale.shape} and strides {scale.strides}, need {need}")
+
+
+def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "stored", "unscaled"]:
+    """What the largest absolute value is of, if it is wanted."""
+    amax = operands.get("amax")
+    if amax is None:
+        return "none"
+    _check_type("amax", amax, ("f32",), operation=operation)
+    if prod(amax.shape) != 1:
+        raise LaunchError(f"{operation}: amax has shape {amax.shape}, need one element")
+    return "stored" if operands.get("scale_out") is None else "unscaled"
 
 
 def _activations(wanted: Any) -> list[Operation]:

@@ -188,6 +188,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
     kind = plan.sequence_type(name)
     if name == "offsets":
         return _offsets(plan, case, shape[0], rng)
+    if name == "amax":
+        return rng.choice([0.0, 0.0, 1e6], shape)
     if unread:
         return np.full(shape, np.nan if ELEMENTS[kind].is_float else ELEMENTS[kind].limits[1])
     if case.data == "extremes" and kind in ("s8", "u8"):
@@ -209,7 +211,9 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
     if not plan.grouped:
-        return {"C": _reference(plan, case, arrays)}
+        expected, largest = _reference(plan, case, arrays)
+        return {"C": expected} | _largest(arrays, [largest])
+    largests = []
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)
@@ -219,13 +223,26 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         for access in (access for step in plan.epilogue for access in step.accesses):
             if access.operand.per in ("row", "column"):
                 own[access.name] = arrays[access.name][rows if access.operand.per == "row" else index]
-        expected = _reference(plan, case, own)
+        expected, largest = _reference(plan, case, own)
+        largests.append(largest)
         value[rows], bound[rows] = expected.value, 0.0 if expected.bound is None else expected.bound
-    return {"C": Expected(value, bound)}
+    return {"C": Expected(value, bound)} | _largest(arrays, largests)
 
 
-def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> Expected:
-    """The expected result of one product, or of a batch of them."""
+def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> dict[str, Expected]:
+    """The largest absolute value of all results, where it is an output."""
+    if "amax" not in arrays:
+        return {}
+    value = np.concatenate([np.abs(results.value).ravel() for results in found] + [arrays["amax"].astype(np.float64)])
+    bound = np.concatenate([results.bound.ravel() for results in found] + [np.zeros(1)])
+    largest = np.nan if np.isnan(value).any() else value.max()
+    # A result that errs by its bound may be the largest where another is expected to be.
+    high, low = (value + bound).max(initial=0.0), (value - bound).max(initial=0.0)
+    return {"amax": Expected(np.array([largest]), np.array([np.nan_to_num(max(high - largest, largest - low), nan=0.0, posinf=np.inf)]))}
+
+
+def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Expected, Tracked]:
+    """The expected result of one product, or of a batch of them, and what the largest absolute value is of."""
     k = case.dimensions["k"]
     alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
     shape = arrays["C"].shape
@@ -257,8 +274,9 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
             array = np.asarray(given[access.name], np.float64)
             return array[:, None] if access.operand.per == "row" else array
 
-        finished = apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read)
-    return Expected(*stored(plan.matrix_c.type, finished.value, finished.bound))
+        inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read)
+        finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
+    return Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner
 
 
 def counted_case(plan: GemmPlan) -> Case:

@@ -100,6 +100,11 @@ class GemmPlan(KernelPlan):
         return len(self.planes.kernels) if self.planes else 0
 
     @property
+    def inner_epilogue(self) -> tuple[Step, ...]:
+        """What is done to results before their largest absolute value is looked for."""
+        return self.epilogue[:-1] if self.spec.amax == "unscaled" else self.epilogue
+
+    @property
     def epilogue_coordinates(self) -> tuple[str, ...]:
         """Coordinates of an element that the epilogue looks at."""
         used = {access.operand.per for step in self.epilogue for access in step.accesses}
@@ -110,7 +115,7 @@ class GemmPlan(KernelPlan):
         """Parameters of the epilogue's device function: the value, coordinates, arguments and elements of matrices."""
         parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
         parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
-        for step in self.epilogue:
+        for step in self.inner_epilogue:
             parameters += step.arguments
             parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
         return tuple(parameters)
@@ -313,6 +318,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     assert loop is not None
     whole = {"m": spec.multiple_of.m % tile_m == 0, "n": spec.multiple_of.n % tile_n == 0}
     major, minor = ("m", "n") if spec.order == "row_major" else ("n", "m")
+    parts += ["amax"] if spec.amax != "none" else []
     parts += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
     types = [matrix.type for matrix in matrices]
     parts += ["_".join(types)] if set(types) != {"f32"} else []

@@ -44,6 +44,8 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
             reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
         if spec.store == "tma":
             reasons.append(Reason("store", "store", "tma", "direct or through_shared for the strategies without tensor maps", hint))
+        if spec.amax != "none":
+            reasons.append(Reason("amax", "amax", spec.amax, "none for the strategies without tensor cores", hint))
         if spec.batch == "grouped":
             reasons.append(Reason("batch", "batch", "grouped", "none or strided for the strategies without tensor maps", hint))
         for name in ("a", "b", "c"):

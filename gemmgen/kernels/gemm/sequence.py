@@ -98,8 +98,17 @@ def gemm_problem(
         a=layout_a.argument("input"),
         b=layout_b.argument("input"),
         c=layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output"),
-        epilogue=tuple(parameter for step in epilogue for parameter in step.parameters),
+        epilogue=(*(parameter for step in epilogue for parameter in step.parameters), *_amax(spec)),
     )
+
+
+def _amax(spec: GemmSpec) -> tuple[ArrayArgument, ...]:
+    """The largest absolute value of the results, if it is wanted."""
+    if spec.amax == "none":
+        return ()
+    before = ", before the last factor" if spec.amax == "unscaled" else ""
+    meaning = f"raised to the largest absolute value of the results{before}; 0 or more beforehand"
+    return (ArrayArgument("amax", "f32", "inout", (Formula("1"),), (Formula("1"),), FLOAT_BYTES, meaning),)
 
 
 def reduction_launch(

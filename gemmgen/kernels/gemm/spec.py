@@ -329,6 +329,9 @@ class GemmSpec(KernelSpec):
     shared memory, from where the copy engine takes them."""
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""
+    amax: Literal["none", "stored", "unscaled"] = "none"
+    """Raises ``amax``, a float32 in the device's memory, to the largest absolute value of the results before they are rounded to C's type;
+    NaN counts as larger than all. ``unscaled``: before the factor that ends the epilogue. Needs tensor cores."""
     early_launch: bool = False
     """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
     dependent launch). Needs sm_90."""
@@ -339,4 +342,6 @@ class GemmSpec(KernelSpec):
         for name in ("l1_a", "l1_b"):
             if fields["cache"][name] == CacheHints.model_fields[name].default:
                 del fields["cache"][name]
+        if self.amax == "none":
+            del fields["amax"]
         return fields

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.planes import SCHEMES, Scheme
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
@@ -238,6 +239,16 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
         if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
             need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
             yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
+    if spec.amax != "none":
+        if isinstance(decomposition, SplitKParallel) or mainloop.arithmetic.f32_by is not None:
+            got = decomposition.scheme if isinstance(decomposition, SplitKParallel) else "float32 by planes"
+            yield Reason("amax", "amax", f"{spec.amax} with {got}", "results that one kernel finishes")
+        if spec.storage.c == "s32":
+            yield Reason("amax", "amax", f"{spec.amax} of s32", "none, or a C of another type: its results are computed in float32")
+        last = spec.epilogue[-1] if spec.epilogue else None
+        if spec.amax == "unscaled" and not (isinstance(last, Factor) and last.per in ("all", "memory")):
+            need = "an epilogue that ends with a factor, per all or memory"
+            yield Reason("amax", "amax", "unscaled", need, "stored")
     if spec.batch == "grouped":
         if decomposition.scheme != "data_parallel":
             need = "data_parallel for groups, whose tiles are counted on the device"

@@ -51,6 +51,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "decomposition": decomposition,
         "store": store,
         "epilogue": [] if plain else draw(st.lists(st.sampled_from(operations), max_size=2, unique_by=lambda operation: operation["op"])),
+        "amax": draw(st.sampled_from(("none", "stored"))) if not plain and decomposition["scheme"] != "split_k_parallel" else "none",
         "early_launch": draw(st.booleans()),
         "mainloop": {
             "strategy": "tensor_core",

@@ -27,6 +27,7 @@ SPEC = {
 }  # fmt: skip
 PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_pong"}}
 CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
+AMAX = {**SPEC, "amax": "stored", "epilogue": [{"op": "bias", "per": "column"}]}
 GROUPED = {**SPEC, "batch": "grouped"}
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
@@ -57,6 +58,8 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         (with_loop(cluster={"m": 2}, persistent_blocks=3), "persistent_blocks"),
         (with_loop(cluster={"m": 8}), "tile"),
         (with_loop(instruction_n=16), "instruction_n"),
+        ({**SPEC, "amax": "unscaled", "epilogue": [{"op": "factor", "per": "row"}]}, "amax"),
+        ({**BYTES, "amax": "stored"}, "amax"),
         ({**GROUPED, "decomposition": {"scheme": "split_k_cluster", "slices": 2}}, "decomposition"),
         ({**GROUPED, "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}, "batch"),
     ],
@@ -110,6 +113,8 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (PING_PONG, "phase ^= stage / kStages & 1;", ""),
         (CLUSTER, "constexpr unsigned short blocks = 3;", "constexpr unsigned short blocks = 1;"),
         (CLUSTER, "n += rank * 16;", ""),
+        (AMAX, "__float_as_uint(fabsf(values[v]))", "__float_as_uint(values[v])"),
+        (AMAX, "if (lane == 0)\n            atomicMax", "if (lane == 1 && warp == 0)\n            atomicMax"),
         (GROUPED, "first + 64 <= work.end", "true"),
         (GROUPED, "first + row < work.end", "true"),
         (GROUPED, "first + 64 > work.end", "first + 64 > m"),
