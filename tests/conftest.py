@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.cli.selection import shipped_specs
+from gemmgen.kernels.shipped import shipped_specs
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 SHIPPED = sorted(shipped_specs().values())

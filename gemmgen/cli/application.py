@@ -78,7 +78,7 @@ class Application(click.Group):
             # A name that the terminal's encoding cannot show must not stop the work.
             if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
                 reconfigure(errors="backslashreplace")
-            code = super().main(args, prog_name, complete_var, False, **extra)
+            code = super().main(args, prog_name, complete_var, False, **_colours(), **extra)
             sys.stdout.flush()
             return code if isinstance(code, int) else 0
         except click.Abort:
@@ -102,6 +102,13 @@ class Application(click.Group):
             return EXIT_USAGE
         except Exception:
             return _report_bug()
+
+
+def _colours() -> dict[str, bool]:
+    """Setting of click's context by NO_COLOR (no-color.org) and FORCE_COLOR (force-color.org); empty: terminals get colours, files none."""
+    if os.environ.get("NO_COLOR"):
+        return {"color": False}
+    return {"color": True} if os.environ.get("FORCE_COLOR") else {}
 
 
 def print_error(message: str) -> None:

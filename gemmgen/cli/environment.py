@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.extras import install_command
 from gemmgen.core.version import __version__
 
 _OLDEST_PYTHON = (3, 11)
@@ -155,7 +156,7 @@ def _nvdisasm() -> Iterable[Finding]:
 
     tool = find_nvdisasm()
     if tool is None:
-        cost = "no SASS listings and no instruction counts; get it with: pip install 'gemmgen[sass]'"
+        cost = f"no SASS listings and no instruction counts; get it with: {install_command('sass')}"
         yield Finding("nvdisasm", "missing", "not found", cost)
     else:
         yield _tool("nvdisasm", tool)
@@ -179,7 +180,7 @@ def _nvfatbin() -> Iterable[Finding]:
     elif tool is not None:
         yield Finding("nvFatbin", "ok", f"not found, but {tool} takes its place")
     else:
-        cost = "optional: no exports as fat binaries; get it with: pip install 'gemmgen[fatbin]'"
+        cost = f"optional: no exports as fat binaries; get it with: {install_command('fatbin')}"
         yield Finding("nvFatbin", "missing", "not found, nor fatbinary of a CUDA toolkit", cost)
 
 
@@ -202,7 +203,7 @@ def _package(name: str, cost: str) -> Iterable[Finding]:
 def _extra(name: str, module: str, extra: str, cost: str) -> Iterable[Finding]:
     """A package that comes with an extra of gemmgen's."""
     if importlib.util.find_spec(module) is None:
-        yield Finding(name, "missing", "not installed", f"optional: {cost}; get it with: pip install 'gemmgen[{extra}]'")
+        yield Finding(name, "missing", "not installed", f"optional: {cost}; get it with: {install_command(extra)}")
     else:
         yield Finding(name, "ok", _version_of(module) or "version unknown")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ Decorator = Callable[[Function], Function]
 
 def complete_spec(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of gemmgen's own specs and YAML files beside what was typed; else the shell completes a path."""
-    from gemmgen.cli.selection import shipped_specs
+    from gemmgen.kernels.shipped import shipped_specs
 
     folder = Path(incomplete if incomplete.endswith("/") else incomplete.rpartition("/")[0] or ".")
     names = [str(path) for path in sorted(folder.glob("*.yaml"))]
@@ -39,6 +39,38 @@ def complete_device(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in DEVICES if name.lower().startswith(incomplete.lower())]
 
 
+def complete_override(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Paths of fields, ``mainloop.stages=``, and after the equals sign the values that a field lists."""
+    from gemmgen.core.schema_fields import field_paths
+    from gemmgen.kernels.spec_files import json_schema
+
+    fields = field_paths(json_schema(), _kinds(named_specs(context)))
+    path, equals, value = incomplete.partition("=")
+    if equals:
+        return [CompletionItem(f"{path}={choice}") for choice in fields.get(path, ()) if choice.startswith(value)]
+    return [CompletionItem(f"{known}=") for known in fields if known.startswith(incomplete)]
+
+
+def named_specs(context: click.Context) -> list[str]:
+    """The specs on a command line that is not complete: click leaves what stands before an option without its value in ``args``."""
+    for found in (context.params.get("specs"), [context.params.get("spec")], context.args, context.params.get("names")):
+        if found and found[0]:
+            return list(found)
+    return []
+
+
+def _kinds(specs: Iterable[str]) -> list[str]:
+    """Kinds of the specs that a command line names so far; empty if that cannot be said, and then all are meant."""
+    from gemmgen.cli.selection import find_specs
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.kernels.spec_files import read_yaml
+
+    try:
+        return list(dict.fromkeys(str(read_yaml(file.path).get("kind")) for file in find_specs(specs)))
+    except GemmgenError:
+        return []
+
+
 class NamedPath(click.Path):
     """A path with a name: an empty one, of an unset variable say, would mean the current folder."""
 
@@ -54,7 +86,7 @@ ALL_ARCHITECTURES = "all"
 
 specs_argument: Decorator[Any] = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_spec)
 set_option: Decorator[Any] = click.option(
-    "overrides", "--set", metavar="PATH=VALUE", multiple=True,
+    "overrides", "--set", metavar="PATH=VALUE", multiple=True, shell_complete=complete_override,
     help="Replace one field of the specs, for example mainloop.stages=1. Repeatable.",
 )  # fmt: skip
 json_option: Decorator[Any] = click.option("as_json", "--json", is_flag=True, help="Print JSON instead of a table.")

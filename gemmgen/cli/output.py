@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,23 +30,55 @@ class Column:
     folds: bool = False
 
 
+FOLDED_WIDTH = 20
+"""Characters that a column which folds keeps at least, before a table becomes cards."""
+
+
 def print_json(data: Any) -> None:
     """``data`` as JSON; numbers that JSON does not have become null."""
     click.echo(json.dumps(_finite(data), indent=2))
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
-    """A table on standard output, as wide as the terminal; as wide as its content where there is none."""
+    """A table on standard output, as wide as the terminal; as wide as its content where there is none.
+
+    Where the terminal is too narrow to show every column, each row becomes a card: what the first column says, and below it all
+    others by their titles.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    texts = [[Text(printable(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(Text(column.title), justify=column.align, overflow="fold", no_wrap=not column.folds)
+    for row in texts:
+        table.add_row(*row)
+    widths = [max([len(column.title), *(row[index].cell_len for row in texts)]) for index, column in enumerate(columns)]
+    gained = sum(max(width - FOLDED_WIDTH, 0) for column, width in zip(columns, widths, strict=True) if column.folds)
+    if texts and _natural_width(table) - gained > _console(table).width:
+        _print_cards(columns, texts)
+    else:
+        print_rich(table)
+
+
+def _print_cards(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+    """Each row of a table on lines of its own, under the name that its first column has."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    blocks: list[RenderableType] = []
     for row in rows:
-        table.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
-    print_rich(table)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for column, cell in list(zip(columns, row, strict=True))[1:]:
+            if cell.plain:
+                grid.add_row(Text(f"  {column.title}"), cell)
+        blocks += [*([Text("")] if blocks else []), Text(row[0].plain, style="bold"), grid]
+    print_rich(Group(*blocks))
 
 
 def print_rich(renderable: RenderableType) -> None:
@@ -71,7 +104,7 @@ def progress_bar() -> Iterator[Progress]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
         yield progress
 
 
@@ -114,13 +147,19 @@ def _three_digits(value: float) -> str:
 
 def _console(renderable: RenderableType) -> Console:
     from rich.console import Console
+
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return Console(highlight=False, width=max(_natural_width(renderable), 1))
+    return Console(highlight=False)
+
+
+def _natural_width(renderable: RenderableType) -> int:
+    """Characters that the longest line takes where nothing is folded."""
+    from rich.console import Console
     from rich.measure import Measurement
 
     console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        natural = Measurement.get(console, console.options.update(max_width=100_000), renderable).maximum
-        console = Console(highlight=False, width=max(natural, 1))
-    return console
+    return Measurement.get(console, console.options.update(max_width=100_000), renderable).maximum
 
 
 def _finite(data: Any) -> Any:

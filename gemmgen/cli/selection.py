@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.resources import resource_directory
+from gemmgen.kernels.shipped import find_shipped, shipped_specs
 
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture
@@ -30,17 +30,6 @@ class PlannedSpec:
 
     file: SpecFile
     plan: KernelPlan
-
-
-def shipped_specs() -> dict[str, Path]:
-    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``. They lie in a folder for each kind; the list of the
-    library and the sweeps beside these folders are something else."""
-    root = resource_directory("specs")
-    return {
-        path.relative_to(root).with_suffix("").as_posix(): path
-        for path in sorted(root.glob("*/**/*.yaml"))
-        if path.relative_to(root).parts[0] != "sweeps"
-    }
 
 
 def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
@@ -99,20 +88,7 @@ def _find(argument: str) -> Iterator[SpecFile]:
     elif exists:
         yield SpecFile(argument, path)
     else:
-        yield from _find_shipped(argument)
-
-
-def _find_shipped(argument: str) -> list[SpecFile]:
-    shipped = shipped_specs()
-    name = argument.removeprefix("specs/").removesuffix(".yaml").strip("/")
-    chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
-    if argument and chosen:
-        return [SpecFile(known, shipped[known]) for known in chosen]
-    close = get_close_matches(name, shipped, n=3, cutoff=0.5)
-    folders = sorted({known.rpartition("/")[0] for known in shipped})
-    count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"
-    hint = f"did you mean {' or '.join(close)}?" if close else count
-    raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")
+        yield from (SpecFile(name, path) for name, path in find_shipped(argument).items())
 
 
 def write_output(path: Path, content: str | bytes) -> bool:

@@ -36,13 +36,13 @@ def by_reason(results: Sequence[PointResult]) -> list[dict[str, Any]]:
     ]
 
 
-def best_points(results: Sequence[PointResult], most: int = BEST) -> list[PointResult]:
+def best_points(results: Sequence[PointResult], most: int = BEST, metric: str = "median_us") -> list[PointResult]:
     """The fastest right points of each problem and device, best first."""
     groups: dict[Any, list[PointResult]] = {}
     for result in results:
-        if result.status == "correct" and "median_us" in result.metrics:
+        if result.status == "correct" and metric in result.metrics:
             groups.setdefault((result.kind, result.device, *result.problem.items()), []).append(result)
-    return [result for group in groups.values() for result in sorted(group, key=lambda one: one.metrics["median_us"])[:most]]
+    return [result for group in groups.values() for result in sorted(group, key=lambda one: one.metrics[metric])[:most]]
 
 
 def print_counts(results: Sequence[PointResult]) -> None:
@@ -58,9 +58,10 @@ def print_counts(results: Sequence[PointResult]) -> None:
 
 
 def print_best(results: Sequence[PointResult]) -> None:
-    """The fastest points of each problem; nothing if none was timed."""
+    """The fastest points of each problem; if none was timed, those that the model expects to be."""
     best = best_points(results)
     if not best:
+        _print_predicted(results)
         return
     rows: list[list[str | Text]] = []
     for result in best:
@@ -79,6 +80,21 @@ def print_best(results: Sequence[PointResult]) -> None:
     click.echo("\nThe fastest:\n")
     columns = [Column("size"), Column("instance", folds=True), Column("µs", "right"), Column("rate", "right")]
     print_table([*columns, Column("peer", "right"), Column("registers", "right")], rows)
+
+
+def _print_predicted(results: Sequence[PointResult]) -> None:
+    predicted = best_points(results, metric="predicted_us")
+    rows: list[list[str | Text]] = [
+        [
+            ",".join(map(str, result.problem.values())) or "typical", result.instance, f"{result.metrics['predicted_us']:.2f}",
+            f"{registers:.0f}" if (registers := result.metrics.get("registers")) is not None else "",
+        ]
+        for result in predicted
+    ]  # fmt: skip
+    if rows:
+        click.echo("\nNothing was timed. The fastest by the model:\n")
+        columns = [Column("size"), Column("instance", folds=True), Column("µs predicted", "right"), Column("registers", "right")]
+        print_table(columns, rows)
 
 
 def totals(results: Sequence[PointResult]) -> str:

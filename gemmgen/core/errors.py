@@ -19,6 +19,8 @@ class Reason:
     got: str
     need: str
     hint: str = ""
+    fault: str = ""
+    """The mistake in words, where what it got and what it needs do not tell it."""
 
     def __str__(self) -> str:
         """The reason on one line, whatever line breaks its parts contain."""
@@ -26,7 +28,7 @@ class Reason:
         got = f"got {self.got}" if self.got else ""
         need = f"need {self.need}" if self.need else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return " ".join(f"{where}{', '.join(part for part in (got, need) if part)}{hint} [{self.code}]".split())
+        return " ".join(f"{where}{', '.join(part for part in (self.fault, got, need) if part)}{hint} [{self.code}]".split())
 
 
 class GemmgenError(Exception):

@@ -56,6 +56,46 @@ def parse(text: bytes | str) -> Any:
         raise YamlTextError(f"not valid YAML: not Unicode: {error}") from None
 
 
+def positions(text: bytes | str) -> dict[tuple[str | int, ...], tuple[int, int]]:
+    """Line and column, both from one, of every value of a text that ``parse`` accepts: of its key in a mapping, of itself in a list."""
+    found: dict[tuple[str | int, ...], tuple[int, int]] = {}
+    stack: list[_Place] = []
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            stack.pop()
+        elif isinstance(event, yaml.ScalarEvent | yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            parent = stack[-1] if stack else None
+            start: Any = event.start_mark
+            mark = (start.line + 1, start.column + 1)
+            if parent is not None and parent.is_mapping and parent.key is None:
+                parent.key = str(_scalar(event)) if isinstance(event, yaml.ScalarEvent) else ""
+                found[(*parent.path, parent.key)] = mark
+                continue
+            path = () if parent is None else parent.next_path()
+            found.setdefault(path, mark)
+            if not isinstance(event, yaml.ScalarEvent):
+                stack.append(_Place(path, isinstance(event, yaml.MappingStartEvent)))
+    return found
+
+
+class _Place:
+    """A mapping or a list whose values are being located."""
+
+    def __init__(self, path: tuple[str | int, ...], is_mapping: bool) -> None:
+        self.path = path
+        self.is_mapping = is_mapping
+        self.key: str | None = None
+        self.length = 0
+
+    def next_path(self) -> tuple[str | int, ...]:
+        """Path of the value that comes next."""
+        if self.is_mapping:
+            path, self.key = (*self.path, self.key or ""), None
+            return path
+        self.length += 1
+        return (*self.path, self.length - 1)
+
+
 def hint(value: object) -> str:
     """Text to write instead of one that YAML 1.1 took for something else; "" for any other value."""
     match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) else None

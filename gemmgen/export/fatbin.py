@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
+from gemmgen.core.extras import install_command
 from gemmgen.export.images import Bundle, Image
 
 _TIMEOUT_SECONDS = 120
-_HOW_TO_GET_IT = "install nvFatbin with: pip install 'gemmgen[fatbin]' (or put fatbinary of a CUDA 13 toolkit on PATH)"
+_HOW_TO_GET_IT = f"install nvFatbin with: {install_command('fatbin')} (or put fatbinary of a CUDA 13 toolkit on PATH)"
 
 
 def make_fatbin(bundle: Bundle) -> bytes:

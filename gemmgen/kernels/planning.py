@@ -14,7 +14,8 @@ from gemmgen.kernels.family import InstancePlan, KernelSpec
 from gemmgen.kernels.spec_files import load_spec
 
 SpecSource = KernelSpec | InstancePlan | Mapping[str, Any] | str | Path
-"""Whatever names an instance: a plan, a checked spec, a mapping of fields, or the path of a YAML file."""
+"""Whatever names an instance: a plan, a checked spec, a mapping of fields, the path of a YAML file, or the name of a
+shipped spec."""
 
 
 def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | None = None, overrides: Iterable[str] = ()) -> Any:

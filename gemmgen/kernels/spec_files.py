@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,36 +17,51 @@ import pydantic
 from gemmgen.core import yaml_text
 from gemmgen.core.errors import Reason, SpecError
 from gemmgen.core.files import read_plain
+from gemmgen.core.schema_fields import nearest_field
 from gemmgen.core.text import printable
 from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.shipped import spec_path
 
 _SHOWN_CHARACTERS = 60
 """Of a name that a user chose."""
+_SHOWN_LINE = 160
+"""Of a line of YAML."""
 _SHOWN_MESSAGE = 600
 """Of what Pydantic says, which quotes values."""
 
 
 def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
-    """A checked spec from a YAML file or from a mapping.
+    """A checked spec from a YAML file, from the name of one that ships with gemmgen (``gemm/v0_naive``), or from a mapping.
 
     ``overrides`` are ``path=value`` texts such as ``mainloop.tile.threadblock.k=16``, the value in YAML. Raises ``SpecError`` with
     every mistake that was found.
     """
     if isinstance(source, Mapping):
-        name, fields = "spec", dict(source)
+        name, fields, text = "spec", dict(source), None
     else:
-        name, fields = str(source), read_yaml(Path(source))
+        path = spec_path(source)
+        text = read_text(path)
+        name, fields = str(source), read_yaml(path, text=text)
     for override in overrides:
         fields = overridden(fields, override)
-    return _validated(fields, name)
+    return _validated(fields, name, text)
 
 
-def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm, ...)") -> dict[str, Any]:
-    """The mapping that a YAML file holds; ``expected`` tells the user what should be in it.
+def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm, ...)", text: bytes | None = None) -> dict[str, Any]:
+    """The mapping that a YAML file holds; ``expected`` tells the user what should be in it, ``text`` is its text if that was read.
 
     Raises ``SpecError`` if the file cannot be read or holds something else.
     """
+    loaded = parse_yaml(read_text(path) if text is None else text, str(path))
+    if not isinstance(loaded, dict):
+        kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
+        raise SpecError(f"{path}: {expected}, this file holds {kind}")
+    return loaded
+
+
+def read_text(path: Path) -> bytes:
+    """The text of a YAML file, as it lies there. Raises ``SpecError`` if it cannot be read."""
     try:
         if path.is_dir():
             raise SpecError(f"{path}: is a directory; name the YAML files in it")
@@ -54,11 +71,7 @@ def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm,
         raise SpecError(f"{path}: cannot be read: {reason}") from None
     if len(data) > yaml_text.MAXIMUM_BYTES:
         raise SpecError(f"{path}: larger than {yaml_text.MAXIMUM_BYTES} bytes, which no spec is")
-    loaded = parse_yaml(data, str(path))
-    if not isinstance(loaded, dict):
-        kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
-        raise SpecError(f"{path}: {expected}, this file holds {kind}")
-    return loaded
+    return data
 
 
 def json_schema() -> dict[str, Any]:
@@ -122,25 +135,49 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(union)
 
 
-def _validated(fields: dict[str, Any], name: str) -> KernelSpec:
+def _validated(fields: dict[str, Any], name: str, text: bytes | None) -> KernelSpec:
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         raise SpecError(f"{name}: kind: {got}, need one of: {', '.join(FAMILIES | HOST_FAMILIES)}")
-    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec")
+    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text)
     return checked
 
 
-def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str) -> Any:
-    """``fields`` as an instance of a Pydantic ``model``. Raises ``SpecError``: ``name``, ``wrong``, and all mistakes."""
+def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str, text: bytes | None = None) -> Any:
+    """``fields`` as an instance of a Pydantic ``model``. Raises ``SpecError``: ``name``, ``wrong``, and all mistakes.
+
+    With the YAML ``text`` that the fields are from, each mistake is shown in its line.
+    """
     try:
         # As JSON, lists become tuples and mappings parts of a spec while numbers, truth values and text stay apart.
         return model.model_validate_json(json.dumps(fields, default=_as_data))
     except pydantic.ValidationError as error:
-        reasons = [_reason(item, fields) for item in error.errors(include_url=False, include_context=False)]
+        mistakes = error.errors(include_url=False)
     except (RecursionError, ValueError):  # too deep, or a YAML alias within what it stands for
         raise SpecError(f"{name}: nested too deeply") from None
-    raise SpecError("\n".join([f"{name}: {wrong}:", *(f"  - {reason}" for reason in reasons)]))
+    schema = model.model_json_schema()
+    lines = [f"{name}: {wrong}:"]
+    for item in mistakes:
+        path = _path(item["loc"], fields)
+        lines.append(f"  - {_reason(item, path, fields, schema)}")
+        lines += _excerpt(text, path)
+    raise SpecError("\n".join(lines))
+
+
+def _excerpt(text: bytes | None, path: Sequence[str]) -> list[str]:
+    """The line of a YAML text that a path leads to, or that of the part of a spec in which it is missing, and a caret below."""
+    if text is None:
+        return []
+    positions = yaml_text.positions(text)
+    keys = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
+    found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keys if key[:length] in positions), None)
+    if found is None:  # what --set added is in no line
+        return []
+    line, column = found
+    shown = text.decode("utf-8", "replace").splitlines()[line - 1][:_SHOWN_LINE]
+    number = f"{line:>7} | "
+    return [f"{number}{printable(shown)}", f"{' ' * (len(number) - 2)}| {' ' * (column - 1)}^"]
 
 
 def _as_data(value: Any) -> Any:
@@ -148,8 +185,8 @@ def _as_data(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, pydantic.BaseModel) else str(value)
 
 
-def _path(location: tuple[Any, ...], fields: Any) -> str:
-    """Path in the YAML of a mistake: pydantic's location without the tags of unions, which are no level of the YAML."""
+def _path(location: tuple[Any, ...], fields: Any) -> list[str]:
+    """Path in the YAML of a mistake: Pydantic's location without the tags of unions, which are no level of the YAML."""
     parts = []
     here = fields
     for part, following in itertools.zip_longest(location, location[1:]):
@@ -160,7 +197,7 @@ def _path(location: tuple[Any, ...], fields: Any) -> str:
             here = here[part]
         except (KeyError, IndexError, TypeError):
             here = None
-    return ".".join(parts)
+    return parts
 
 
 def _shown(value: Any) -> str:
@@ -169,13 +206,46 @@ def _shown(value: Any) -> str:
     return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
 
 
-def _reason(item: Any, fields: Any) -> Reason:
-    path = _path(item["loc"], fields)
-    kind = str(item["type"])
-    message = printable(str(item["msg"]), _SHOWN_MESSAGE)
+_NEEDS = {
+    "int": ("wrong_type", "a whole number"),
+    "float": ("wrong_type", "a number"),
+    "bool": ("wrong_type", "true or false"),
+    "string": ("wrong_type", "text"),
+    "list": ("wrong_type", "a list"),
+    "tuple": ("wrong_type", "a list"),
+    "dict": ("wrong_type", "a mapping of fields"),
+    "model": ("wrong_type", "a mapping of fields"),
+    "dataclass": ("wrong_type", "a mapping of fields"),
+}
+"""Code and need of a mistake, by what the name that Pydantic has for it begins with."""
+
+
+def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, Any]) -> Reason:
+    field, kind, context = ".".join(path), str(item["type"]), item.get("ctx", {})
+    got, hint = _shown(item["input"]), yaml_text.hint(item["input"])
     if kind == "extra_forbidden":
-        return Reason("unknown_field", path, _shown(item["input"]), "no such field", "gemmgen schema lists the fields")
+        near = nearest_field(schema, fields, path)
+        return Reason(
+            "unknown_field", field, "", "", f"did you mean {near}?" if near else "gemmgen schema lists the fields", "no such field"
+        )
     if kind == "missing":
-        return Reason("missing_field", path, "", "a value, which is missing")
+        return Reason("missing_field", field, "", "a value, which is missing")
+    if kind == "union_tag_not_found":
+        return Reason("missing_field", ".".join([field, str(context.get("discriminator", "")).strip("'")]), "", "a value, which is missing")
+    message = printable(str(item["msg"]), _SHOWN_MESSAGE)
+    if kind in ("literal_error", "enum", "union_tag_invalid"):
+        choices = str(context.get("expected", context.get("expected_tags", "")))
+        value = item["input"]
+        if kind == "union_tag_invalid":
+            value = context["tag"]
+            field, got = ".".join([field, str(context["discriminator"]).strip("'")]), reprlib.repr(value)
+        close = get_close_matches(str(value), re.findall(r"'([^']*)'", choices), n=1)
+        need = choices if " or " in choices or "," not in choices else f"one of {choices}"
+        return Reason("not_a_choice", field, got, need, f"did you mean {close[0]}?" if close else "")
+    code, need = _NEEDS.get(kind.partition("_")[0], ("wrong_value", ""))
+    if kind.endswith(("_type", "_parsing", "_from_float")) and need:
+        return Reason(code, field, got, need, hint)
+    if kind.startswith(("greater", "less")):
+        return Reason("out_of_range", field, got, message.removeprefix("Input should be "), hint)
     need = message.removeprefix("Input should be ").removeprefix("Value error, ")
-    return Reason(kind, path, _shown(item["input"]), need, yaml_text.hint(item["input"]))
+    return Reason("wrong_value", field, got, need, hint)

@@ -31,7 +31,7 @@ class Problem:
 
     file: str
     state: str
-    """``missing``, ``damaged``, ``stale``, ``extra``, ``unverified`` or ``wrong``."""
+    """``missing``, ``damaged``, ``stale``, ``extra``, ``unverified``, ``wrong`` or ``unchecked``."""
     why: str
 
 
@@ -54,12 +54,19 @@ class CheckReport:
 
 
 def check(
-    listing: Listing, folder: LibraryFolder, *, sample: int | None = 4, jobs: int | None = None, progress: Progress = lambda *_: None
+    listing: Listing,
+    folder: LibraryFolder,
+    *,
+    sample: int | None = 4,
+    allow_uncompiled: bool = False,
+    jobs: int | None = None,
+    progress: Progress = lambda *_: None,
 ) -> CheckReport:
     """Compares the library in ``folder`` with its list, and compiles and verifies ``sample`` instances again (None: all).
 
-    Which ones depends on the sources alone. Without the compiler that the list names nothing is compiled, which the notes say.
-    """
+    Which ones depends on the sources alone. Without the compiler that the list names nothing can be compiled: a problem, unless
+    nothing was to be compiled or ``allow_uncompiled``, and then a note.
+    """  # fmt: skip
     report, jobs = CheckReport(), jobs or cpus()
     if not folder.path.is_dir():
         report.problems.append(Problem(".", "missing", f"there is no folder {folder.path}"))
@@ -70,8 +77,11 @@ def check(
     _compare_evidence(listing, folder, facts, evidence, report)
     _read_tables(folder, report)
     if not compiler_fits(listing):
-        needs = how_to_get_compiler(listing)
-        report.notes.append(f"sources, certificates and manifest were compared; nothing was compiled, which needs {needs}")
+        why = f"sources, certificates and manifest were compared; nothing was compiled, which needs {how_to_get_compiler(listing)}"
+        if sample == 0 or allow_uncompiled:
+            report.notes.append(why)
+        else:
+            report.problems.append(Problem(".", "unchecked", f"{why}; --allow-uncompiled takes that for enough"))
         return report
     ordered = sorted(listing.instances, key=lambda instance: digest(instance.source.digest))
     _check_again(listing, ordered[:sample], facts, evidence, report, jobs, progress)
@@ -149,7 +159,7 @@ def _check_again(
     try:
         compiled = compile_facts(listing, targets, jobs, progress)
     except EnvironmentMissing as error:
-        report.notes.append(str(error))
+        report.problems.append(Problem(".", "unchecked", str(error)))
         return
     first: dict[str, tuple[Instance, str]] = {}
     for instance, architecture, _ in targets:

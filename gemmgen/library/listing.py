@@ -17,7 +17,7 @@ from gemmgen.hardware.target import architecture
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec, SpecModel
 from gemmgen.kernels.launch import LARGEST_WORKSPACE
-from gemmgen.kernels.spec_files import load_spec, read_yaml, validated
+from gemmgen.kernels.spec_files import load_spec, read_text, read_yaml, validated
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_*./-]*$", max_length=200)]
 
@@ -131,8 +131,9 @@ def read_listing(path: Path | None = None) -> Listing:
     read, or that cannot work on any of the architectures.
     """
     file = default_list() if path is None else path
-    fields = read_yaml(file, "a list of the library is a YAML mapping (compiler, architectures, groups)")
-    checked: ListFile = validated(ListFile, fields, str(file), "not a valid list of the library")
+    text = read_text(file)
+    fields = read_yaml(file, "a list of the library is a YAML mapping (compiler, architectures, groups)", text)
+    checked: ListFile = validated(ListFile, fields, str(file), "not a valid list of the library", text)
     for name in checked.architectures:
         try:
             architecture(name)

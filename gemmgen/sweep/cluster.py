@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.extras import install_command
 from gemmgen.sweep.machine import Machine, code_version, describe
 from gemmgen.sweep.processes import START_SECONDS, Outcome, Task, Worker, wait_for
 from gemmgen.sweep.records import Stage, SweepError
@@ -140,7 +141,7 @@ class Cluster:
             import distributed
         except ImportError:
             raise EnvironmentMissing(
-                "a sweep on a cluster needs Dask's distributed, which is not installed; get it with: pip install 'gemmgen[cluster]'"
+                f"a sweep on a cluster needs Dask's distributed, which is not installed; get it with: {install_command('cluster')}"
             ) from None
         self._address = address
         self._lost = f"--scheduler {address}: the scheduler is gone; the same command goes on from here"

@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 
 from gemmgen.core.resources import resource_directory
 from gemmgen.kernels.family import Identifier, PlainText, SpecModel
-from gemmgen.kernels.spec_files import parse_yaml, read_yaml, validated
+from gemmgen.kernels.spec_files import parse_yaml, read_text, read_yaml, validated
 from gemmgen.sweep.records import Stage, SweepError
 
 MAXIMUM_VALUES = 10_000
@@ -141,8 +141,9 @@ def load_sweep(argument: str, overrides: Iterable[str] = ()) -> tuple[SweepFile,
     and ``SweepError``.
     """
     path = find_sweep(argument)
-    fields = read_yaml(path, "a sweep is a YAML mapping (name: ..., base: ..., axes: ...)")
-    sweep: SweepFile = validated(SweepFile, fields, str(path), "not a valid sweep")
+    text = read_text(path)
+    fields = read_yaml(path, "a sweep is a YAML mapping (name: ..., base: ..., axes: ...)", text)
+    sweep: SweepFile = validated(SweepFile, fields, str(path), "not a valid sweep", text)
     axes, more = _with_axes(sweep, overrides)
     if axes != sweep.axes:
         sweep = validated(SweepFile, {**fields, "axes": axes}, str(path), "not a valid sweep")

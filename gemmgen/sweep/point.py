@@ -96,6 +96,8 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     if checked.plan is not None:
         threads = max(launch.threads for launch in checked.plan.sequence.launches)
         metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
+        if not reason_code:
+            metrics |= _predicted(checked.plan, tuple(checked.problem.values()), conditions)
     return Prepared(
         digest=checked.digest(conditions.stage),
         kernel_digest=checked.digest(Stage.VERIFY),
@@ -106,6 +108,15 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
         architecture=checked.architecture,
         ending=Ending(Stage.CHECK, status, _short(reason), reason_code, metrics, seconds),
     )
+
+
+def _predicted(planned: KernelPlan, sizes: tuple[int, ...], conditions: Conditions) -> dict[str, float]:
+    """The time that the model expects, on the device of the sweep or else on one that runs the architecture."""
+    from gemmgen.dispatch.prediction import predicted_seconds
+    from gemmgen.sweep.report_data import known_device
+
+    seconds = predicted_seconds(planned, known_device(conditions.device, planned.architecture.name), sizes)
+    return {} if seconds is None else {"predicted_us": seconds * 1e6}
 
 
 class _Checked:

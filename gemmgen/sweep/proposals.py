@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.extras import install_command
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.search_space import Choice, SearchSpace
 
@@ -136,7 +137,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        message = "a guided search needs Optuna, which is not installed; get it with: pip install 'gemmgen[search]'"
+        message = f"a guided search needs Optuna, which is not installed; get it with: {install_command('search')}"
         raise EnvironmentMissing(message) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -79,9 +79,10 @@ class PointResult:
     """The same for programs: the name of a constraint, the code of a plan's reason, ``time_limit``; "" for ``correct``."""
     metrics: dict[str, float]
     """``registers`` and ``spill_bytes`` (a thread), ``shared_bytes`` (a block), ``threads`` (a block), ``blocks_per_sm``,
-    ``worst_ratio``, ``elements``, ``cases`` and ``cases_total``; of a timed point also ``median_us``, ``p10_us``, ``p90_us``,
-    ``operations_per_second``, ``bytes_per_second``, ``operations``, ``bytes``, ``peer_us``, ``sm_clock_mhz``,
-    ``memory_clock_mhz``. Of a sequence of kernels: the largest, of ``blocks_per_sm`` the smallest."""
+    ``predicted_us`` (by the model of ``gemmgen.dispatch.model``, no GPU needed), ``worst_ratio``, ``elements``, ``cases`` and
+    ``cases_total``; of a timed point also ``median_us``, ``p10_us``, ``p90_us``, ``operations_per_second``, ``bytes_per_second``,
+    ``operations``, ``bytes``, ``peer_us``, ``sm_clock_mhz``, ``memory_clock_mhz``. Of a sequence of kernels: the largest, of
+    ``blocks_per_sm`` the smallest."""
     seconds: dict[str, float]
     """Stage -> the time it took."""
     date: str

@@ -212,7 +212,12 @@ def _measure(results: Sequence[PointResult], architecture: str, device: str) -> 
     """A rate if points were timed, else what the compiler said."""
     timed = [result for result in results if _positive(result, "median_us")]
     if not timed:
-        for metric, unit in (("registers", "registers"), ("spill_bytes", "bytes spilled"), ("worst_ratio", "of the error bound")):
+        for metric, unit in (
+            ("predicted_us", "µs predicted"),
+            ("registers", "registers"),
+            ("spill_bytes", "bytes spilled"),
+            ("worst_ratio", "of the error bound"),
+        ):
             if any(metric in result.metrics for result in results if result.status is Status.CORRECT):
                 return Measure(metric, unit, larger_is_better=False), None
         return Measure("registers", "registers", larger_is_better=False), None

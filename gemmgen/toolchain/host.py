@@ -18,6 +18,7 @@ from typing import Literal
 
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing
+from gemmgen.core.extras import install_command
 from gemmgen.hardware.cpu import CpuArchitecture
 
 COMPILER_VARIABLE = "GEMMGEN_CC"
@@ -88,7 +89,7 @@ def _default_compiler(preferred: str) -> HostCompiler:
         return zig
     raise EnvironmentMissing(
         "there is no C compiler: cc, gcc and clang are not on the PATH; install one (Debian: apt install gcc), "
-        "or Zig's from PyPI: pip install 'gemmgen[cpu]'"
+        f"or Zig's from PyPI: {install_command('cpu')}"
     )
 
 
@@ -98,7 +99,7 @@ def _cross_compiler(architecture: CpuArchitecture) -> HostCompiler:
     if found is None:
         raise EnvironmentMissing(
             f"there is no compiler for {architecture.name} here: install {architecture.machine}-linux-gnu-gcc "
-            f"(Debian: apt install gcc-{architecture.machine}-linux-gnu), or Zig's from PyPI: pip install 'gemmgen[cpu]'"
+            f"(Debian: apt install gcc-{architecture.machine}-linux-gnu), or Zig's from PyPI: {install_command('cpu')}"
         )
     return found
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
+from gemmgen.core.extras import install_command
 
 _TIMEOUT_SECONDS = 120
 
@@ -112,7 +113,7 @@ def disassemble(cubin: bytes, *, line_info: bool = True) -> str:
     """
     tool = find_nvdisasm()
     if tool is None:
-        raise EnvironmentMissing("nvdisasm was not found; install it with: pip install 'gemmgen[sass]'")
+        raise EnvironmentMissing(f"nvdisasm was not found; install it with: {install_command('sass')}")
     with tempfile.TemporaryDirectory(prefix="gemmgen-") as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)

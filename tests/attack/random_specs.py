@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from gemmgen.cli.selection import shipped_specs
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import json_schema
 
 HOSTILE: tuple[Any, ...] = (

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 import gemmgen
 from gemmgen import ops
 from gemmgen.cli import cli
-from gemmgen.cli.selection import shipped_specs
 from gemmgen.core.errors import GemmgenError, LaunchError, PlanError
 from gemmgen.kernels import planning
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.arrays.views import describe
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan

@@ -11,7 +11,7 @@ from cli.conftest import SPEC, Run
 COMMANDS = (("render", "-o", "out"), ("compile", "-o", "out"), ("verify", "--backend", "emulator"), ("explain",))
 
 BAD_SPECS = {
-    "unknown field": (SPEC + "colour: red\n", ["colour: got 'red', need no such field"]),
+    "unknown field": (SPEC + "colour: red\n", ["colour: no such field"]),
     "unknown nested field": (SPEC.replace("k: 8}", "k: 8, z: 1}"), ["mainloop.tile.threadblock.z"]),
     "wrong value": (SPEC + "transpose: xx\n", ["transpose: got 'xx', need 'nn', 'nt', 'tn' or 'tt'"]),
     "wrong type": (SPEC.replace("m: 8", "m: eight"), ["mainloop.tile.thread.m: got 'eight'"]),

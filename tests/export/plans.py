@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 from gemmgen import api
-from gemmgen.cli.selection import shipped_specs
 from gemmgen.core.errors import GemmgenError
 from gemmgen.export.header import resolution_order
 from gemmgen.export.images import Bundle
 from gemmgen.export.python_module import render_module
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.verification.oracle import oracle_of
 
 WHOLE = "GEMMGEN_TEST_ALL_EXPORTS"

@@ -182,7 +182,7 @@ def test_without_makers_of_fat_binaries_one_is_recommended(run: Run, spec: Path,
     monkeypatch.setattr(fatbin, "loaded_library", lambda: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     failed = run("export", spec, "--format", "fatbin", "-o", "x.fatbin", code=2)
-    assert "pip install 'gemmgen[fatbin]'" in failed.err
+    assert "pip install 'nvidia-nvfatbin" in failed.err
     assert not Path("x.fatbin").exists()
     assert issubclass(EnvironmentMissing, Exception)
 

@@ -125,9 +125,16 @@ def test_records_that_nothing_needs_are_stale(listing: Listing, folder: LibraryF
 
 @pytest.mark.usefixtures("other_compiler")
 def test_with_another_compiler_nothing_is_compiled(listing: Listing, folder: LibraryFolder) -> None:
-    report = check(listing, folder, sample=None, jobs=1)
+    report = check(listing, folder, sample=None, allow_uncompiled=True, jobs=1)
     assert report.passed and report.compiled == 0
     assert "nothing was compiled, which needs NVRTC 13.0" in report.notes[0]
+
+
+@pytest.mark.usefixtures("other_compiler")
+def test_a_gate_that_compiled_nothing_does_not_pass(listing: Listing, folder: LibraryFolder) -> None:
+    report = check(listing, folder, sample=2, jobs=1)
+    assert [problem.state for problem in report.problems] == ["unchecked"]
+    assert "--allow-uncompiled" in report.problems[0].why
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"digests": 3}', b"\xff\xfe", b'{"format": "gemmgen certificate"}'])

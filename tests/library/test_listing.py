@@ -47,7 +47,7 @@ def test_sizes_that_an_instance_does_not_take_are_left_out(relist: Relist) -> No
         ("sm_90] -> sm_42]", "library.yaml: architectures: unknown architecture 'sm_42'"),
         ("[sm_80, sm_90] -> []", "architectures: got"),
         ('"13.0" -> 13.0', "compiler: got 13.0"),
-        ("title -> heading", "heading: got .* no such field"),
+        ("title -> heading", "heading: no such field"),
         ("[64, 64, 64] -> [64, -1, 64]", "got -1"),
         ("[64, 64, 64] -> [64, 1.5, 64]", "got 1.5"),
         ("groups: -> groups: 3\nmore:", "groups: got 3"),

@@ -99,7 +99,7 @@ def test_a_damaged_cubin_is_a_readable_error():
 
 def test_a_missing_disassembler_names_the_extra(monkeypatch):
     monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
-    with pytest.raises(EnvironmentMissing, match=re.escape("pip install 'gemmgen[sass]'")):
+    with pytest.raises(EnvironmentMissing, match=re.escape("pip install 'nvidia-cuda-nvdisasm")):
         disassemble(b"")
 
 

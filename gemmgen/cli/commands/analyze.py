@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture, Device
     from gemmgen.perf.analysis.report import Analysis
 
-DEFAULT_DEVICE = "H200"
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _TIME = re.compile(r"\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµμ]*)\s*", re.IGNORECASE)
 
@@ -40,7 +39,7 @@ def parse_time(text: str) -> float:
     "device_name",
     "--device",
     shell_complete=complete_device,
-    help=f"The GPU to hold it against; else {DEFAULT_DEVICE}, or one of --arch.",
+    help="The GPU to hold it against; else the H200, or one of --arch.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @click.option("time_text", "--time", metavar="TIME", help="A measured time for it, such as 123us or 1.2ms: adds the utilisations.")
@@ -59,8 +58,8 @@ def command(
 ) -> None:
     """Analyse what each SPEC compiles to: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
 
-    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm: pip install 'gemmgen[sass]'; that of specs
-    for processors needs objdump, and their roofs are measured.
+    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm, which gemmgen doctor says how to get; that of
+    specs for processors needs objdump, and their roofs are measured.
     """  # fmt: skip
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.hardware.target import architecture as find_architecture
@@ -100,14 +99,12 @@ def command(
 
 def _device(name: str | None, architecture: Architecture | None) -> Device:
     """The device that is named; else the default one, or the first that runs what is compiled for ``architecture``."""
-    from gemmgen.hardware.target import DEVICES, device
+    from gemmgen.dispatch.prediction import device_for
+    from gemmgen.hardware.target import device
 
     if name is not None:
         return device(name)
-    default = device(DEFAULT_DEVICE)
-    if architecture is None:
-        return default
-    return next((found for found in (default, *DEVICES.values()) if found.architecture.runs_cubins_of(architecture)), default)
+    return device_for(architecture)
 
 
 def _require_sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from gemmgen.cli.options import architecture_option, complete_spec, json_option, set_option
+from gemmgen.cli.options import architecture_option, complete_spec, json_option, named_specs, set_option
 from gemmgen.cli.output import Column, counted, print_json, print_table
 from gemmgen.cli.selection import find_specs, plan_specs, write_output
 from gemmgen.core.errors import GemmgenError, SpecError
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
     from gemmgen.kernels.pictures import Picture
 
 ALL = "all"
+
+
+def _complete_picture(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the pictures that there are of the spec."""
+    from gemmgen.present.explanation import illustration_of
+
+    try:
+        (planned,) = plan_specs(find_specs(named_specs(context)[:1]))
+        names = [picture.name for picture in illustration_of(planned.plan.spec.kind).pictures(planned.plan)]
+    except (GemmgenError, ValueError):
+        return []
+    return [CompletionItem(name) for name in [*names, ALL] if name.startswith(incomplete)]
 
 
 @click.command("draw")
@@ -35,6 +48,7 @@ ALL = "all"
     metavar="NAME",
     multiple=True,
     default=(ALL,),
+    shell_complete=_complete_picture,
     show_default=True,
     help="Which picture to draw: tiles, fragments, shared, ... Repeatable.",
 )

@@ -125,7 +125,7 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
 @click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute difference that --expect allows.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
 @click.option("junit_file", "--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as JUnit XML.")
-@click.option("annotate", "--annotations", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
+@click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
 @click.option(
     "--explain", metavar="CODE", is_eager=True, expose_value=False, callback=_explain, help="Explain a finding, or all: --explain all."
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.options import NAMED_PATH, complete_architecture, json_option
 from gemmgen.cli.output import counted, print_json, progress_bar
 
@@ -100,20 +101,44 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
     help="Compile and verify N instances again; which ones depends on the sources alone.",
 )
 @click.option("everything", "--all", is_flag=True, help="Compile and verify all of them again.")
+@click.option(
+    "allow_uncompiled", "--allow-uncompiled", is_flag=True, help="Pass without the compiler that the list names, and compile nothing."
+)
 @_jobs_option
+@check_report_options
 @json_option
 @click.pass_context
 def check_command(
-    context: click.Context, folder: Path | None, list_file: Path | None, sample: int, everything: bool, jobs: int | None, as_json: bool
+    context: click.Context,
+    folder: Path | None,
+    list_file: Path | None,
+    sample: int,
+    everything: bool,
+    allow_uncompiled: bool,
+    jobs: int | None,
+    as_json: bool,
+    reports: CheckReports,
 ) -> None:
-    """Prove that sources, certificates and manifest are what a build would make. Exits with 1 if one is not."""
+    """Prove that sources, certificates and manifest are what a build would make. Exits with 1 if one is not, or if nothing could be
+    compiled and something was to be.
+    """  # fmt: skip
     from dataclasses import asdict
 
     from gemmgen.library.checking import check
 
     found, listing = _find(folder), _listing(list_file)
     with _progress() as progress:
-        report = check(listing, found, sample=None if everything else sample, jobs=jobs, progress=progress)
+        report = check(
+            listing, found, sample=None if everything else sample, allow_uncompiled=allow_uncompiled, jobs=jobs, progress=progress
+        )
+    names = [*found.own_files(), *(problem.file for problem in report.problems)]
+    why = {problem.file: problem for problem in reversed(report.problems)}
+    reports.write(
+        [
+            Check("library", name, str(found.path / name), why[name].why if name in why else "", why[name].state if name in why else "")
+            for name in sorted(dict.fromkeys(names))
+        ]
+    )
     if as_json:
         print_json({**asdict(report), "passed": report.passed})
     else:
@@ -125,7 +150,9 @@ def check_command(
         click.echo(f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} compared, {again}", err=True)
     if not report.passed:
         where = (f" --output {folder}" if folder is not None else "") + (f" --list {list_file}" if list_file is not None else "")
-        click.echo(f"{counted(len(report.problems), 'problem')}; this mends it: gemmgen library build{where}", err=True)
+        mended = all(problem.state != "unchecked" for problem in report.problems)
+        remedy = f"; this mends it: gemmgen library build{where}" if mended else ""
+        click.echo(f"{counted(len(report.problems), 'problem')}{remedy}", err=True)
         context.exit(1)
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
 from gemmgen.cli.host import are_for_processors, verification_reports
 from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
+from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs
 from gemmgen.core.errors import PlanError, Reason, SpecError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     help="For specs of processors: run the cases under AddressSanitizer and UndefinedBehaviorSanitizer as well.",
 )
 @click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
+@check_report_options
 @json_option
 @click.pass_context
 def command(
@@ -60,6 +62,7 @@ def command(
     sanitize: bool,
     counters: bool,
     as_json: bool,
+    reports: CheckReports,
 ) -> None:
     """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
 
@@ -72,7 +75,7 @@ def command(
 
     files = find_specs(specs)
     if are_for_processors(files):
-        _report(context, verification_reports(files, overrides, sanitize), as_json)
+        _report(context, files, verification_reports(files, overrides, sanitize), reports, as_json)
         return
     if sanitize:
         raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
@@ -83,16 +86,16 @@ def command(
     planned = plan_specs(files, overrides, target or backend.architecture)
     _require_cases(planned)
     binaries = compile_plans([item.plan for item in planned])
-    reports = {}
+    found = {}
     with progress_bar() as progress:
         cases = [oracle_of(item.plan.spec.kind).cases(item.plan) for item in planned]
         task = progress.add_task("verifying", total=sum(map(len, cases)))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             progress.update(task, description=item.file.label)
-            reports[item.file.label] = verify_binary(
+            found[item.file.label] = verify_binary(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters
             )
-    _report(context, reports, as_json)
+    _report(context, files, found, reports, as_json)
 
 
 def _require_cases(planned: Sequence[PlannedSpec]) -> None:
@@ -114,7 +117,17 @@ def _require_cases(planned: Sequence[PlannedSpec]) -> None:
         raise SpecError("\n".join(errors))
 
 
-def _report(context: click.Context, reports: dict[str, VerificationReport], as_json: bool) -> None:
+def _report(
+    context: click.Context, files: Sequence[SpecFile], reports: dict[str, VerificationReport], written: CheckReports, as_json: bool
+) -> None:
+    paths = {file.label: str(file.path) for file in files}
+    written.write(
+        [
+            Check(label, _case_text(result.case), paths[label], result.failure, result.case.data, result.seconds)
+            for label, report in reports.items()
+            for result in report.results
+        ]
+    )
     if as_json:
         print_json([{"spec": label, **report.to_json()} for label, report in reports.items()])
     else:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import LaunchError, VerificationError
+from gemmgen.core.extras import install_command
 from gemmgen.hardware.cpu import host_name
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan
 from gemmgen.kernels.launch import ArrayArgument
@@ -181,7 +182,7 @@ def blas_name() -> str:
 def limited_threads(threads: int) -> Iterator[None]:
     """The libraries' calls use so many threads meanwhile."""
     if importlib.util.find_spec("threadpoolctl") is None:
-        raise LaunchError("threadpoolctl is needed to tell other libraries how many threads to use: pip install 'gemmgen[cpu]'")
+        raise LaunchError(f"threadpoolctl is needed to tell other libraries how many threads to use: {install_command('cpu')}")
     import sys
 
     import threadpoolctl

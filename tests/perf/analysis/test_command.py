@@ -65,11 +65,11 @@ def test_several_specs_are_a_table() -> None:
 def test_without_nvdisasm_rest_is_shown_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
     text = run("gemm/v3_double_buffer", "--no-traffic").stdout
-    assert "not looked at: nvdisasm was not found; install it with: pip install 'gemmgen[sass]'" in text
+    assert "not looked at: nvdisasm was not found; install it with: pip install 'nvidia-cuda-nvdisasm" in text
     assert "limited by" in text
     assert "bound by" in text
     table = run("gemm/v1_tiled", "gemm/v3_double_buffer", "--no-traffic").stdout
-    assert "pip install 'gemmgen[sass]'" in table
+    assert "pip install 'nvidia-cuda-nvdisasm" in table
     (spec,) = analysed("gemm/v3_double_buffer", "--no-traffic")
     assert spec["kernels"][0]["machine_code"] is None
     assert "nvdisasm" in spec["machine_code_missing"]

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 import gemmgen
-from gemmgen.cli.selection import shipped_specs
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.svg import MARGIN, STYLE, WIDTH
 from gemmgen.present.explanation import illustration_of

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 
 import gemmgen
-from gemmgen.cli.selection import shipped_specs
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.operand import every_load, every_store
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.tiles.indexing import lane_position
 from gemmgen.present.drawing import draw
 from gemmgen.present.explanation import illustration_of

@@ -1,0 +1,45 @@
+"""Specs that come with gemmgen, by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from gemmgen.core.errors import SpecError
+from gemmgen.core.resources import resource_directory
+
+
+def shipped_specs() -> dict[str, Path]:
+    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``. They lie in a folder for each kind; the list of the
+    library and the sweeps beside these folders are something else."""
+    root = resource_directory("specs")
+    return {
+        path.relative_to(root).with_suffix("").as_posix(): path
+        for path in sorted(root.glob("*/**/*.yaml"))
+        if path.relative_to(root).parts[0] != "sweeps"
+    }
+
+
+def find_shipped(argument: str) -> dict[str, Path]:
+    """The shipped specs that a name or a folder of names means. Raises ``SpecError`` that suggests others if it means none."""
+    shipped = shipped_specs()
+    name = argument.removeprefix("specs/").removesuffix(".yaml").strip("/")
+    chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
+    if argument and chosen:
+        return {known: shipped[known] for known in chosen}
+    close = get_close_matches(name, shipped, n=3, cutoff=0.5)
+    folders = sorted({known.rpartition("/")[0] for known in shipped})
+    count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"
+    hint = f"did you mean {' or '.join(close)}?" if close else count
+    raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")
+
+
+def spec_path(source: str | Path) -> Path:
+    """The file that a path, or the name of one shipped spec, means; what names neither is taken for a path."""
+    path = Path(source)
+    if isinstance(source, str) and not path.suffix and not path.exists():
+        found = find_shipped(source)
+        if len(found) > 1:
+            raise SpecError(f"{source!r} names {len(found)} specs; name one of them: {', '.join(list(found)[:5])}, ...")
+        return next(iter(found.values()))
+    return path

@@ -1,0 +1,106 @@
+"""Small things that people stumble over: narrow terminals, colours, completion, places of mistakes, reports for other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+import gemmgen
+from cli.conftest import SPEC, Run
+from gemmgen.cli import cli
+from gemmgen.cli.output import Column, print_table
+from gemmgen.core.errors import SpecError
+from gemmgen.core.yaml_text import positions
+
+COLUMNS = [Column("spec", folds=True), Column("registers", "right"), Column("limited by")]
+ROWS = [["gemm/v0_naive", "32", "warps, registers"], ["gemm/v3_double_buffer", "128", "registers"]]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_table_never_loses_a_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(COLUMNS, ROWS)
+    shown = capsys.readouterr().out
+    assert all(cell in shown.replace("\n", "") for row in ROWS for cell in row[:2])
+    assert ("registers" in shown.splitlines()[0]) is (width > 40)
+
+
+@pytest.mark.parametrize(("name", "coloured"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
+def test_colours_follow_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch, name: str, coloured: bool) -> None:
+    monkeypatch.setenv(name, "1")
+    assert ("\x1b[32maccepted" in run("check", "gemm/v0_naive").out) is coloured
+
+
+def completed(*arguments: str) -> list[str]:
+    *before, last = arguments
+    return [item.value for item in ShellComplete(cli, {}, "gemmgen", "_GEMMGEN_COMPLETE").get_completions(before, last)]
+
+
+def test_paths_of_fields_are_completed() -> None:
+    assert "mainloop.stages=" in completed("render", "gemm/v1_tiled", "--set", "mainloop.st")
+    assert completed("render", "conv2d/grouped", "--set", "transp") == []
+
+
+def test_values_of_fields_are_completed() -> None:
+    assert completed("render", "gemm/v1_tiled", "--set", "transpose=t") == ["transpose=tn", "transpose=tt"]
+
+
+def test_names_of_pictures_are_completed() -> None:
+    assert "fragments" in completed("draw", "gemm/v1_tiled", "--picture", "f")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("  tile:", "  stage: 1\n  tile:", ["mainloop.stage: no such field (did you mean stages?)", "6 |   stage: 1\n"]),
+        ("kind: gemm\n", "kind: gemm\ntranspose: nx\n", ["transpose: got 'nx', need 'nn', 'nt', 'tn' or 'tt'", "2 | transpose: nx\n"]),
+        ("k: 8}", "k: eight}", ["threadblock.k: got 'eight', need a whole number [wrong_type]", "^"]),
+    ],
+)
+def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: list[str]) -> None:
+    Path("bad.yaml").write_text(SPEC.replace(old, new, 1))
+    told = run("render", "bad.yaml", code=2).err
+    for part in expected:
+        assert part in told
+
+
+def test_a_caret_stands_below_the_field() -> None:
+    assert positions("a: 1\nb: [{c: 2, d: 3}]\n")["b", 0, "d"] == (2, 12)
+
+
+def test_functions_take_the_names_of_specs() -> None:
+    assert gemmgen.plan("gemm/v0_naive").spec.kind == "gemm"
+    with pytest.raises(SpecError, match="did you mean gemm/v0_naive"):
+        gemmgen.plan("gemm/v0_naiv")
+    with pytest.raises(SpecError, match=r"names \d+ specs"):
+        gemmgen.plan("reduction")
+
+
+def test_a_verification_is_reported_to_other_tools(run: Run) -> None:
+    run("verify", "gemm/v0_naive", "--backend", "emulator", "--junit", "out.xml", "--sarif", "out.sarif", "--github")
+    suites = ElementTree.parse("out.xml").getroot()
+    assert [suite.get("name") for suite in suites] == ["gemm/v0_naive"]
+    assert int(suites[0].get("tests", 0)) > 30 and suites[0].get("failures") == "0"
+    assert json.loads(Path("out.sarif").read_text())["runs"][0]["results"] == []
+
+
+def test_a_failure_is_an_annotation(capsys: pytest.CaptureFixture[str]) -> None:
+    from gemmgen.cli.check_reports import Check, CheckReports, junit, sarif
+
+    failed = Check("gemm/x", "one tile", "x.yaml", "C[1, 2] is 3, must be 4", "integers")
+    CheckReports("verify", None, None, True).write([failed])
+    assert capsys.readouterr().err == "::error file=x.yaml,line=1,title=gemm/x%3A one tile::C[1, 2] is 3, must be 4\n"
+    assert json.loads(sarif("verify", [failed]))["runs"][0]["results"][0]["ruleId"] == "integers"
+    assert ElementTree.fromstring(junit("verify", [failed]).encode())[0].get("failures") == "1"
+
+
+def test_every_command_has_its_help() -> None:
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None and command.help
