@@ -47,6 +47,29 @@ __device__ __forceinline__ void multicast_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
+// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the map's walk,
+// which begins at (x, y) of an image.
+__device__ __forceinline__ void load_pixels(
+    unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(channel), "r"(x), "r"(y), "r"(image), "h"(static_cast<unsigned short>(dx)),
+           "h"(static_cast<unsigned short>(dy)) : "memory");
+}
+
+// Copies it to the same place of every block in `blocks`, a mask over the cluster, and arrives at the barrier of each.
+__device__ __forceinline__ void multicast_pixels(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y, int image, int dx, int dy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%4, %5, %6, %7}], [%2], {%8, %9}, %3;"
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(channel), "r"(x), "r"(y), "r"(image),
+           "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)) : "memory");
+}
+
 // Starts to copy a box from shared memory to (x, y); what lies outside of the tensor is left out.
 __device__ __forceinline__ void store_box_2d(const TensorMap& map, unsigned source, int x, int y)
 {
@@ -61,6 +84,14 @@ __device__ __forceinline__ void store_box_3d(const TensorMap& map, unsigned sour
     asm volatile(
         "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
         :: "l"(&map), "r"(source), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// The same to a tensor with four extents.
+__device__ __forceinline__ void store_box_4d(const TensorMap& map, unsigned source, int x, int y, int z, int t)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+        :: "l"(&map), "r"(source), "r"(x), "r"(y), "r"(z), "r"(t) : "memory");
 }
 
 // Closes a group of this thread's copies to global memory.

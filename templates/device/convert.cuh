@@ -39,3 +39,9 @@ __device__ __forceinline__ unsigned char float_to_e5m2(float value)
 {
     return static_cast<unsigned char>(pack_e5m2(value, 0.0f));
 }
+
+// The nearest 8-bit integer without a sign, in the same way.
+__device__ __forceinline__ unsigned char float_to_u8(float value)
+{
+    return static_cast<unsigned char>(max(0, min(255, __float2int_rn(value))));
+}

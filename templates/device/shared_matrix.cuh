@@ -8,7 +8,15 @@ __device__ __forceinline__ void store_matrices(unsigned row, unsigned a, unsigne
         :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// Stores two such matrices; the lanes of the first two groups give addresses.
+// Stores four matrices, each transposed: what lanes hold of a row becomes a column.
+__device__ __forceinline__ void store_matrices_transposed(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+        :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// Stores two matrices as they are; the lanes of the first two groups give addresses.
 __device__ __forceinline__ void store_two_matrices(unsigned row, unsigned a, unsigned b)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a), "r"(b) : "memory");

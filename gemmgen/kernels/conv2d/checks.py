@@ -84,6 +84,14 @@ def _channel_reasons(spec: Conv2dSpec) -> list[Reason]:
 
 def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
     reasons = []
+    for field, got, allowed in (
+        ("output.type", spec.output.type, ("s8", "s32", "f32")),
+        ("input.type", spec.input.type, ("s8",)),
+        ("input.layout", spec.input.layout, ("nchw32",)),
+        ("alpha", spec.alpha, ("argument", "one")),
+    ):
+        if got not in allowed:
+            reasons.append(Reason("mainloop", field, got, f"{' or '.join(allowed)} without a mainloop of strategy warpgroup"))
     if spec.output.type == "s32":
         for name, matters in (("alpha", True), ("beta", spec.bias != "none"), ("gamma", spec.residual)):
             if matters and getattr(spec, name) != "one":
@@ -101,7 +109,7 @@ def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
 def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     """Mistakes in the tile hierarchy and the copies, before numbers can be derived from it."""
     reasons: list[Reason] = []
-    tile = spec.tile
+    tile = spec.warp_tiles
     for axis in ("m", "n"):
         block, warp = getattr(tile.threadblock, axis), getattr(tile.warp, axis)
         channels = (axis == "m") == (spec.gemm_m == "output_channels")

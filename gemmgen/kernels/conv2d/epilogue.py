@@ -12,7 +12,7 @@ from gemmgen.kernels.epilogue.operations import Cast, Complaint, Operand, Operat
 from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import ArrayArgument
 
-INT8_LOW, INT8_HIGH = -128.0, 127.0
+INT8_HIGH = 127.0
 _VECTOR_ALIGNMENT = 16
 _OWN = {"bias": 1, "residual": 1}
 """The names bias, z and gamma are those of the sum before the operations."""
@@ -63,12 +63,13 @@ def operations_of(spec: Conv2dSpec) -> tuple[Operation, ...]:
 
 
 def saturation_of(spec: Conv2dSpec) -> tuple[float, float] | None:
-    """Bounds of an int8 result that take care of the activation too; None if something has to be computed before."""
-    if spec.output.type != "s8" or spec.epilogue:
+    """Bounds of an 8-bit result that take care of the activation too; None if something has to be computed before."""
+    if spec.output.type not in ("s8", "u8") or spec.epilogue:
         return None
+    low, high = ELEMENTS[spec.output.type].limits
     if isinstance(spec.activation, NoActivation):
-        return INT8_LOW, INT8_HIGH
-    return spec.activation.saturation(INT8_LOW, INT8_HIGH)
+        return float(low), float(high)
+    return spec.activation.saturation(float(low), float(high))
 
 
 def plan_operations(spec: Conv2dSpec, reasons: list[Reason]) -> tuple[Step, ...]:

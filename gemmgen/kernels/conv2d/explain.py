@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.kernels.conv2d.explain_warpgroup import warpgroup_sections
+from gemmgen.kernels.conv2d.layouts import ROW_ORDERS
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.tiles import OperandTile, exchange_costs, fragment_cost
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Section
 
 _WALKS = {
@@ -14,14 +19,14 @@ _WALKS = {
 }
 
 
-def summary(plan: Conv2dPlan) -> list[str]:
+def summary(plan: FinishingPlan) -> list[str]:
     """The kernel's computation and the storage of its tensors."""
     spec = plan.spec
-    rounding = {"s8": ", rounded to nearest even and saturated to int8", "s32": ", saturated to int32", "f32": " in float32"}
+    x, filters = plan.sequence.argument("x"), plan.sequence.argument("filter")
     lines = [
-        f"y = {plan.formula.replace('sum', 'convolution(x, filter)')}{rounding[spec.output.type]}.",
-        "x is (n, c / 32, h, w, 32), int8.",
-        f"filter is (c / groups / 32, r, s, k, 32), int8, output channels in {_ORDERS[plan.filter_order]}.",
+        f"y = {plan.formula.replace('sum', 'convolution(x, filter)')}{_ROUNDINGS[spec.output.type]}.",
+        f"x is {_LAYOUTS_X[spec.input.layout]}, {_WORDS[x.type]}.",
+        f"filter is {_shape_of(plan)}, {_WORDS[filters.type]}{_ORDERS[plan.filter_order]}.",
         f"y is {_LAYOUTS[spec.output.layout]}.",
     ]
     fixed = {name: value for name, value in fixed_parameters(spec).items() if (name, value) != ("groups", 1)}
@@ -30,19 +35,41 @@ def summary(plan: Conv2dPlan) -> list[str]:
     return lines
 
 
+def _shape_of(plan: FinishingPlan) -> str:
+    if plan.filter_order not in ROW_ORDERS:
+        return "(c / groups / 32, r, s, k, 32)"
+    return "(k, r, s, c)" if plan.filter_order == "rows" else "(k rounded up to a multiple of 16, r, s, c)"
+
+
+_ROUNDINGS = {
+    "s8": ", rounded to nearest even and saturated to int8",
+    "u8": ", rounded to nearest even and saturated to uint8",
+    "s32": ", saturated to int32",
+    "f32": " in float32",
+    "f16": ", rounded to float16",
+    "bf16": ", rounded to bfloat16",
+}
+_WORDS = {name: element.word for name, element in ELEMENTS.items()}
+_LAYOUTS_X = {"nchw32": "(n, c / 32, h, w, 32)", "nhwc": "(n, h, w, c)"}
 _ORDERS = {
-    "plain": "their own order",
-    "octets": 'the order "octets"',
-    "quads": 'the order "quads"',
-    "pairs": 'the order "pairs"',
+    "plain": ", output channels in their own order",
+    "octets": ', output channels in the order "octets"',
+    "quads": ', output channels in the order "quads"',
+    "pairs": ', output channels in the order "pairs"',
+    "rows": "",
+    "neighbours": ', output channels in the order "neighbours"',
 }
 _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
 
 
-def explain(plan: Conv2dPlan) -> list[Section]:
+def explain(plan: FinishingPlan) -> list[Section]:
     """Implicit GEMM, tile hierarchy, copies, shared memory, epilogue."""
+    computed = Section("What it computes", tuple(("", line) for line in summary(plan)))
+    if isinstance(plan, WarpgroupPlan):
+        return [computed, *warpgroup_sections(plan)]
+    assert isinstance(plan, Conv2dPlan)
     return [
-        Section("What it computes", tuple(("", line) for line in summary(plan))),
+        computed,
         Section("As a matrix product", _implicit_gemm(plan)),
         Section("Tile hierarchy", _hierarchy(plan)),
         Section("Copies of one step", _copies(plan)),

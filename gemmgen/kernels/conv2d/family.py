@@ -5,25 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmgen.core.formulas import round_up
-from gemmgen.kernels.conv2d.plan import Conv2dPlan, plan_conv2d
-from gemmgen.kernels.conv2d.problem import SIZE_NAMES, fixed_parameters, sizes
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.conv2d.plan import plan_warp_tiles
+from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_units, fixed_parameters, sizes
+from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
-from gemmgen.kernels.conv2d.tiles import CHANNELS
+from gemmgen.kernels.conv2d.warpgroup_plan import plan_warpgroup
 from gemmgen.kernels.family import Family
 
 TYPICAL = (128, 128, 28, 28, 128, 3, 3, 1, 1)
 
 
-def _problem(plan: Conv2dPlan, given: Sequence[int]) -> dict[str, int]:
+def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> FinishingPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    if spec.mainloop is not None:
+        return plan_warpgroup(spec, spec.mainloop, architecture)
+    return plan_warp_tiles(spec, architecture)
+
+
+def _problem(plan: FinishingPlan, given: Sequence[int]) -> dict[str, int]:
     return sizes(plan.spec, given)
 
 
-def _instance_sizes(plan: Conv2dPlan) -> dict[str, int]:
+def _instance_sizes(plan: FinishingPlan) -> dict[str, int]:
     """The typical layer, with what the spec fixes, and channels that its groups divide."""
     fixed = fixed_parameters(plan.spec)
     typical = {name: fixed.get(name, value) for name, value in zip(SIZE_NAMES, TYPICAL, strict=True)}
-    unit = CHANNELS * fixed.get("groups", 1)
-    return typical | {name: round_up(typical[name], unit) for name in ("c", "k") if name not in fixed}
+    units = {name: unit * fixed.get("groups", 1) for name, unit in zip(("c", "k"), channel_units(plan.spec), strict=True)}
+    return typical | {name: round_up(typical[name], unit) for name, unit in units.items() if name not in fixed}
 
 
 family = Family("conv2d", Conv2dSpec, plan_conv2d, SIZE_NAMES, TYPICAL, _problem, _instance_sizes)

@@ -14,10 +14,16 @@ from typing import Any, Literal
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
 
-FilterOrder = Literal["plain", "octets", "quads", "pairs"]
-"""Order of the output channels of a reordered filter within 32: as they are; or so that the lane that holds
-results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. A convolution's
-plan says which it reads."""
+FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours"]
+"""Order of a reordered filter. For kernels on NCHW32, that of the output channels within 32: as they are; or so that the lane that
+holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. For kernels on
+``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
+places i and i + 8 of 16, which one lane holds results of. A convolution's plan says which it reads."""
+
+ROW_ORDERS = ("rows", "neighbours")
+"""The orders in which each filter is a row of memory."""
+NEIGHBOURS = 16
+"""Output channels among which ``neighbours`` exchanges places."""
 
 
 class ChannelsPadded(UserWarning):
@@ -62,11 +68,14 @@ def nchw4_to_nchw(x: Any) -> Any:
 
 
 def reorder_filter(filter: Any, order: FilterOrder) -> Any:
-    """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to what kernels read: (c / 32, r, s, k, 32).
+    """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to what kernels read: (c / 32, r, s, k, 32), or (k, r, s, c) in the orders
+    ``rows`` and ``neighbours``.
 
     ``c`` counts the channels of one group. Channels on either side that are missing to a multiple of 32 are zeros, which a
-    ``ChannelsPadded`` warning says.
+    ``ChannelsPadded`` warning says; in the order ``neighbours``, output channels that are missing to a multiple of 16.
     """
+    if order in ROW_ORDERS:
+        return _filter_rows(filter, order)
     if len(filter.shape) == 4:
         filter = nchw_to_nchw32(filter)
     _shape(filter, "k blocks r s 32")
@@ -76,8 +85,29 @@ def reorder_filter(filter: Any, order: FilterOrder) -> Any:
     return _contiguous(_permuted(ordered, (2, 3, 4, 0, 1, 5)).reshape(blocks, r, s, k, CHANNELS))
 
 
+def _filter_rows(filter: Any, order: FilterOrder) -> Any:
+    if len(filter.shape) == 5:
+        filter = nchw32_to_nchw(filter)
+    k, c, r, s = _shape(filter, "k c r s")
+    rows = _permuted(filter, (0, 2, 3, 1))
+    if order == "rows":
+        return _contiguous(rows)
+    blocks = _filled(rows, 0, -k % NEIGHBOURS).reshape(-1, NEIGHBOURS, r, s, c)
+    return _contiguous(blocks[:, list(_NEIGHBOUR_ORDER)].reshape(-1, r, s, c))
+
+
+_NEIGHBOUR_ORDER = (*range(0, NEIGHBOURS, 2), *range(1, NEIGHBOURS, 2))
+
+
 def restore_filter(filter: Any, order: FilterOrder) -> Any:
-    """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32)."""
+    """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) to (k, c, r, s), with the
+    channels that were filled up."""
+    if order in ROW_ORDERS:
+        k, r, s, c = _shape(filter, "k r s c")
+        if order == "neighbours":
+            inverse = [_NEIGHBOUR_ORDER.index(channel) for channel in range(NEIGHBOURS)]
+            filter = filter.reshape(-1, NEIGHBOURS, r, s, c)[:, inverse].reshape(k, r, s, c)
+        return _contiguous(_permuted(filter, (0, 3, 1, 2)))
     blocks, r, s, k, _ = _shape(filter, "blocks r s k 32")
     forward = channel_order(order)
     inverse = [forward.index(channel) for channel in range(CHANNELS)]
@@ -122,6 +152,14 @@ def _padded(array: Any, axis: int, what: str) -> Any:
     if not missing:
         return array
     warnings.warn(f"{extent} {what} were filled up with {missing} of zeros to {extent + missing}", ChannelsPadded, stacklevel=3)
+    return _filled(array, axis, missing)
+
+
+def _filled(array: Any, axis: int, missing: int) -> Any:
+    """The array with so many more elements along an axis, which are zeros."""
+    if not missing:
+        return array
+    extent = int(array.shape[axis])
     shape = list(array.shape)
     shape[axis] = extent + missing
     if _is_torch(array):

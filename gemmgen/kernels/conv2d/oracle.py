@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
-from gemmgen.kernels.conv2d.problem import complete, constraints, fixed_parameters
+from gemmgen.kernels.conv2d.problem import channel_units, complete, fixed_parameters
 from gemmgen.kernels.conv2d.reference import reference as convolved
+from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.sequence import VECTOR_ALIGNMENT
 from gemmgen.kernels.conv2d.spec import LARGEST_EXTENT
 from gemmgen.kernels.conv2d.tiles import CHANNELS
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, Expected
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ TIES = "ties of rounding"
 SMALL = (-3, 4)
 
 
-def cases(plan: Conv2dPlan) -> list[Case]:
+def cases(plan: FinishingPlan) -> list[Case]:
     """Filters, strides, paddings and dilations of all kinds, edges of the tile, saturation, ties, and nothing at all.
 
     A problem that the spec's fixed parameters contradict takes their values instead; equal ones are left out.
@@ -41,7 +45,8 @@ def cases(plan: Conv2dPlan) -> list[Case]:
             seen.add(key)
             cases.append(Case(name, problem, scalars, data, seed=sum(problem.values()), **more))
 
-    for name, wanted in _shapes(plan).items():
+    shapes = _pixel_shapes(plan) if isinstance(plan, WarpgroupPlan) else _shapes(plan)
+    for name, wanted in shapes.items():
         add(name, wanted)
     small = {"n": 2, "c": 64, "h": 7, "w": 5, "k": 64, "r": 3, "s": 3, "padding": 1}
     add("small integers", small, "integers")
@@ -111,6 +116,50 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
     return shapes
 
 
+def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
+    """The same for kernels that have the copy engine walk through images: tiles of pixels and channels, rows that are not full, and
+    all that a walk may meet. Sizes that an instance cannot have are raised to the next that it can."""
+    loop = plan.loop
+    pixels, channels, c = loop.tile_pixels, loop.tile_m, loop.tile_k
+    few, odd = channel_units(plan.spec)[0], 3 * channel_units(plan.spec)[0]
+    fitting = max(1, plan.spec.mainloop.persistent_blocks // loop.cluster_blocks)
+    shapes = {
+        "one pixel": {"n": 1, "c": c, "h": 1, "w": 1, "k": 32, "r": 1, "s": 1},
+        "1 x 1": {"n": 1, "c": 2 * c, "h": 7, "w": 7, "k": 64, "r": 1, "s": 1},
+        "1 x 1, stride 2": {"n": 2, "c": c, "h": 9, "w": 7, "k": 64, "r": 1, "s": 1, "stride": 2},
+        "1 x 1, padding 1": {"n": 1, "c": c, "h": 4, "w": 5, "k": 32, "r": 1, "s": 1, "padding": 1},
+        "3 x 3, padding 1": {"n": 2, "c": c, "h": 7, "w": 7, "k": 64, "r": 3, "s": 3, "padding": 1},
+        "3 x 3, no padding": {"n": 2, "c": few, "h": 6, "w": 5, "k": 32, "r": 3, "s": 3},
+        "3 x 3, padding 3": {"n": 1, "c": few, "h": 3, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 3},
+        "padding larger than the image": {"n": 2, "c": few, "h": 2, "w": 3, "k": 16, "r": 2, "s": 2, "padding": 5},
+        "stride beyond the filter": {"n": 1, "c": few, "h": 13, "w": 11, "k": 16, "r": 2, "s": 1, "stride": 4},
+        "3 x 3, stride 2": {"n": 1, "c": c + few, "h": 9, "w": 8, "k": 32, "r": 3, "s": 3, "stride": 2, "padding": 1},
+        "3 x 3, dilation 2": {"n": 1, "c": odd, "h": 8, "w": 9, "k": 48, "r": 3, "s": 3, "padding": 2, "dilation": 2},
+        "3 x 3, uneven": {
+            "n": 1, "c": odd, "h": 11, "w": 9, "k": 16, "r": 3, "s": 3,
+            "stride_h": 2, "stride_w": 3, "padding_h": 0, "padding_w": 2, "dilation_h": 1, "dilation_w": 2,
+        },
+        "5 x 5, stride 3": {"n": 1, "c": c, "h": 13, "w": 11, "k": 32, "r": 5, "s": 5, "stride": 3, "padding": 2},
+        "7 x 7, stride 2": {"n": 1, "c": few, "h": 11, "w": 12, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3},
+        "1 x 7": {"n": 1, "c": odd, "h": 5, "w": 8, "k": 32, "r": 1, "s": 7, "padding_h": 0, "padding_w": 3},
+        "7 x 1": {"n": 1, "c": odd, "h": 8, "w": 5, "k": 32, "r": 7, "s": 1, "padding_h": 3, "padding_w": 0},
+        "stride 8, dilation 9": {"n": 1, "c": few, "h": 24, "w": 19, "k": 16, "r": 3, "s": 3, "stride": 8, "padding": 4, "dilation": 9},
+        "pixels one below a tile": {"n": 1, "c": few, "h": 1, "w": pixels - 1, "k": 32, "r": 1, "s": 1},
+        "one tile": {"n": 1, "c": c, "h": 1, "w": pixels, "k": channels, "r": 1, "s": 1},
+        "2 x 2 tiles": {"n": 1, "c": few, "h": 2, "w": pixels, "k": 2 * channels, "r": 1, "s": 1},
+        "pixels one above a tile": {"n": pixels + 1, "c": few, "h": 1, "w": 1, "k": 32, "r": 1, "s": 1},
+        "channels above a tile": {"n": 1, "c": few, "h": 3, "w": 3, "k": channels + 16, "r": 3, "s": 3, "padding": 1},
+        "output channels one by one": {"n": 1, "c": few, "h": 3, "w": 3, "k": 7, "r": 1, "s": 1},
+        "a prime number of pixels": {"n": 3, "c": few, "h": 1, "w": 43, "k": 32, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1},
+        "many steps": {"n": 1, "c": c * (2 * loop.stages + 1) + few, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
+        "images of one pixel": {"n": 40, "c": few, "h": 1, "w": 1, "k": 96, "r": 3, "s": 3, "padding": 1},
+    }  # fmt: skip
+    if loop.persistent_blocks:
+        tiles = -(-(fitting + 3) // 4)
+        shapes["more tiles than blocks"] = {"n": 1, "c": few, "h": 1, "w": tiles * pixels - 5, "k": 4 * channels, "r": 1, "s": 1}
+    return shapes
+
+
 RESNET50: tuple[tuple[int, int, int, int, int], ...] = (
     (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1), (256, 56, 128, 1, 1),
     (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2), (512, 28, 128, 1, 1), (128, 28, 128, 3, 1),
@@ -121,7 +170,7 @@ RESNET50: tuple[tuple[int, int, int, int, int], ...] = (
 """The convolutions of ResNet-50 behind its first: c, h = w, k, r = s, stride; the padding is r // 2."""
 
 
-def layer_problem(plan: Conv2dPlan, layer: tuple[int, int, int, int, int], n: int) -> dict[str, int]:
+def layer_problem(plan: FinishingPlan, layer: tuple[int, int, int, int, int], n: int) -> dict[str, int]:
     """One of ``RESNET50`` with ``n`` images, for an instance that fits it."""
     c, h, k, r, stride = layer
     return complete(plan.spec, _expanded({"n": n, "c": c, "h": h, "w": h, "k": k, "r": r, "s": r, "stride": stride, "padding": r // 2}))
@@ -137,28 +186,28 @@ def _expanded(wanted: Mapping[str, int]) -> dict[str, int]:
     return problem
 
 
-def _fitted(plan: Conv2dPlan, wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int] | None:
+def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int] | None:
     """The problem with the spec's values for what it fixes; None if the instance cannot run it."""
     problem = {**_expanded(wanted), **fixed}
     groups = problem.get("groups", 1)
-    for name in ("c", "k"):
+    for name, unit in zip(("c", "k"), channel_units(plan.spec), strict=True):
         if name not in fixed:
-            problem[name] = -(-problem[name] // (CHANNELS * groups)) * CHANNELS * groups
+            problem[name] = -(-problem[name] // (unit * groups)) * unit * groups
     depth_unit = problem["r"] * problem["s"] * CHANNELS
     most = plan.spec.maximum_depth // depth_unit * CHANNELS * groups
     if "c" not in fixed and most:
         problem["c"] = min(problem["c"], most)
-    if plan.walk == "table" and (max(problem["r"], problem["s"]) > LARGEST_EXTENT):
+    if isinstance(plan, Conv2dPlan) and plan.walk == "table" and max(problem["r"], problem["s"]) > LARGEST_EXTENT:
         return None
     try:
         complete_problem = complete(plan.spec, problem)
     except LaunchError:
         return None
-    met = all(c.condition.evaluate(complete_problem) for c in constraints(plan.spec, plan.walk == "table"))
+    met = all(constraint.condition.evaluate(complete_problem) for constraint in plan.sequence.constraints)
     return complete_problem if met else None
 
 
-def _scalars(plan: Conv2dPlan, problem: Mapping[str, int], name: str) -> dict[str, float]:
+def _scalars(plan: FinishingPlan, problem: Mapping[str, int], name: str) -> dict[str, float]:
     """alpha spreads the sums over the range of int8 and beyond at both ends; for ties it is one half."""
     depth = problem["c"] // problem["groups"] * problem["r"] * problem["s"]
     alpha = 0.5 if name == TIES else 150.0 / (depth**0.5 * 74.0**2)
@@ -166,12 +215,11 @@ def _scalars(plan: Conv2dPlan, problem: Mapping[str, int], name: str) -> dict[st
     return {scalar.name: values.get(scalar.name, 0.75) for scalar in plan.sequence.scalars}
 
 
-def _offsets(plan: Conv2dPlan) -> dict[str, int]:
-    sizes = {"s8": 16, "s32": 4, "f32": 4}
-    return {array.name: sizes[array.type] for array in plan.sequence.arrays if array.role != "workspace"}
+def _offsets(plan: FinishingPlan) -> dict[str, int]:
+    return {array.name: VECTOR_ALIGNMENT // ELEMENTS[array.type].bytes for array in plan.sequence.arrays if array.role != "workspace"}
 
 
-def fill(plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values of an input: small integers, or the whole range of int8 with its ends more often than by chance."""
     import numpy as np
 
@@ -187,11 +235,11 @@ def fill(plan: Conv2dPlan, case: Case, name: str, shape: tuple[int, ...], rng: n
     return rng.normal(0, 50, shape).astype(np.float32)
 
 
-def reference(plan: Conv2dPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected output."""
     return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays)}
 
 
-def counted_case(plan: Conv2dPlan) -> Case:
+def counted_case(plan: FinishingPlan) -> Case:
     """The case with most operations: its traffic and instructions stand for the instance."""
     return max(cases(plan), key=lambda case: cost(plan, case.dimensions).weight)

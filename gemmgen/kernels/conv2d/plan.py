@@ -10,15 +10,15 @@ from gemmgen.core.errors import PlanError
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import resource_reasons, shape_reasons, tile_reasons
-from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, ElementRead, element_reads, operations_of, plan_operations, saturation_of
+from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturation_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.results import FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import TapTable, build_sequence
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
+from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
-from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.family import KernelPlan, SharedRegion
-from gemmgen.kernels.launch import Argument, ScalarArgument
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 
 OTHER_REGISTERS = 28
@@ -47,15 +47,7 @@ _FILTER_ORDERS: dict[LaneOutput, FilterOrder] = {OCTETS: "octets", PAIRS: "pairs
 
 
 @dataclass(frozen=True)
-class LayerConstant:
-    """A parameter that the kernel is specialised for, as it is written in the source."""
-
-    name: str
-    value: int
-
-
-@dataclass(frozen=True)
-class Conv2dPlan(KernelPlan):
+class Conv2dPlan(FinishingPlan):
     """A convolution instance."""
 
     threads: int
@@ -81,28 +73,13 @@ class Conv2dPlan(KernelPlan):
     """True if the last step can have fewer planes."""
     whole_channels: bool
     """True if every tile has all its output channels."""
-    biased: bool
-    """True if sums begin at the bits of a large float, so that they need no conversion."""
-    saturation: tuple[float, float] | None
-    """Bounds of an int8 result that take care of the activation too; None if it has to be computed."""
-    unit: bool
-    """True if results are scaled so that saturation to [0, 1] bounds them: the factor 1/128 is exact."""
-    steps: tuple[Step, ...]
-    """Operations that are computed on each result: the activation, unless saturation takes care of it, and the epilogue."""
     exchange: bool
     lane: LaneOutput
     """Part of the accumulators that a lane takes."""
     output_lane: LaneOutput
     """Part of the results that a lane finishes; something else where another kernel does that."""
-    filter_order: FilterOrder
-    v: Mapping[str, str]
-    """Each parameter as the source writes it: a constant's name, a kernel argument's, or a number."""
-    constants: tuple[LayerConstant, ...]
     table_entries: int
     """Elements of the table; 0 if there is none."""
-    divisors: tuple[str, ...]
-    """Divisors for which the host prepares numbers."""
-    kernel_arguments: tuple[Argument, ...]
     finish_entry: str
     finish_arguments: tuple[Argument, ...]
     registers: int
@@ -138,23 +115,8 @@ class Conv2dPlan(KernelPlan):
         return {"counters": "window", "table": "taps, period", "single": "next_block"}[self.walk]
 
     @property
-    def output(self) -> Output:
-        output: Output = self.spec.output
-        return output
-
-    @property
-    def shifted(self) -> bool:
-        """True if there is a bias."""
-        return bool(self.spec.bias != "none")
-
-    @property
     def split_k(self) -> int:
         return int(self.spec.split_k)
-
-    @property
-    def factors(self) -> tuple[str, ...]:
-        """The scalars that finishing a result takes, beside beta."""
-        return tuple(scalar.name for scalar in self.sequence.scalars if scalar.name in ("alpha", "gamma"))
 
     @property
     def finish_threads(self) -> int:
@@ -170,35 +132,8 @@ class Conv2dPlan(KernelPlan):
         """Permutation of groups of channels in the exchange, as a C expression over ``pixel``."""
         return exchange_swizzle(self.channels_are_rows, self.lane)
 
-    @property
-    def formula(self) -> str:
-        """The formula from a sum to a result, in words."""
-        spec: Conv2dSpec = self.spec
-        terms = ["alpha * sum" if spec.alpha == "argument" else "sum"]
-        if spec.bias != "none":
-            terms.append("beta * bias" if spec.beta == "argument" else "bias")
-        if spec.residual:
-            terms.append("gamma * z" if spec.gamma == "argument" else "z")
-        operations = [operation.describe() for operation in operations_of(spec)]
-        return " + ".join(terms) + "".join(f", then {operation}" for operation in operations)
 
-    @property
-    def reads(self) -> tuple[ElementRead, ...]:
-        """Arrays that the operations read for each result."""
-        return element_reads(self.steps)
-
-    @property
-    def arrays_like_output(self) -> int:
-        """Arrays of y's shape that are read: z, and those of the operations."""
-        return int(self.spec.residual) + sum(not read.per_channel for read in self.reads)
-
-    @property
-    def step_numbers(self) -> tuple[ScalarArgument, ...]:
-        """Numbers that the operations read."""
-        return tuple(argument for step in self.steps for argument in step.arguments if isinstance(argument, ScalarArgument))
-
-
-def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
+def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
     reasons += shape_reasons(spec, architecture)
@@ -208,7 +143,7 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     if wrong_tiles:
         raise PlanError(message, reasons)
 
-    tile = spec.tile
+    tile = spec.warp_tiles
     channels_are_rows = spec.gemm_m == "output_channels"
     planes = tile.threadblock.k // CHANNELS
     threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
@@ -368,12 +303,12 @@ def _dynamic_bytes(regions: tuple[SharedRegion, ...], architecture: Architecture
 
 
 def _name(spec: Conv2dSpec) -> str:
-    block, warp = spec.tile.threadblock, spec.tile.warp
+    block, warp = spec.warp_tiles.threadblock, spec.warp_tiles.warp
     fixed = fixed_parameters(spec)
     parts = [
         f"{block.m}x{block.n}x{block.k}",
         f"w{warp.m}x{warp.n}",
-        spec.tile.instruction,
+        spec.warp_tiles.instruction,
         f"s{spec.stages}",
         "mk" if spec.gemm_m == "output_channels" else "mpq",
     ]

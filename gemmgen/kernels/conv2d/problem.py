@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec
 from gemmgen.kernels.conv2d.tiles import CHANNELS
-from gemmgen.kernels.launch import Constraint, Dimension
+from gemmgen.kernels.launch import Constraint, Dimension, ScalarArgument
 
 MAXIMUM_EXTENT = 2**31 - 1 - 1024
 """Largest number of pixels: indices of a tile that reaches past the last still fit into an int."""
@@ -80,6 +81,21 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
     )
 
 
+def integer(dimension: Dimension) -> ScalarArgument:
+    """A dimension as a kernel's argument."""
+    return ScalarArgument(dimension.name, "s32", dimension.meaning)
+
+
+def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
+    """Numbers that input and output channels are multiples of, those of one group."""
+    if spec.mainloop is None:
+        return CHANNELS, CHANNELS
+    c = 16 // ELEMENTS[spec.input.type].bytes
+    if spec.output.layout == "nchw32":
+        return c, CHANNELS
+    return c, 16 // ELEMENTS[spec.output.type].bytes if spec.store == "shared" else 1
+
+
 def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
     """Constraints of the instance; ``table``: whether it reads precomputed steps."""
     fixed = fixed_parameters(spec)
@@ -114,7 +130,7 @@ def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem, of which ``given`` has at least n, c, h, w, k, r and s.
 
     What the spec fixes has its value; columns are treated like rows, other parameters take their defaults. Raises
-    ``LaunchError`` if ``given`` contradicts the spec or a channel count is no multiple of 32.
+    ``LaunchError`` if ``given`` contradicts the spec or a channel count is no multiple of what the instance needs.
     """
     problem = dict(given)
     for name, value in fixed_parameters(spec).items():
@@ -125,10 +141,9 @@ def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
         problem.setdefault(f"{name}_h", default)
         problem.setdefault(f"{name}_w", problem[f"{name}_h"])
     problem.setdefault("groups", 1)
-    for name in ("c", "k"):
-        unit = CHANNELS * problem["groups"]
-        if problem[name] % unit:
-            need = f"32 x {problem['groups']} groups" if problem["groups"] > 1 else "32"
+    for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
+        if problem[name] % (unit * problem["groups"]):
+            need = f"{unit} x {problem['groups']} groups" if problem["groups"] > 1 else str(unit)
             raise LaunchError(f"{name} is {problem[name]}, need a multiple of {need}: {HELPER}")
     problem["c_blocks"] = problem["c"] // CHANNELS
     problem["p"] = Formula(EXTENT_P).evaluate(problem)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.kernels.conv2d.epilogue import plan_operations
-from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter
+from gemmgen.kernels.conv2d.layouts import ROW_ORDERS, FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
@@ -60,13 +61,15 @@ def reference(
 ) -> Expected:
     """y, in the layout and of the type of the spec's output. Sums, their factors and most operations are exact; where a function is
     only known up to a bound, so is the result."""
-    filters = nchw32_to_nchw(restore_filter(arrays["filter"].astype(np.int64), order))
-    sums = convolution(nchw32_to_nchw(arrays["x"].astype(np.int64)), filters, problem)
+    filters = restore_filter(arrays["filter"].astype(np.int64), order)
+    filters = (filters if order in ROW_ORDERS else nchw32_to_nchw(filters))[: problem["k"]]
+    sums = convolution(to_nchw(arrays["x"].astype(np.int64), spec.input.layout), filters, problem)
     bias = arrays["bias"][:, None, None] if spec.bias != "none" else None
     residual = to_nchw(arrays["z"], spec.output.layout) if spec.residual else None
     if spec.output.type == "s32":
         return Expected(from_nchw(_exact(spec, sums, bias, residual), spec.output.layout))
-    value = _rounded(sums, bias, residual, scalars).astype(np.float64)
+    factors = dict(scalars) | ({"alpha": arrays["alpha"][:, None, None]} if spec.alpha == "channel" else {})
+    value = _rounded(sums, bias, residual, factors).astype(np.float64)
 
     def read(access: Access) -> npt.NDArray[Any]:
         if access.operand.per == "all":
@@ -76,15 +79,16 @@ def reference(
 
     finished = apply_steps(plan_operations(spec, []), Tracked(value, np.zeros(value.shape), "f32"), read)
     result, bound = finished.value, finished.bound
-    if spec.output.type == "s8":
-        low, result, high = (_saturated(number) for number in (result - bound, result, result + bound))
+    if spec.output.type in ("s8", "u8"):
+        low, result, high = (_saturated(number, spec.output.type) for number in (result - bound, result, result + bound))
         bound = np.maximum(high - result, result - low).astype(np.float64)
     return Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)
 
 
-def _saturated(value: npt.NDArray[Any]) -> Integers:
-    """The nearest int8, ties to even; fmax and fmin ignore NaN, as the kernel's do."""
-    whole: Integers = np.rint(np.fmin(np.fmax(value, -128.0), 127.0)).astype(np.int64)
+def _saturated(value: npt.NDArray[Any], kind: DataType) -> Integers:
+    """The nearest 8-bit integer, ties to even; fmax and fmin ignore NaN, as the kernel's do."""
+    low, high = ELEMENTS[kind].limits
+    whole: Integers = np.rint(np.fmin(np.fmax(value, float(low)), float(high))).astype(np.int64)
     return whole
 
 
@@ -97,11 +101,11 @@ def _exact(spec: Conv2dSpec, sums: Integers, bias: Any, residual: Any) -> Intege
     return np.clip(total, low, 2**31 - 1)
 
 
-def _rounded(sums: Integers, bias: Any, residual: Any, scalars: Mapping[str, float]) -> npt.NDArray[np.float32]:
+def _rounded(sums: Integers, bias: Any, residual: Any, factors: Mapping[str, Any]) -> npt.NDArray[np.float32]:
     """alpha * sum + beta * bias + gamma * z in float32: one rounding for beta * bias, and one for each fused multiply-add."""
 
-    def factor(name: str) -> np.float32:
-        return np.float32(scalars.get(name, 1.0))
+    def factor(name: str) -> Any:
+        return np.float32(factors.get(name, 1.0))
 
     with np.errstate(over="ignore", invalid="ignore"):
         value = sums.astype(np.float32)

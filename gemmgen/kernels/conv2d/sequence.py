@@ -9,10 +9,10 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.conv2d.epilogue import output_layout, packed_strides
 from gemmgen.kernels.conv2d.layouts import FilterOrder
-from gemmgen.kernels.conv2d.problem import constraints, dimensions
+from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.launch import Argument, ArrayArgument, Dimension, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_ALIGNMENT = 16
@@ -51,13 +51,13 @@ def build_sequence(
     """
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = [argument for step in steps for argument in step.arguments]
-    factors = [*_factors(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
-    bias, residual = _bias(spec), _residual(spec)
+    factors = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
+    bias, residual = bias_array(spec), _residual(spec)
     inputs: list[Argument] = [_input(), _filter(filter_order)]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
-    extra: list[Argument] = [*bias, *residual, *arrays, _output_array(spec, "y", "output", "the result")]
+    extra: list[Argument] = [*bias, *residual, *arrays, output_array(spec, "y", "output", "the result")]
     partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
-    integers = [_integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [_integer(known[dim]) for dim in passed]
+    integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [integer(known[dim]) for dim in passed]
     host: list[Argument] = [divisors_argument(divisors)] if divisors else []
     host += [_taps(table)] if table else []
     parts = spec.split_k
@@ -77,7 +77,7 @@ def build_sequence(
         )
     ]
     if partial:
-        shape = [_integer(known[dim]) for dim in ("n", "p", "q")] + [_integer(known[dim]) for dim in passed if dim == "k"]
+        shape = [integer(known[dim]) for dim in ("n", "p", "q")] + [integer(known[dim]) for dim in passed if dim == "k"]
         launches.append(
             KernelLaunch(
                 entry=f"{name}_finish",
@@ -96,7 +96,8 @@ def build_sequence(
     )
 
 
-def _packed(name: str, kind: DataType, role: str, extents: tuple[str, ...], meaning: str) -> ArrayArgument:
+def packed(name: str, kind: DataType, role: str, extents: tuple[str, ...], meaning: str) -> ArrayArgument:
+    """An array without gaps."""
     return ArrayArgument(
         name=name,
         type=kind,
@@ -109,33 +110,43 @@ def _packed(name: str, kind: DataType, role: str, extents: tuple[str, ...], mean
 
 
 def _input() -> ArrayArgument:
-    return _packed("x", "s8", "input", ("n", "c_blocks", "h", "w", "32"), "the images in NCHW32")
+    return packed("x", "s8", "input", ("n", "c_blocks", "h", "w", "32"), "the images in NCHW32")
 
 
 def _filter(order: FilterOrder) -> ArrayArgument:
     meaning = f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")'
-    return _packed("filter", "s8", "input", ("c_blocks // groups", "r", "s", "k", "32"), meaning)
+    return packed("filter", "s8", "input", ("c_blocks // groups", "r", "s", "k", "32"), meaning)
 
 
-def _output_array(spec: Conv2dSpec, name: str, role: str, meaning: str) -> ArrayArgument:
-    return _packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
+def output_array(spec: Conv2dSpec, name: str, role: str, meaning: str) -> ArrayArgument:
+    """An array like y."""
+    return packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
 
 
-def _bias(spec: Conv2dSpec) -> list[Argument]:
+def alpha_array(spec: Conv2dSpec) -> list[Argument]:
+    """The factors of output channels, if each has its own."""
+    if spec.alpha != "channel":
+        return []
+    return [packed("alpha", "f32", "input", ("k",), "factor of the convolution for each output channel")]
+
+
+def bias_array(spec: Conv2dSpec) -> list[Argument]:
+    """The bias, if there is one."""
     if spec.bias == "none":
         return []
-    return [_packed("bias", spec.bias, "input", ("k",), "one value for each output channel")]
+    return [packed("bias", spec.bias, "input", ("k",), "one value for each output channel")]
 
 
 def _residual(spec: Conv2dSpec) -> list[Argument]:
-    return [_output_array(spec, "z", "input", "added to the result")] if spec.residual else []
+    return [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
 
 
 def _partial(spec: Conv2dSpec) -> ArrayArgument:
-    return _packed("partial", "s32", "workspace", (str(spec.split_k), "k // 32", "n * p * q", "32"), "the sums of each part")
+    return packed("partial", "s32", "workspace", (str(spec.split_k), "k // 32", "n * p * q", "32"), "the sums of each part")
 
 
-def _factors(spec: Conv2dSpec) -> list[Argument]:
+def factor_scalars(spec: Conv2dSpec) -> list[Argument]:
+    """The numbers that results are composed with."""
     if spec.output.type == "s32":
         return []
     found: list[Argument] = []
@@ -146,10 +157,6 @@ def _factors(spec: Conv2dSpec) -> list[Argument]:
     if spec.residual and spec.gamma == "argument":
         found.append(ScalarArgument("gamma", "f32", "factor of z", default=1.0))
     return found
-
-
-def _integer(dimension: Dimension) -> ScalarArgument:
-    return ScalarArgument(dimension.name, "s32", dimension.meaning)
 
 
 def _taps(table: TapTable) -> HostArgument:

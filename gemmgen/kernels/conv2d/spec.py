@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gemmgen.kernels.epilogue.operations import OPERATIONS, AnyOperation, Operation
 from gemmgen.kernels.family import KernelSpec, SpecModel
@@ -16,6 +16,8 @@ Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Factor = Literal["argument", "one"]
+Element = Literal["s8", "u8", "s32", "f32", "f16", "bf16"]
+"""Types of results."""
 
 LARGEST_DEPTH = 131071
 """Products of two int8 numbers reach 2^14 in magnitude, so that sums of up to 2^17 - 1 of them fit into int32."""
@@ -50,6 +52,54 @@ class Tile(SpecModel):
     """Shape of the ``mma`` instruction; ``m16n8k32`` needs sm_80."""
 
 
+class PixelTile(SpecModel):
+    """The tile of y that a threadblock computes at a time, and the depth of a step."""
+
+    channels: Extent
+    """Output channels, a multiple of 64: the rows of the implicit GEMM."""
+    pixels: Extent
+    """Pixels of all images: its columns."""
+    k: Extent
+    """Input channels of one filter tap that a step multiplies: 32, 64 or 128 bytes."""
+
+
+class Cluster(SpecModel):
+    """Blocks that copy tiles for one another."""
+
+    blocks: Literal[2, 4]
+    share: Literal["pixels", "filter"]
+    """``pixels``: the blocks have the same pixels and different output channels; ``filter``: the other way round."""
+
+
+class WarpgroupMainloop(SpecModel):
+    """Products of tiles in shared memory by ``wgmma`` (sm_90a): one group of four warps has the copy engine (TMA) fill them, the
+    others multiply."""
+
+    strategy: Literal["warpgroup"]
+    tile: PixelTile
+    stages: Annotated[int, Field(ge=2, le=16, strict=True)]
+    """Steps whose tiles are in shared memory at a time."""
+    consumers: Annotated[int, Field(ge=1, le=3, strict=True)] = 2
+    """Groups of four warps that multiply."""
+    division: Literal["channels", "pixels"] = "channels"
+    """Extent of the tile that is divided among the consumers."""
+    activations: Literal["im2col", "rows"] = "im2col"
+    """Copies of x: columns of pixels that the copy engine walks through images along, for filters of all kinds; or rows of a matrix of
+    pixels and channels, for filters of one tap, stride 1 and no padding."""
+    cluster: Cluster | None = None
+    persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 132
+    """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=4, strict=True)] = 1
+    """Blocks that share a multiprocessor, and its registers."""
+
+
+class Input(SpecModel):
+    """The type and the layout of x; the filter has the same type, but for uint8, which int8 filters go with."""
+
+    type: Literal["s8", "u8", "f16", "bf16"] = "s8"
+    layout: Literal["nchw32", "nhwc"] = "nchw32"
+
+
 class Convolution(SpecModel):
     """The layer's parameters: numbers that the kernel is specialised for, or ``argument`` for those passed at each launch."""
 
@@ -76,9 +126,9 @@ class Convolution(SpecModel):
 class Output(SpecModel):
     """The type and the layout of y, and of the residual z."""
 
-    type: Literal["s8", "s32", "f32"] = "s8"
-    """``s8``: rounded to nearest, ties to even, and saturated; ``s32``: the exact integer sum, saturated; ``f32``: not rounded
-    again."""
+    type: Element = "s8"
+    """``s8`` and ``u8``: rounded to nearest, ties to even, and saturated; ``s32``: the exact integer sum, saturated; ``f32``: not
+    rounded again; ``f16`` and ``bf16``: rounded to nearest."""
     layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32"
 
 
@@ -101,9 +151,12 @@ class Conv2dSpec(KernelSpec):
     """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z) of int8 tensors on tensor cores."""
 
     kind: Literal["conv2d"]
+    mainloop: WarpgroupMainloop | None = None
+    """Products by ``wgmma``; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
-    tile: Tile
+    tile: Tile | None = None
+    """The tile hierarchy of products by ``mma``."""
     copy_through: Literal["cp_async", "registers"] = "cp_async"
     """Copy of tiles from global to shared memory; ``cp_async`` needs sm_80."""
     input_cache: Literal["l1", "l2"] = "l2"
@@ -116,6 +169,7 @@ class Conv2dSpec(KernelSpec):
     passes in the kernel's parameters, or counters in the kernel, for filters that the table has no room for."""
     maximum_taps: Annotated[int, Field(ge=1, le=LARGEST_EXTENT**2, strict=True)] = 64
     """Largest r x s that the table has room for, where r or s is an argument."""
+    input: Input = Input()
     convolution: Convolution = Convolution()
     maximum_depth: Annotated[int, Field(ge=1, le=LARGEST_DEPTH, strict=True)] = LARGEST_DEPTH
     """Largest c / groups * r * s."""
@@ -126,7 +180,8 @@ class Conv2dSpec(KernelSpec):
     """Type of the bias, one value for each output channel."""
     residual: bool = False
     """Adds gamma * z, of y's type and shape."""
-    alpha: Factor = "argument"
+    alpha: Factor | Literal["channel"] = "argument"
+    """Factor of the sum; ``channel``: an array with one for each output channel."""
     beta: Factor = "one"
     gamma: Factor = "argument"
     activation: AnyActivation = NoActivation()
@@ -148,8 +203,24 @@ class Conv2dSpec(KernelSpec):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
     def identity(self) -> dict[str, Any]:
-        """As for every spec; an empty epilogue is left out, so that names are those from before there were any."""
+        """As for every spec; what a spec does not have is left out, so that names are those from before it could be had."""
         fields = super().identity()
         if not self.epilogue:
             del fields["epilogue"]
+        if self.mainloop is None:
+            del fields["mainloop"]
+            if self.input == Input():
+                del fields["input"]
         return fields
+
+    @property
+    def warp_tiles(self) -> Tile:
+        """The tile hierarchy of a spec whose products are by ``mma``."""
+        assert self.tile is not None
+        return self.tile
+
+    @model_validator(mode="after")
+    def _one_mainloop(self) -> Self:
+        if (self.tile is None) == (self.mainloop is None):
+            raise ValueError("a tile, for products by mma, or a mainloop of strategy warpgroup: one of the two")
+        return self

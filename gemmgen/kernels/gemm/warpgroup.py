@@ -36,6 +36,8 @@ class WarpgroupOperand:
     """Blocks of the cluster that share the tile; each copies an equal part of it to all."""
     planes: int = 1
     """Tiles of a stage, one behind the other, that hold parts of the same numbers."""
+    row_bytes: int = SPAN_BYTES
+    """Length of a row in shared memory, which the swizzle spans: 32, 64 or 128."""
 
     @property
     def suffix(self) -> str:
@@ -54,17 +56,17 @@ class WarpgroupOperand:
     @property
     def span_elements(self) -> int:
         """Elements of a row in shared memory."""
-        return SPAN_BYTES // self.element_bytes
+        return self.row_bytes // self.element_bytes
 
     @property
     def spans(self) -> int:
-        """Rows of 128 bytes, one behind the other in memory, that hold the stage's part of k."""
+        """Rows of ``row_bytes``, one behind the other in memory, that hold the stage's part of k."""
         return self.tile_k // self.span_elements
 
     @property
     def span_bytes(self) -> int:
         """From one of them to the next."""
-        return self.extent * SPAN_BYTES
+        return self.extent * self.row_bytes
 
     @property
     def box_rows(self) -> int:
@@ -84,26 +86,31 @@ class WarpgroupOperand:
     @property
     def part_bytes(self) -> int:
         """From one of them to the next."""
-        return self.tile_k * SPAN_BYTES
+        return self.tile_k * self.row_bytes
 
     @property
     def block_bytes(self) -> int:
         """From the rows of one instruction to those of the next."""
-        return BLOCK_ROWS * SPAN_BYTES if self.k_major else self.part_bytes
+        return BLOCK_ROWS * self.row_bytes if self.k_major else self.part_bytes
 
     @property
     def step_bytes(self) -> int:
         """From one instruction along k to the next, where rows run along m or n."""
-        return INSTRUCTION_BYTES // self.element_bytes * SPAN_BYTES
+        return INSTRUCTION_BYTES // self.element_bytes * self.row_bytes
 
     def part_offset(self, columns: int) -> int:
         """Bytes from some of B's columns to as many next to them."""
-        return columns * SPAN_BYTES if self.k_major else columns // self.span_elements * self.part_bytes
+        return columns * self.row_bytes if self.k_major else columns // self.span_elements * self.part_bytes
 
     @property
     def stride_bytes(self) -> int:
         """Stride byte offset of a descriptor: eight rows."""
-        return GROUP_ROWS * SPAN_BYTES
+        return GROUP_ROWS * self.row_bytes
+
+    @property
+    def layout_mode(self) -> int:
+        """Layout of a descriptor: the swizzle's span."""
+        return {128: 1, 64: 2, 32: 3}[self.row_bytes]
 
     @property
     def leading_bytes(self) -> int:
@@ -113,7 +120,7 @@ class WarpgroupOperand:
     @property
     def layout_text(self) -> str:
         along = "k" if self.k_major else self.axis
-        return f"rows of 128 bytes along {along}, swizzled"
+        return f"rows of {self.row_bytes} bytes along {along}, swizzled"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""A plan of a convolution on ``wgmma`` in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
+from gemmgen.kernels.family import Section
+
+Lines = tuple[tuple[str, str], ...]
+
+
+def warpgroup_sections(plan: WarpgroupPlan) -> list[Section]:
+    """Roles of the warps, tiles, copies, the mainloop, shared memory and stores."""
+    return [
+        Section("As a matrix product", _implicit_gemm(plan)),
+        Section("Roles", _roles(plan)),
+        Section("Work", _work(plan)),
+        Section("Copies of one step", _copies(plan)),
+        Section("Mainloop", _mainloop(plan)),
+        Section("Shared memory", _shared(plan)),
+        Section("Results", _results(plan)),
+    ]
+
+
+def _implicit_gemm(plan: WarpgroupPlan) -> Lines:
+    walk = "along the columns, then down the rows of the filter" if plan.walks else "one"
+    outside = (
+        "filled with zeros by the copy engine, as are channels beyond the last" if plan.walks else "cannot happen: there is no padding"
+    )
+    overflow = f"at most {plan.spec.maximum_depth} products of at most 2^14 in a sum fit into int32"
+    return (
+        ("rows", "k output channels"),
+        ("columns", "n p q pixels"),
+        ("sum over", f"r rows, s columns, c channels, {plan.loop.tile_k} at a time"),
+        ("filter taps", walk),
+        ("outside of the image", outside),
+        *([("overflow", overflow)] if plan.accumulator == "int" else []),
+    )
+
+
+def _roles(plan: WarpgroupPlan) -> Lines:
+    loop = plan.loop
+    consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"
+    lines = [
+        ("producer", "a group of four warps, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("consumers", consumers),
+    ]
+    if loop.registers:
+        lines.append(("registers", f"shared out anew: {loop.registers[0]} a thread for the producer, {loop.registers[1]} for consumers"))
+    lines.append(("sums", f"{loop.blocks_m * loop.tile_n // 2} of a thread's registers hold sums"))
+    return tuple(lines)
+
+
+def _work(plan: WarpgroupPlan) -> Lines:
+    loop = plan.loop
+    grid = f"at most {loop.persistent_blocks} blocks, which take tiles in turn" if loop.persistent_blocks else "one block for each tile"
+    lines = [
+        ("tile", f"{loop.tile_m} output channels x {loop.tile_pixels} pixels of y, {loop.tile_k} input channels at a time"),
+        ("grid", grid),
+        ("order of tiles", "those of all output channels for the same pixels one after the other"),
+    ]
+    if loop.cluster_blocks > 1:
+        shared = "pixels" if loop.cluster_m > 1 else "filters"
+        lines.append(("cluster", f"{loop.cluster_blocks} blocks with the same {shared} copy parts of their tile to all of them"))
+    return tuple(lines)
+
+
+def _copies(plan: WarpgroupPlan) -> Lines:
+    loop = plan.loop
+    pixels = f"a column of {loop.b.box_rows} pixels, walked through the images" if plan.walks else f"a box of {loop.b.box_rows} pixels"
+    return (
+        ("filter", f"a box of {loop.a.box_rows} output channels, {loop.a.row_bytes} bytes of a filter tap each"),
+        ("x", f"{pixels}, {loop.b.row_bytes} bytes of channels each"),
+    )
+
+
+def _mainloop(plan: WarpgroupPlan) -> Lines:
+    loop = plan.loop
+    count = loop.tile_k // loop.instruction_k * loop.blocks_m
+    return (
+        ("instruction", f"{loop.instruction}: 64 channels x {loop.instruction_n} pixels, {loop.instruction_k} input channels"),
+        ("one step", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the step before are done"),
+        ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+    )
+
+
+def _shared(plan: WarpgroupPlan) -> Lines:
+    lines = []
+    for region in plan.shared_memory:
+        extents = "".join(f"[{extent}]" for extent in region.shape)
+        last = region.offset + region.bytes - 1
+        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    blocks = plan.loop.min_blocks_per_sm
+    lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {plan.loop.threads} threads on an SM"))
+    return tuple(lines)
+
+
+def _results(plan: WarpgroupPlan) -> Lines:
+    staged = "through shared memory, transposed to rows of pixels, from where the copy engine takes them"
+    lines = [("stored", staged if plan.staged else "one by one, straight from registers")]
+    if plan.neighbours:
+        lines.append(("channels", "the two of a thread are neighbours, by the order of the filter"))
+    if plan.arrays_like_output:
+        lines.append(("read before", "what is added or multiplied element by element, straight into registers"))
+    return tuple(lines)

@@ -1,0 +1,126 @@
+"""The mainloop of a convolution whose warpgroups multiply tiles in shared memory, in numbers, and its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WarpgroupLoop
+
+ROW_CHANNELS = BLOCK_ROWS
+"""Output channels that the results of one matrix instruction have: its rows."""
+
+
+@dataclass(frozen=True)
+class PixelLoop(WarpgroupLoop):
+    """A mainloop whose rows (A) are output channels, and whose columns (B) are pixels.
+
+    ``tile_m`` counts channels of a threadblock, ``tile_n`` pixels of a consumer, which are those of an instruction.
+    """
+
+    division: Literal["channels", "pixels"] = "channels"
+
+    @property
+    def blocks_m(self) -> int:
+        return self.tile_m // BLOCK_ROWS // (self.consumers if self.division == "channels" else 1)
+
+    @property
+    def tile_pixels(self) -> int:
+        """Pixels of a threadblock."""
+        return self.tile_n * (self.consumers if self.division == "pixels" else 1)
+
+
+@dataclass(frozen=True)
+class StagedOutput:
+    """Shared memory in which a consumer collects results for the copy engine: rows of pixels, of some channels each."""
+
+    pixels: int
+    blocks: int
+    """Blocks of 64 channels, one behind the other."""
+    element_bytes: int
+    row_channels: int
+    """Channels of a row in shared memory."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Length of a row, which the swizzle spans."""
+        return self.row_channels * self.element_bytes
+
+    @property
+    def rows(self) -> int:
+        """Rows side by side that hold the 64 channels of a block."""
+        return ROW_CHANNELS // self.row_channels
+
+    @property
+    def row_part_bytes(self) -> int:
+        """From the first of them to the second, of all pixels."""
+        return self.pixels * self.row_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        return self.pixels * ROW_CHANNELS * self.element_bytes
+
+    @property
+    def group_bytes(self) -> int:
+        return self.blocks * self.block_bytes
+
+    @property
+    def box(self) -> tuple[int, int]:
+        return self.row_channels, self.pixels
+
+    @property
+    def pixels_per_store(self) -> int:
+        """Pixels that four matrices of 8 rows of 16 bytes have: each has 8, and 16 or 8 channels."""
+        return 32 if self.element_bytes == 1 else 16
+
+
+@dataclass(frozen=True)
+class WarpgroupPlan(FinishingPlan):
+    """A convolution instance on ``wgmma``."""
+
+    loop: PixelLoop
+    staged: StagedOutput | None
+    """None: results are stored from registers."""
+    walks: bool
+    """True if copies of x walk through images; else they take rows of a matrix."""
+
+    @property
+    def threads(self) -> int:
+        return self.loop.threads
+
+    @property
+    def accumulator(self) -> str:
+        return self.loop.accumulator
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The factors that finishing a result takes, beside beta."""
+        present = {"alpha": self.spec.alpha, "gamma": self.spec.gamma if self.spec.residual else "one"}
+        return () if self.exact else tuple(name for name, factor in present.items() if factor != "one")
+
+    @property
+    def exact(self) -> bool:
+        """True if results are sums of integers."""
+        return self.output.type == "s32"
+
+    @property
+    def neighbours(self) -> bool:
+        """True if the two rows of a thread are neighbouring channels; else they lie eight apart."""
+        return self.filter_order == "neighbours"
+
+    @property
+    def output_bytes(self) -> int:
+        return ELEMENTS[self.output.type].bytes
+
+    @property
+    def output_c_type(self) -> str:
+        return ELEMENTS[self.output.type].c_type
+
+    @property
+    def shared_total(self) -> int:
+        """Bytes of shared memory: stages, results on their way out, barriers."""
+        loop = self.loop
+        staging = self.staged.group_bytes * loop.consumers if self.staged else 0
+        return loop.stages * (loop.a.tile_bytes + loop.b.tile_bytes) + staging + BARRIER_BYTES * loop.barriers

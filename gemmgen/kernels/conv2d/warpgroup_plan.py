@@ -1,0 +1,285 @@
+"""Planning of convolutions on tensor cores of sm_90a: what a spec's numbers come to, and why some cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturation_of
+from gemmgen.kernels.conv2d.layouts import FilterOrder
+from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.results import LayerConstant
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
+from gemmgen.kernels.conv2d.tiles import CHANNELS
+from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
+from gemmgen.kernels.conv2d.warpgroup_sequence import warpgroup_sequence
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.tensor_core import INTEGER_COLUMNS
+from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WARPGROUP, WarpgroupOperand
+from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+
+ROW_LENGTHS = (32, 64, 128)
+"""Bytes of a row in shared memory, which are the spans of swizzles."""
+LARGEST_WALK, LARGEST_BOX = 1024, 256
+"""Pixels that one copy walks along at most, and rows of a box."""
+PRODUCER_REGISTERS = 40
+FEWEST_PRODUCER_REGISTERS = 24
+"""Registers that the copying group keeps: what it needs, and with little left for all others."""
+MOST_REGISTERS = 232
+EPILOGUE_REGISTERS = 16
+"""Registers beside sums, addresses and counters in which results are finished; an estimate."""
+_ONLY_MMA = (
+    "gemm_m", "copy_through", "input_cache", "stages", "increments", "maximum_taps", "float_conversion", "split_k", "rasterization",
+    "persistent_blocks", "min_blocks_per_sm",
+)  # fmt: skip
+"""Fields that say something about products by ``mma`` alone."""
+_CONSTANTS = {
+    "c": "kInputChannels", "k": "kOutputChannels", "r": "kFilterRows", "s": "kFilterColumns", "stride_h": "kStrideH", "stride_w": "kStrideW",
+    "padding_h": "kPaddingH", "padding_w": "kPaddingW", "dilation_h": "kDilationH", "dilation_w": "kDilationW",
+}  # fmt: skip
+
+
+def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: Architecture) -> WarpgroupPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    message = f"no kernel for this spec on {architecture.name}:"
+    reasons = architecture_reasons(spec, architecture)
+    reasons += [
+        *_field_reasons(spec, architecture),
+        *_tile_reasons(spec, mainloop),
+        *_output_reasons(spec),
+        *_layer_reasons(spec, mainloop),
+    ]
+    if reasons:
+        raise PlanError(message, reasons)
+    loop = _loop(spec, mainloop, architecture)
+    staged = _staged(spec, loop)
+    regions = _regions(loop, staged)
+    reasons += _resource_reasons(loop, regions, architecture)
+    saturation = saturation_of(spec)
+    computed = spec.output.type != "s32" and saturation is None
+    steps = plan_operations(spec, reasons) if computed else ()
+    if reasons:
+        raise PlanError(message, reasons)
+
+    walks = mainloop.activations == "im2col"
+    fixed = fixed_parameters(spec)
+    used = ["c", "k"]
+    used += ["r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w"] if walks else []
+    constants = tuple(LayerConstant(_CONSTANTS[name], fixed[name]) for name in used if name in fixed)
+    written = {name: _CONSTANTS[name] if name in fixed else name for name in used}
+    divisors = {"tiles": f"ceil_div(k, {loop.tile_m * loop.cluster_m})"}
+    divisors |= {"image_pixels": "(p * q)"} if walks or spec.output.layout != "nhwc" else {}
+    divisors |= {"q": "q"} if walks else {}
+    order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
+    name = _name(spec, mainloop)
+    passed = [name for name in used if name not in fixed]
+    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, walks, sum(r.bytes for r in regions))
+    return WarpgroupPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=sequence,
+        template="conv2d/warpgroup.cu.j2",
+        shared_memory=regions,
+        dynamic_shared_bytes=sum(region.bytes for region in regions),
+        spec=spec,
+        filter_order=order,
+        v=written,
+        constants=constants,
+        divisors=tuple(divisors),
+        saturation=saturation,
+        unit=saturation == (0.0, INT8_HIGH),
+        biased=False,
+        steps=steps,
+        kernel_arguments=sequence.parameters_of(0),
+        loop=loop,
+        staged=staged,
+        walks=walks,
+    )
+
+
+def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: Architecture) -> PixelLoop:
+    tile, cluster = mainloop.tile, mainloop.cluster
+    size = ELEMENTS[spec.input.type].bytes
+    shared = cluster.blocks if cluster is not None else 1
+    cluster_m, cluster_n = (shared, 1) if cluster is not None and cluster.share == "pixels" else (1, shared)
+    filter_type = "s8" if spec.input.type == "u8" else spec.input.type
+    return PixelLoop(
+        a=WarpgroupOperand("A", "m", True, tile.channels, tile.k, size, cluster_n, row_bytes=tile.k * size),
+        b=WarpgroupOperand("B", "n", True, tile.pixels, tile.k, size, cluster_m, row_bytes=tile.k * size),
+        tile_m=tile.channels,
+        tile_n=_instruction_pixels(mainloop),
+        tile_k=tile.k,
+        instruction_n=_instruction_pixels(mainloop),
+        stages=mainloop.stages,
+        consumers=mainloop.consumers,
+        ping_pong=False,
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+        cluster_k=1,
+        type_a=filter_type,
+        type_b=spec.input.type,
+        staging=None,
+        promote_steps=0,
+        registers=_shared_out_registers(mainloop, architecture),
+        persistent_blocks=mainloop.persistent_blocks,
+        min_blocks_per_sm=mainloop.min_blocks_per_sm,
+        division=mainloop.division,
+    )
+
+
+def _instruction_pixels(mainloop: WarpgroupMainloop) -> int:
+    return mainloop.tile.pixels // (mainloop.consumers if mainloop.division == "pixels" else 1)
+
+
+def _shared_out_registers(mainloop: WarpgroupMainloop, architecture: Architecture) -> tuple[int, int] | None:
+    """Registers of a thread of the producer and of a consumer; None where all keep what they were launched with."""
+    threads = WARPGROUP * (1 + mainloop.consumers)
+    launched = architecture.registers_per_sm // (mainloop.min_blocks_per_sm * threads) // 8 * 8
+    if launched >= MOST_REGISTERS:
+        return None
+    producer = PRODUCER_REGISTERS if launched >= 128 else FEWEST_PRODUCER_REGISTERS
+    rest = launched * (1 + mainloop.consumers) - producer
+    return producer, min(MOST_REGISTERS, rest // mainloop.consumers // 8 * 8)
+
+
+def _staged(spec: Conv2dSpec, loop: PixelLoop) -> StagedOutput | None:
+    if spec.store == "direct":
+        return None
+    row = CHANNELS if spec.output.layout == "nchw32" else ROW_CHANNELS
+    return StagedOutput(loop.tile_n, loop.blocks_m, ELEMENTS[spec.output.type].bytes, row)
+
+
+def _field_reasons(spec: Conv2dSpec, architecture: Architecture) -> Iterator[Reason]:
+    if not architecture.supports("wgmma"):
+        yield Reason("wgmma", "mainloop.strategy", f"warpgroup on {architecture.name}", "sm_90a", "architecture: sm_90a")
+    for name in _ONLY_MMA:
+        default = type(spec).model_fields[name].default
+        if getattr(spec, name) != default:
+            need = f"{default}, the default: it says something about products by mma alone"
+            yield Reason("mainloop", name, str(getattr(spec, name)), need)
+
+
+def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    tile, size = mainloop.tile, ELEMENTS[spec.input.type].bytes
+    channels = ROW_CHANNELS * (mainloop.consumers if mainloop.division == "channels" else 1)
+    if tile.channels % channels:
+        need = f"a multiple of {channels}: {ROW_CHANNELS} for each group of consumers that has channels of its own"
+        yield Reason("tile_channels", "mainloop.tile.channels", str(tile.channels), need)
+    if tile.k * size not in ROW_LENGTHS:
+        lengths = ", ".join(str(length // size) for length in ROW_LENGTHS)
+        yield Reason("tile_k", "mainloop.tile.k", str(tile.k), f"one of {lengths}: rows of 32, 64 or 128 bytes")
+    pixels = _instruction_pixels(mainloop)
+    if pixels * (mainloop.consumers if mainloop.division == "pixels" else 1) != tile.pixels or pixels not in INTEGER_COLUMNS or pixels % 32:
+        need = "a multiple of 32 up to 256" + (f", {mainloop.consumers} times" if mainloop.division == "pixels" else "")
+        yield Reason("tile_pixels", "mainloop.tile.pixels", str(tile.pixels), need)
+    cluster = mainloop.cluster
+    parts = cluster.blocks if cluster is not None else 1
+    shares_pixels = cluster is not None and cluster.share == "pixels"
+    for name, extent, shared, most in (
+        ("channels", tile.channels, parts if not shares_pixels else 1, LARGEST_BOX),
+        ("pixels", tile.pixels, parts if shares_pixels else 1, LARGEST_WALK if mainloop.activations == "im2col" else LARGEST_BOX),
+    ):
+        if extent % (8 * shared):
+            yield Reason("cluster", f"mainloop.tile.{name}", str(extent), f"a multiple of {8 * shared}: 8 for each of {shared} blocks")
+        if extent // shared > most:
+            yield Reason("box", f"mainloop.tile.{name}", str(extent), f"at most {most * shared}: what copies bring at a time")
+    if mainloop.persistent_blocks % parts:
+        need = f"a multiple of {parts}, the blocks of a cluster"
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
+
+
+def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+    kind, layout = spec.output.type, spec.output.layout
+    floating = spec.input.type in ("f16", "bf16")
+    if kind == "s32" and floating:
+        yield Reason("output", "output.type", kind, f"a floating-point type, s8 or u8 for {spec.input.type}")
+    if layout == "nchw4":
+        yield Reason("output", "output.layout", layout, "nhwc or nchw32 for mainloop")
+    if layout == "nchw32" and ELEMENTS[kind].bytes == 2:
+        yield Reason("output", "output.layout", layout, f"nhwc for {kind}")
+    if spec.input.layout != "nhwc":
+        yield Reason("input", "input.layout", spec.input.layout, "nhwc for mainloop")
+    if spec.store == "shared" and ELEMENTS[kind].bytes > 2:
+        yield Reason("store", "store", spec.store, f"direct for {kind}")
+    if kind == "s32":
+        yield from _exact_reasons(spec)
+
+
+def _exact_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+    for name, matters in (("alpha", True), ("beta", spec.bias != "none"), ("gamma", spec.residual)):
+        if matters and getattr(spec, name) != "one":
+            yield Reason("exact_output", name, getattr(spec, name), "one, because s32 results are exact integers")
+    if spec.bias == "f32":
+        yield Reason("exact_output", "bias", "f32", "s32 or none, because s32 results are exact integers")
+    if spec.epilogue:
+        yield Reason("exact_output", "epilogue", "operations", "none, because s32 results are exact integers")
+    if spec.activation.op not in ("none", "relu"):
+        yield Reason("exact_output", "activation", spec.activation.op, "none or relu, because s32 results are exact integers")
+
+
+def _layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    fixed = fixed_parameters(spec)
+    if fixed.get("groups") != 1:
+        yield Reason("groups", "convolution.groups", str(spec.convolution.groups), "1 for mainloop")
+    if mainloop.activations == "rows":
+        for name in ("r", "s", "stride_h", "stride_w", "padding_h", "padding_w"):
+            wanted = 0 if name.startswith("padding") else 1
+            if fixed.get(name) != wanted:
+                need = f"{wanted} with activations: rows, which are pixels as they lie in memory"
+                yield Reason("rows", f"convolution.{name}", str(getattr(spec.convolution, name)), need, "activations: im2col")
+    unit = 16 // ELEMENTS[spec.input.type].bytes
+    if fixed.get("c", unit) % unit:
+        yield Reason("channels", "convolution.c", str(fixed["c"]), f"a multiple of {unit}: the copy engine wants strides of 16 bytes")
+
+
+def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
+    """Shared memory of a block: tiles, results on their way, barriers."""
+    regions: list[SharedRegion] = []
+
+    def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
+        offset = regions[-1].offset + regions[-1].bytes if regions else 0
+        regions.append(SharedRegion(name, type, shape, offset, size, meaning))
+
+    for name, operand, element, row in (("tiles_filter", loop.a, loop.type_a, "channel"), ("tiles_x", loop.b, loop.type_b, "pixel")):
+        meaning = f"tiles of {name.removeprefix('tiles_')}, [stage][{row}][k], rows of {operand.row_bytes} bytes, swizzled"
+        shape = (loop.stages, operand.extent, operand.span_elements)
+        add(name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    if staged is not None:
+        shape = (loop.consumers, staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
+        size = loop.consumers * staged.group_bytes
+        add("staging", "unsigned char", shape, size, "results on their way out, [group][channels][pixel][byte], swizzled")
+    add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, "for each stage: it is full, it is empty")
+    return tuple(regions)
+
+
+def _resource_reasons(loop: PixelLoop, regions: tuple[SharedRegion, ...], architecture: Architecture) -> Iterator[Reason]:
+    blocks = loop.min_blocks_per_sm
+    launched = architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8
+    limit = loop.registers[1] if loop.registers else min(architecture.registers_per_thread, launched)
+    sums = loop.blocks_m * loop.tile_n // 2
+    if sums + OTHER_REGISTERS + EPILOGUE_REGISTERS > limit:
+        got = f"{sums} sums and about {OTHER_REGISTERS + EPILOGUE_REGISTERS} other registers a thread"
+        need = f"at most {limit} registers for {blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"
+        yield Reason("registers", "mainloop.tile", got, need, "a smaller tile or fewer blocks")
+    size = sum(region.bytes for region in regions)
+    room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
+    if size > room:
+        got, need = f"{size} bytes of shared memory", f"at most {room} for {blocks} on an SM of {architecture.name}"
+        yield Reason("shared_memory", "mainloop.stages", got, need, "fewer stages or a smaller tile")
+
+
+def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
+    tile = mainloop.tile
+    parts = ["wgmma", spec.input.type, f"{tile.channels}x{tile.pixels}x{tile.k}", f"s{mainloop.stages}"]
+    parts += [f"g{mainloop.consumers}{'p' if mainloop.division == 'pixels' else ''}"]
+    if mainloop.min_blocks_per_sm > 1:
+        parts.append(f"b{mainloop.min_blocks_per_sm}")
+    if mainloop.cluster is not None:
+        parts.append(f"cl{mainloop.cluster.blocks}{mainloop.cluster.share[0]}")
+    if mainloop.activations == "rows":
+        parts.append("1x1")
+    parts.append(f"{spec.output.type}_{spec.output.layout}")
+    return instance_name("conv2d", parts, spec)

@@ -1,0 +1,182 @@
+"""The launch sequence of a convolution on ``wgmma``: tensor maps of x, the filter and y, and one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.formulas import Formula
+from gemmgen.hardware import tensor_map as tma
+from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, FilterOrder
+from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAXIMUM_EXTENT, channel_units, dimensions, fixed_parameters, integer
+from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
+from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.conv2d.warpgroup import PixelLoop, StagedOutput
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.launch import (
+    Argument,
+    ArrayArgument,
+    Constraint,
+    Im2colWalk,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+    TensorMapArgument,
+)
+from gemmgen.kernels.tiles.division import divisors_argument
+
+MAP_ELEMENTS: dict[str, tma.Element] = {"s8": "u8", "u8": "u8", "f16": "f16", "bf16": "bf16"}
+"""Element types of the copy engine: bytes are bytes to it."""
+SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
+FARTHEST_CORNER, FARTHEST_OFFSET, LARGEST_STRIDE = 128, 255, 8
+"""Reach of the copy engine's walk through images of two dimensions: corners, filter taps, steps."""
+
+
+def warpgroup_sequence(
+    spec: Conv2dSpec,
+    name: str,
+    loop: PixelLoop,
+    staged: StagedOutput | None,
+    order: FilterOrder,
+    passed: Sequence[str],
+    divisors: Mapping[str, str],
+    steps: Sequence[Step],
+    walks: bool,
+    shared_bytes: int,
+) -> LaunchSequence:
+    """The sequence. ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the
+    kernel divides by, by name; ``walks``: whether copies of x walk through images."""
+    known = {dimension.name: dimension for dimension in dimensions(spec)}
+    read = [argument for step in steps for argument in step.arguments]
+    numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
+    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
+    filter_type = "s8" if spec.input.type == "u8" else spec.input.type
+    x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
+    filters = packed(
+        "filter", filter_type, "input", (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),  # type: ignore[arg-type]
+        f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
+    )  # fmt: skip
+    y = output_array(spec, "y", "output", "the result")
+    residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
+    extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *arrays]
+    maps: list[TensorMapArgument] = [_filter_map(loop, filters), _pixel_map(loop, x, walks)]
+    if staged is not None:
+        maps.append(_output_map(spec, staged, y))
+    integers = [integer(known[dim]) for dim in ("n", "p", "q", *passed)]
+    divided = divisors_argument(divisors)
+    main: list[Argument] = [*maps, *extra, *([] if staged else [y]), *integers, *numbers, divided]
+    clusters = f"ceil_div(k, {loop.tile_m * loop.cluster_m}) * ceil_div(n * p * q, {loop.tile_pixels * loop.cluster_n})"
+    blocks = loop.cluster_blocks
+    at_once = f"min({clusters}, {loop.persistent_blocks // blocks})" if loop.persistent_blocks else clusters
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(f"{blocks} * ({at_once})" if blocks > 1 else at_once), Formula("1"), Formula("1")),
+        block=(loop.threads, 1, 1),
+        arguments=tuple(argument.name for argument in main),
+        dynamic_shared_bytes=Formula(str(shared_bytes)),
+        cluster=(blocks, 1, 1),
+    )
+    return LaunchSequence(
+        name,
+        tuple(known.values()),
+        tuple([x, filters, *extra, y, *integers, *numbers, divided, *maps]),
+        (launch,),
+        _constraints(spec, clusters, walks, staged is not None),
+    )
+
+
+def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
+    size = loop.a.element_bytes
+    return TensorMapArgument(
+        name="map_filter",
+        array="filter",
+        element=MAP_ELEMENTS[loop.type_a],
+        extents=(Formula("c"), Formula("r * s"), filters.shape[0]),
+        strides=(Formula(f"{size} * c"), Formula(f"{size} * c * r * s")),
+        meaning=f"the filter in boxes of {loop.a.box_rows} output channels, {loop.a.span_elements} input channels of one tap each",
+        box=(loop.a.span_elements, 1, loop.a.box_rows),
+        swizzle=SWIZZLES[loop.a.row_bytes],
+        l2_promotion="256B",
+    )
+
+
+def _pixel_map(loop: PixelLoop, x: ArrayArgument, walks: bool) -> TensorMapArgument:
+    size = loop.b.element_bytes
+    row = Formula(f"{size} * c")
+    kind: dict[str, object] = {"element": MAP_ELEMENTS[loop.type_b], "swizzle": SWIZZLES[loop.b.row_bytes], "l2_promotion": "256B"}
+    channels, pixels = loop.b.span_elements, loop.b.box_rows
+    if not walks:
+        return TensorMapArgument(
+            name="map_x", array="x", extents=(Formula("c"), Formula("n * h * w")), strides=(row,),
+            meaning=f"x in boxes of {pixels} pixels of {channels} channels", box=(channels, pixels), **kind,  # type: ignore[arg-type]
+        )  # fmt: skip
+    corners = tuple(Formula(f"0 - padding_{axis}") for axis in "wh")
+    ends = tuple(Formula(f"padding_{axis} - ({taps} - 1) * dilation_{axis}") for axis, taps in (("w", "s"), ("h", "r")))
+    return TensorMapArgument(
+        name="map_x",
+        array="x",
+        extents=tuple(Formula(extent) for extent in ("c", "w", "h", "n")),
+        strides=(row, Formula(f"{size} * c * w"), Formula(f"{size} * c * w * h")),
+        meaning=f"x in columns of {pixels} pixels of {channels} channels, those under one filter tap of consecutive pixels of y",
+        element_strides=tuple(Formula(step) for step in ("1", "stride_w", "stride_h", "1")),
+        im2col=Im2colWalk(corners, ends, channels, pixels),
+        **kind,  # type: ignore[arg-type]
+    )
+
+
+def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> TensorMapArgument:
+    size = ELEMENTS[spec.output.type].bytes
+    if spec.output.layout == "nhwc":
+        extents, strides, box = ("k", "n * p * q"), (f"{size} * k",), staged.box
+    else:
+        extents, strides = ("32", "p * q", "k // 32", "n"), ("32", "32 * p * q", "k * p * q")
+        box = (*staged.box, 1, 1)  # type: ignore[assignment]
+    return TensorMapArgument(
+        name="map_y",
+        array="y",
+        element={1: "u8", 2: "f16"}[size] if spec.output.type != "bf16" else "bf16",  # type: ignore[arg-type]
+        extents=tuple(Formula(extent) for extent in extents),
+        strides=tuple(Formula(stride) for stride in strides),
+        meaning=f"y in boxes of {staged.pixels} pixels of {staged.row_channels} channels",
+        box=box,
+        swizzle=SWIZZLES[staged.row_bytes],
+    )
+
+
+def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, staged: bool) -> tuple[Constraint, ...]:
+    fixed = fixed_parameters(spec)
+    unit_c, unit_k = channel_units(spec)
+    found = []
+    if unit_c > 1:
+        found.append((f"c % {unit_c} == 0", f"c is a multiple of {unit_c}: the copy engine wants pixels 16 bytes apart"))
+    if unit_k > 1:
+        why = "y holds blocks of 32 channels" if spec.output.layout == "nchw32" else "the copy engine wants pixels of y 16 bytes apart"
+        found.append((f"k % {unit_k} == 0", f"k is a multiple of {unit_k}: {why}"))
+    found += [
+        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
+        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
+        ("groups == 1", "all channels are convolved together"),
+        (f"n * p * q <= {MAXIMUM_EXTENT - 1024}", "pixels can be counted with an int"),
+        (f"{clusters} <= {MAXIMUM_EXTENT}", "tiles can be counted with an int"),
+    ]
+    if spec.input.type in ("s8", "u8"):
+        found.append(
+            (f"c * r * s <= {depth_limit(spec)}", f"sums have at most {depth_limit(spec)} products each, so that they fit into int32")
+        )
+    found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items() if name != "groups"]
+    if walks:
+        for axis, taps in (("h", "r"), ("w", "s")):
+            found += [
+                (f"stride_{axis} <= {LARGEST_STRIDE}", f"the copy engine takes strides up to {LARGEST_STRIDE}"),
+                (f"padding_{axis} <= {FARTHEST_CORNER}", f"the copy engine begins at most {FARTHEST_CORNER} pixels before an image"),
+                (
+                    f"({taps} - 1) * dilation_{axis} <= {FARTHEST_CORNER} + min(padding_{axis}, {FARTHEST_OFFSET - FARTHEST_CORNER})",
+                    "the copy engine reaches all filter taps",
+                ),
+            ]
+    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
+
+
+def depth_limit(spec: Conv2dSpec) -> int:
+    """The most products of a sum that fits into int32."""
+    return min(spec.maximum_depth, 65535) if spec.input.type == "u8" else spec.maximum_depth
