@@ -41,11 +41,9 @@ def _roles(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
     consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"
     lines = [
-        ("producer", "a group of four warps, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
         ("consumers", consumers),
     ]
-    if loop.registers:
-        lines.append(("registers", f"shared out anew: {loop.registers[0]} a thread for the producer, {loop.registers[1]} for consumers"))
     lines.append(("sums", f"{loop.blocks_m * loop.tile_n // 2} of a thread's registers hold sums"))
     return tuple(lines)
 

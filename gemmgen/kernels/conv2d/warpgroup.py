@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WarpgroupLoop
+from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 
 ROW_CHANNELS = BLOCK_ROWS
 """Output channels that the results of one matrix instruction have: its rows."""
@@ -25,6 +26,11 @@ class PixelLoop(WarpgroupLoop):
     @property
     def blocks_m(self) -> int:
         return self.tile_m // BLOCK_ROWS // (self.consumers if self.division == "channels" else 1)
+
+    @property
+    def threads(self) -> int:
+        """Those of the consumers, and a warp that copies."""
+        return WARPGROUP * self.consumers + WARP_THREADS
 
     @property
     def tile_pixels(self) -> int:

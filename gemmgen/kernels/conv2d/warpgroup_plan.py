@@ -17,19 +17,13 @@ from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutp
 from gemmgen.kernels.conv2d.warpgroup_sequence import warpgroup_sequence
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.tensor_core import INTEGER_COLUMNS
-from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WARPGROUP, WarpgroupOperand
+from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WarpgroupOperand
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 
 ROW_LENGTHS = (32, 64, 128)
 """Bytes of a row in shared memory, which are the spans of swizzles."""
 LARGEST_WALK, LARGEST_BOX = 1024, 256
 """Pixels that one copy walks along at most, and rows of a box."""
-PRODUCER_REGISTERS = 40
-FEWEST_PRODUCER_REGISTERS = 24
-"""Registers that the copying group keeps: what it needs, and with little left for all others."""
-MOST_REGISTERS = 232
-EPILOGUE_REGISTERS = 16
-"""Registers beside sums, addresses and counters in which results are finished; an estimate."""
 _ONLY_MMA = (
     "gemm_m", "copy_through", "input_cache", "stages", "increments", "maximum_taps", "float_conversion", "split_k", "rasterization",
     "persistent_blocks", "min_blocks_per_sm",
@@ -53,7 +47,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     ]
     if reasons:
         raise PlanError(message, reasons)
-    loop = _loop(spec, mainloop, architecture)
+    loop = _loop(spec, mainloop)
     staged = _staged(spec, loop)
     regions = _regions(loop, staged)
     reasons += _resource_reasons(loop, regions, architecture)
@@ -100,7 +94,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     )
 
 
-def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: Architecture) -> PixelLoop:
+def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
     tile, cluster = mainloop.tile, mainloop.cluster
     size = ELEMENTS[spec.input.type].bytes
     shared = cluster.blocks if cluster is not None else 1
@@ -123,7 +117,7 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: Architect
         type_b=spec.input.type,
         staging=None,
         promote_steps=0,
-        registers=_shared_out_registers(mainloop, architecture),
+        registers=None,
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         division=mainloop.division,
@@ -132,17 +126,6 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: Architect
 
 def _instruction_pixels(mainloop: WarpgroupMainloop) -> int:
     return mainloop.tile.pixels // (mainloop.consumers if mainloop.division == "pixels" else 1)
-
-
-def _shared_out_registers(mainloop: WarpgroupMainloop, architecture: Architecture) -> tuple[int, int] | None:
-    """Registers of a thread of the producer and of a consumer; None where all keep what they were launched with."""
-    threads = WARPGROUP * (1 + mainloop.consumers)
-    launched = architecture.registers_per_sm // (mainloop.min_blocks_per_sm * threads) // 8 * 8
-    if launched >= MOST_REGISTERS:
-        return None
-    producer = PRODUCER_REGISTERS if launched >= 128 else FEWEST_PRODUCER_REGISTERS
-    rest = launched * (1 + mainloop.consumers) - producer
-    return producer, min(MOST_REGISTERS, rest // mainloop.consumers // 8 * 8)
 
 
 def _staged(spec: Conv2dSpec, loop: PixelLoop) -> StagedOutput | None:
@@ -257,11 +240,10 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
 
 def _resource_reasons(loop: PixelLoop, regions: tuple[SharedRegion, ...], architecture: Architecture) -> Iterator[Reason]:
     blocks = loop.min_blocks_per_sm
-    launched = architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8
-    limit = loop.registers[1] if loop.registers else min(architecture.registers_per_thread, launched)
+    limit = min(architecture.registers_per_thread, architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8)
     sums = loop.blocks_m * loop.tile_n // 2
-    if sums + OTHER_REGISTERS + EPILOGUE_REGISTERS > limit:
-        got = f"{sums} sums and about {OTHER_REGISTERS + EPILOGUE_REGISTERS} other registers a thread"
+    if sums + OTHER_REGISTERS > limit:
+        got = f"{sums} sums and about {OTHER_REGISTERS} other registers a thread"
         need = f"at most {limit} registers for {blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"
         yield Reason("registers", "mainloop.tile", got, need, "a smaller tile or fewer blocks")
     size = sum(region.bytes for region in regions)
