@@ -174,7 +174,7 @@ def reduce(
 
 
 _CONV2D = Operator(
-    "conv2d", ("x", "w", "bias", "residual"), ("out",), ("alpha", "beta", "gamma"),
+    "conv2d", ("x", "w", "bias", "residual", "alpha"), ("out",), ("alpha", "beta", "gamma"),
     ("filter_shape", "stride", "padding", "dilation", "groups", "activation", "output", "layout", "scaled", "bias_scaled",
      "residual_scaled"),
 )  # fmt: skip
@@ -190,37 +190,59 @@ def conv2d(
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
-    alpha: float = 1.0,
+    alpha: Any = 1.0,
     beta: float = 1.0,
     gamma: float = 1.0,
     activation: str | Mapping[str, Any] | None = None,
-    output: Literal["int8", "int32", "float32"] = "int8",
-    layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32",
+    output: str | None = None,
+    layout: Literal["nchw32", "nhwc", "nchw4"] | None = None,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """activation(alpha conv(x, w) + beta bias + gamma residual) of int8 tensors, rounded and saturated to ``output``.
+    """activation(alpha conv(x, w) + beta bias + gamma residual), rounded and, for integers, saturated to ``output``.
 
-    ``x``: (n, c / 32, h, w, 32), see ``gemmgen.layouts``. ``w``: (k, c / groups, r, s), or a ``Filter`` of it, which is brought
-    into the order that kernels read once instead of at every call. ``bias``: k values, int32 or float32. ``residual`` and the
-    result lie as ``layout`` says. ``activation``: ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
+    ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, of int8, uint8, float16 or bfloat16, on tensor
+    cores of Hopper GPUs; or int8 in NCHW32, (n, c / 32, h, w, 32), see ``gemmgen.layouts``. ``w``: (k, c / groups, r, s), int8 for
+    integers, or a ``Filter`` of it, which is brought into the order that kernels read once instead of at every call. ``alpha``: a number,
+    or k values, float32. ``bias``: k values, int32 or float32. ``residual`` and the result lie as ``layout`` says, by default as x does;
+    for an x of four extents, ``nhwc`` is (n, k, p, q) again, channels last. ``output``: by default the type of x. ``activation``:
+    ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if _compiling is not None and _compiling():
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
-        return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output, layout), out is None and stream is None)
+        plain = out is None and stream is None and isinstance(alpha, Real)
+        return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     weights = w if isinstance(w, Filter) else Filter(w)
+    alphas = None
+    if alpha.__class__ is not float and not _is_number(alpha.__class__):
+        alphas, alpha = alpha, 1.0
     if activation.__class__ is not str and activation is not None:
         activation = _hashable(activation)
     options = (
         weights.shape, stride if stride.__class__ is int else _pair(stride), padding if padding.__class__ is int else _pair(padding),
         dilation if dilation.__class__ is int else _pair(dilation), groups, activation, output, layout,
-        alpha != 1, beta != 1, gamma != 1,
+        alphas is None and alpha != 1, beta != 1, gamma != 1,
     )  # fmt: skip
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma)
-    return _CONV2D.call((x, weights, bias, residual, out), options, (alpha, beta, gamma), stream)[0]
+    last = len(x.shape) == 4
+    if last:
+        x, same = _channels_last(x), layout in (None, "nhwc")
+        if same:
+            residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
+    result = _CONV2D.call((x, weights, bias, residual, alphas, out), options, (alpha, beta, gamma), stream)[0]
+    return _axes_moved(result, (0, 3, 1, 2)) if last and same else result
+
+
+def _channels_last(array: Any) -> Any:
+    """(n, c, h, w) as it lies in memory, (n, h, w, c)."""
+    return _axes_moved(array, (0, 2, 3, 1)) if len(array.shape) == 4 else array
+
+
+def _axes_moved(array: Any, axes: tuple[int, ...]) -> Any:
+    return array.permute(axes) if hasattr(array, "permute") else array.transpose(axes)
 
 
 _ELEMENTWISE = Operator(

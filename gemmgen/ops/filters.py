@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw_to_nchw32, reorder_filter
+from gemmgen.kernels.conv2d.layouts import FilterOrder, reorder_filter
 
 
 class Filter:
-    """A filter (k, c / groups, r, s) of int8, NumPy, CuPy or torch, that several convolutions use.
+    """A filter (k, c / groups, r, s), NumPy, CuPy or torch, that several convolutions use.
 
     Each order that an instance reads is made once, at the first call that needs it, and kept. Changes to the array after that
     are not seen: make a new ``Filter``.
@@ -24,18 +24,14 @@ class Filter:
             self.shape = cast("tuple[int, int, int, int]", tuple(map(int, shape)))
         else:
             raise LaunchError(f"conv2d: the filter has shape {shape}, need (k, c / groups, r, s) or (k, c / groups / 32, r, s, 32)")
-        for name, extent in zip(("output", "input"), self.shape[:2], strict=True):
-            if extent % 32 or not extent:
-                raise LaunchError(f"conv2d: the filter has {extent} {name} channels, need a multiple of 32; fill up with zeros")
         self.source = w
         self.key = "filter", str(getattr(w, "dtype", "")), str(getattr(w, "device", ""))
         """Key shared by calls with equal filters, beside the shape."""
         self._ordered: dict[str, Any] = {}
 
     def ordered(self, order: str) -> Any:
-        """The filter as ``gemmgen.layouts.reorder_filter`` gives it, (c / groups / 32, r, s, k, 32)."""
+        """The filter as ``gemmgen.layouts.reorder_filter`` gives it."""
         found = self._ordered.get(order)
         if found is None:
-            source = self.source if len(self.source.shape) == 5 else nchw_to_nchw32(self.source)
-            found = self._ordered[order] = reorder_filter(source, cast("FilterOrder", order))
+            found = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
         return found

@@ -16,7 +16,7 @@ _SCHEMAS = {
     "str activation='', Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, str output='') -> Tensor",
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
-    "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='int8', str layout='nchw32') -> Tensor",
+    "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
     "elementwise": "(Tensor x, str operations='', Tensor? bias=None, Tensor? z=None, Tensor? f=None, float gamma=1.0) -> Tensor",
 }  # fmt: skip
 _library: Any = None
@@ -65,11 +65,11 @@ def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, c
 
 def _conv2d(
     x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.0, activation: str = "", output: str = "int8", layout: str = "nchw32",
+    alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.0, activation: str = "", output: str = "", layout: str = "",
 ) -> Any:  # fmt: skip
     return _functions["conv2d"](
         x, w, bias=bias, residual=residual, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups,
-        alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output, layout=layout,
+        alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output or None, layout=layout or None,
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def _fake(torch: Any, name: str) -> Any:
 
     def conv2d(
         x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1,
-        alpha: Any = 1.0, beta: Any = 1.0, gamma: Any = 1.0, activation: Any = "", output: str = "int8", layout: str = "nchw32",
+        alpha: Any = 1.0, beta: Any = 1.0, gamma: Any = 1.0, activation: Any = "", output: str = "", layout: str = "",
     ) -> Any:  # fmt: skip
         n, k = x.shape[0], w.shape[0]
         filter_extents = w.shape[2:4]
@@ -111,8 +111,11 @@ def _fake(torch: Any, name: str) -> Any:
             (extent + 2 * pad - step * (taps - 1) - 1) // skip + 1
             for extent, pad, step, taps, skip in zip(x.shape[2:4], padding, dilation, filter_extents, stride, strict=True)
         )
-        shape = {"nchw32": [n, k // 32, p, q, 32], "nchw4": [n, k // 4, p, q, 4], "nhwc": [n, p, q, k]}[layout]
-        return x.new_empty(shape, dtype=getattr(torch, output))
+        kind = getattr(torch, output) if output else x.dtype
+        if len(x.shape) == 4 and layout in ("", "nhwc"):
+            return x.new_empty([n, p, q, k], dtype=kind).permute(0, 3, 1, 2)
+        shape = {"nchw32": [n, k // 32, p, q, 32], "nchw4": [n, k // 4, p, q, 4], "nhwc": [n, p, q, k]}[layout or "nchw32"]
+        return x.new_empty(shape, dtype=kind)
 
     def elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: Any = 1.0) -> Any:
         return x.new_empty(torch.broadcast_shapes(*(array.shape for array in (x, bias, z, f) if array is not None)))

@@ -37,6 +37,30 @@ def test_filter_is_reordered_once_and_scaling_bias():
     assert len(weights._ordered) == 1
 
 
+def channels_last(array):
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def test_channels_last_with_an_alpha_for_each_channel():
+    alpha, bias = RNG.random(32).astype("f") / 16, RNG.standard_normal(32).astype("f")
+    got = ops.conv2d(channels_last(X), W, padding=1, alpha=alpha, bias=bias, output="float32")
+    assert got.shape == (2, 32, 6, 7) and got.strides[1] == 4
+    assert np.allclose(got, exact(1, 1) * alpha[:, None, None] + bias[:, None, None], rtol=1e-6, atol=1e-6)
+
+
+def test_channels_that_fill_no_block_and_a_residual():
+    x, w = channels_last(X[:, :48]), W[:19, :48]
+    residual = channels_last(RNG.integers(-9, 9, (2, 19, 6, 7)).astype("i4"))
+    got = ops.conv2d(x, w, padding=1, residual=residual, output="int32")
+    padded = ops.conv2d(
+        channels_last(np.pad(x, ((0, 0), (0, 16), (0, 0), (0, 0)))),
+        np.pad(w, ((0, 13), (0, 16), (0, 0), (0, 0))),
+        padding=1,
+        output="int32",
+    )
+    assert (got == padded[:, :19] + residual).all()
+
+
 def test_a_residual_in_nhwc():
     residual = RNG.standard_normal((2, 4, 5, 32)).astype("f")
     got = ops.conv2d(PACKED, W, residual=residual, gamma=2.0, output="float32", layout="nhwc")
@@ -46,8 +70,9 @@ def test_a_residual_in_nhwc():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((X, W), {}, "need NCHW32"),
-        ((PACKED, W[:16]), {}, "16 output channels, need a multiple of 32"),
+        ((X[0], W), {}, "or NCHW32"),
+        ((X, W), {}, "x must be contiguous"),
+        ((PACKED, W[:16]), {}, "k is 16, need a multiple of 32"),
         ((PACKED, W[:, :32]), {}, "the filter has 32 input channels for 1 groups, x has 64"),
         ((PACKED, W), {"stride": 0}, "stride is 0, need an integer of at least 1"),
         ((PACKED, W), {"padding": (1, 2, 3)}, "padding is"),
@@ -55,7 +80,7 @@ def test_a_residual_in_nhwc():
         ((PACKED, W), {"output": "int16"}, "need int8, int32 or float32"),
         ((PACKED, W), {"output": "int32", "alpha": 0.5}, "cannot scale"),
         ((PACKED, W), {"activation": "gelus"}, "activation 'gelus'"),
-        ((PACKED, W.astype("f")), {}, "the filter has elements f32, need int8"),
+        ((PACKED, W.astype("f")), {}, "the filter has elements float32, need int8"),
         ((PACKED[:, :, ::2], W), {}, "x must be contiguous"),
     ],
 )

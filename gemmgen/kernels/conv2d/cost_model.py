@@ -8,11 +8,17 @@ from typing import Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Cost, Work
+from gemmgen.kernels.gemm.cost_model import COPY_ENGINE_SHARE, TENSOR_CORE_ISSUE
 
 
-def work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
+def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem. A step is one slice of the implicit GEMM's k."""
+    if isinstance(plan, WarpgroupPlan):
+        return (_warpgroup_work(plan, problem),)
+    assert isinstance(plan, Conv2dPlan)
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
     tile = plan.spec.tile.threadblock
     pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
@@ -58,18 +64,51 @@ def work(plan: Conv2dPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     return main, second
 
 
-def cost(plan: Conv2dPlan, problem: Mapping[str, int]) -> Cost:
+def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
+    loop, spec = plan.loop, plan.spec
+    channel_tiles = round_up(ceil_div(problem["k"], loop.tile_m), loop.cluster_m)
+    pixels = problem["n"] * problem["p"] * problem["q"]
+    works = channel_tiles * round_up(ceil_div(pixels, loop.tile_pixels), loop.cluster_n)
+    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
+    turns = ceil_div(works, blocks) if blocks else 1
+    steps = problem["r"] * problem["s"] * ceil_div(problem["c"], loop.tile_k)
+    reads = 1 + plan.arrays_like_output
+    return Work(
+        blocks=blocks,
+        threads=loop.threads,
+        registers=min(255, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
+        shared_bytes=plan.shared_bytes,
+        steps=float(steps * turns),
+        operations=2.0 * loop.tile_m * loop.tile_pixels * loop.tile_k,
+        unit=loop.unit,
+        issue=TENSOR_CORE_ISSUE,
+        shared_clocks=0.0,
+        loaded_bytes=(loop.a.tile_bytes / loop.a.blocks + loop.b.tile_bytes / loop.b.blocks) * COPY_ENGINE_SHARE,
+        in_flight=float(loop.stages),
+        stored_bytes=float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
+        memory_bytes=cost(plan, problem).bytes,
+    )
+
+
+def cost(plan: FinishingPlan, problem: Mapping[str, int]) -> Cost:
     """Two operations for each product, one crossing of the memory bus for each array."""
     n, c, h, w, k, r, s, p, q = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q"))
     depth = c // problem["groups"] * r * s
     outputs = n * p * q * k
     size = ELEMENTS[plan.output.type].bytes * outputs
-    total = n * c * h * w + depth * k + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
-    return Cost(2.0 * outputs * depth, float(total), "int8")
+    inputs = ELEMENTS[plan.spec.input.type].bytes * (n * c * h * w + depth * k)
+    total = inputs + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
+    return Cost(2.0 * outputs * depth, float(total), plan.loop.unit if isinstance(plan, WarpgroupPlan) else "int8")
 
 
-def executed_operations(plan: Conv2dPlan, problem: Mapping[str, int]) -> float:
+def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> float:
     """Tiles of pixels by output channels of a group, over whole steps of the implicit GEMM's k."""
+    if isinstance(plan, WarpgroupPlan):
+        loop = plan.loop
+        rows = round_up(problem["n"] * problem["p"] * problem["q"], loop.tile_pixels)
+        sums = problem["r"] * problem["s"] * round_up(problem["c"], loop.tile_k)
+        return 2.0 * rows * round_up(problem["k"], loop.tile_m) * sums
+    assert isinstance(plan, Conv2dPlan)
     tile, groups = plan.spec.tile.threadblock, problem["groups"]
     pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
     depth = problem["c"] // groups * problem["r"] * problem["s"]
@@ -77,6 +116,6 @@ def executed_operations(plan: Conv2dPlan, problem: Mapping[str, int]) -> float:
     return 2.0 * rows * round_up(problem["k"] // groups, channels) * groups * round_up(depth, tile.k)
 
 
-def peer(plan: Conv2dPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
+def peer(plan: FinishingPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
     """None: torch has no int8 convolution on GPUs."""
     return None

@@ -22,11 +22,11 @@ _WALKS = {
 def summary(plan: FinishingPlan) -> list[str]:
     """The kernel's computation and the storage of its tensors."""
     spec = plan.spec
-    x, filters = plan.sequence.argument("x"), plan.sequence.argument("filter")
+    types = {array.name: _WORDS[array.type] for array in plan.sequence.arrays}
     lines = [
         f"y = {plan.formula.replace('sum', 'convolution(x, filter)')}{_ROUNDINGS[spec.output.type]}.",
-        f"x is {_LAYOUTS_X[spec.input.layout]}, {_WORDS[x.type]}.",
-        f"filter is {_shape_of(plan)}, {_WORDS[filters.type]}{_ORDERS[plan.filter_order]}.",
+        f"x is {_LAYOUTS_X[spec.input.layout]}, {types['x']}.",
+        f"filter is {_shape_of(plan)}, {types['filter']}{_ORDERS[plan.filter_order]}.",
         f"y is {_LAYOUTS[spec.output.layout]}.",
     ]
     fixed = {name: value for name, value in fixed_parameters(spec).items() if (name, value) != ("groups", 1)}

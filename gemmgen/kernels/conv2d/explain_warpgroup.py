@@ -39,10 +39,10 @@ def _implicit_gemm(plan: WarpgroupPlan) -> Lines:
 
 def _roles(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
-    consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"
+    groups = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps"
     lines = [
         ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
-        ("consumers", consumers),
+        ("consumers", f"{groups}, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"),
     ]
     lines.append(("sums", f"{loop.blocks_m * loop.tile_n // 2} of a thread's registers hold sums"))
     return tuple(lines)

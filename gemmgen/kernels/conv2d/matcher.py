@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
-from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.core.formulas import round_up
+from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
-from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, NoActivation, Output
+from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, Element, Input, NoActivation, Output
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once
 
 CHANNELS = 32
 ALIGNMENT = 16
 _PARAMETERS = tuple(Convolution.model_fields)
 _NO_ACTIVATION = NoActivation()
+_INPUT = Input()
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Conv2dRequest(Request):
     kind: ClassVar[str] = "conv2d"
     problem: tuple[tuple[str, int], ...]
     """Every dimension by name."""
-    output: Literal["s8", "s32", "f32"] = "s8"
+    output: Element = "s8"
     layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32"
     bias: Literal["none", "s32", "f32"] = "none"
     residual: bool = False
@@ -34,6 +38,10 @@ class Conv2dRequest(Request):
     beta: bool = False
     gamma: bool = False
     activation: AnyActivation = _NO_ACTIVATION
+    input: Input = _INPUT
+    """The type and the layout of x."""
+    alphas: bool = False
+    """True if each output channel has an alpha of its own."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -54,6 +62,8 @@ class Conv2dRequest(Request):
             "" if self.output == "s8" else self.output,
             "" if self.layout == "nchw32" else self.layout,
             "residual" if self.residual else "",
+            "" if self.input.type == "s8" else f"of_{self.input.type}",
+            "" if self.input.layout == "nchw32" else f"from_{self.input.layout}",
         )
 
     def output_shape(self) -> tuple[int, ...]:
@@ -66,18 +76,31 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     known = dict(request.problem)
     depth = known["c"] // known["groups"] * known["r"] * known["s"]
-    if depth > spec.maximum_depth:
+    if depth > spec.maximum_depth and request.input.type in ("s8", "u8"):
         return f"it sums at most {spec.maximum_depth} products, the problem has {depth}"
+    if spec.input != request.input:
+        return f"it takes {spec.input.type} in {spec.input.layout.upper()}, x is {request.input.type} in {request.input.layout.upper()}"
     fixed = spec.convolution.model_dump()
     parameters: dict[str, Any] = {name: fixed[name] if fixed[name] in ("argument", known[name]) else "argument" for name in _PARAMETERS}
+    changes: dict[str, Any] = {}
+    if spec.mainloop is not None:
+        if known["groups"] != 1:
+            return f"it convolves all channels together, the problem has {known['groups']} groups"
+        if request.layout == "nchw4":
+            return "it does not write NCHW4"
+        parameters |= {name: fixed[name] for name in _POINTWISE if spec.mainloop.activations == "rows"}
+        staged = ELEMENTS[request.output].bytes <= 2 and known["k"] * ELEMENTS[request.output].bytes % ALIGNMENT == 0
+        changes["store"] = spec.store if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
+    elif request.alphas:
+        return "it takes one alpha for all output channels"
     if fixed["groups"] != "argument":
         parameters["groups"] = known["groups"]
     exact = request.output == "s32"
-    changes: dict[str, Any] = {
+    changes |= {
         "convolution": Convolution(**parameters),
         "bias": request.bias,
         "residual": request.residual,
-        "alpha": "one" if exact else "argument" if request.alpha else spec.alpha,
+        "alpha": "one" if exact else "channel" if request.alphas else "argument" if request.alpha else _one_factor(spec.alpha),
         "beta": "one" if exact else "argument" if request.beta else spec.beta,
         "gamma": "one" if exact else "argument" if request.gamma else spec.gamma,
         "activation": request.activation,
@@ -85,18 +108,39 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         "output": Output(type=request.output, layout=request.layout),
     }
     changed = replaced(spec, changes)
-    blocks, y = known["c"] // CHANNELS, Layout.packed(request.output_shape(), request.output)
-    arrays = {
-        "x": ("x", Layout.packed((known["n"], blocks, known["h"], known["w"], CHANNELS), "s8")),
-        "filter": ("w", Layout.packed((blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS), "s8")),
-        "y": ("out", y),
-    }
+    y = Layout.packed(request.output_shape(), request.output)
+    arrays = _inputs(spec, request, known) | {"y": ("out", y)}
     if request.bias != "none":
         arrays["bias"] = ("bias", Layout.packed((known["k"],), request.bias))
     if request.residual:
         arrays["z"] = ("residual", y)
+    if request.alphas:
+        arrays["alpha"] = ("alpha", Layout.packed((known["k"],), "f32"))
     given = {name: known[name] for name in (*_PARAMETERS, "n", "h", "w", "p", "q")}
     return Fit(changed, arrays, {"alpha": "alpha", "beta": "beta", "gamma": "gamma"}, given, changed_fields(spec, changed))
+
+
+_POINTWISE = ("r", "s", "stride_h", "stride_w", "padding_h", "padding_w")
+"""What a filter of one tap has fixed, where x is read as a matrix of pixels."""
+
+
+def _one_factor(alpha: str) -> str:
+    """Form of alpha where there is one for all channels."""
+    return "argument" if alpha == "channel" else alpha
+
+
+def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) -> dict[str, tuple[str, Layout]]:
+    """x and the filter, in the order that the instance reads."""
+    kind, c, blocks = request.input.type, known["c"], known["c"] // CHANNELS
+    x = (known["n"], known["h"], known["w"], c)
+    if request.input.layout == "nchw32":
+        x = (known["n"], blocks, known["h"], known["w"], CHANNELS)  # type: ignore[assignment]
+    filters = (blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS)
+    if spec.mainloop is not None:
+        staged = ELEMENTS[request.output].bytes == 1 and known["k"] % ALIGNMENT == 0
+        rows = round_up(known["k"], NEIGHBOURS) if staged else known["k"]
+        filters = (rows, known["r"], known["s"], c)  # type: ignore[assignment]
+    return {"x": ("x", Layout.packed(x, kind)), "filter": ("w", Layout.packed(filters, "s8" if kind == "u8" else kind))}
 
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest:
@@ -104,24 +148,39 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
     given = dict(zip(SIZE_NAMES, sizes, strict=True))
     fields: dict[str, Any] = {}
     said: dict[str, str] = {}
+    given_input: dict[str, Any] = {}
     for option in options:
         name, _, number = option.partition("=")
         if name in ("groups", "dilation") and number.isdecimal() and 0 < int(number) < 2**20:
             say_once(said, name, option)
             given |= {"groups": int(number)} if name == "groups" else {"dilation_h": int(number), "dilation_w": int(number)}
-        elif option in ("s8", "s32", "f32"):
+        elif option in get_args(Element):
             say_once(said, "output", option)
             fields["output"] = option
         elif option in ("nchw32", "nhwc", "nchw4"):
             say_once(said, "layout", option)
             fields["layout"] = option
+        elif option.startswith("of_") and option[3:] in ("u8", "f16", "bf16"):
+            say_once(said, "type of x", option)
+            given_input["type"] = option[3:]
+        elif option == "from_nhwc":
+            given_input["layout"] = "nhwc"
         elif option == "residual":
             fields["residual"] = True
         else:
-            need = "groups=N, dilation=N, s8, s32, f32, nchw32, nhwc, nchw4 or residual"
+            need = "groups=N, dilation=N, a type, nchw32, nhwc, nchw4, residual, of_u8, of_f16, of_bf16 or from_nhwc"
             raise SpecError(f"a convolution has no option {option!r}: need {need}")
-    problem = complete(Conv2dSpec.model_construct(convolution=Convolution(groups="argument")), given)
-    return Conv2dRequest(tuple(problem.items()), bias="s32", **{"alpha": fields.get("output") != "s32", **fields})
+    of = Input(**given_input)
+    problem = complete_request(of, fields.get("layout", "nchw32"), given)
+    return Conv2dRequest(tuple(problem.items()), bias="s32", input=of, **{"alpha": fields.get("output") != "s32", **fields})
+
+
+def complete_request(of: Input, layout: str, given: Mapping[str, int]) -> dict[str, int]:
+    """All dimensions of a problem, of which ``given`` has at least the sizes. Raises ``LaunchError`` if no layout holds the channels."""
+    output = Output.model_construct(layout=layout, type="f32")  # results of 32 bits ask for nothing
+    spec = Conv2dSpec.model_construct(convolution=Convolution(groups="argument"), input=of, output=output, store="direct")
+    problem: dict[str, int] = complete(spec, given)
+    return problem
 
 
 LAYERS = (
@@ -141,6 +200,6 @@ def problem_grid(fine: bool) -> list[str]:
     return [f"{n},{c},{h},{h},{k},{r},{r},{stride},{padding}" for n in batches for c, h, k, r, stride, padding in layers[n]]
 
 
-def operand_orders(plan: Conv2dPlan) -> Mapping[str, str]:
+def operand_orders(plan: FinishingPlan) -> Mapping[str, str]:
     """The order of the filter's output channels, as ``gemmgen.layouts.reorder_filter`` knows it."""
     return {"w": plan.filter_order}

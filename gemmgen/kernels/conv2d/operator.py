@@ -8,10 +8,10 @@ from typing import Any
 
 import pydantic
 
+from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.conv2d.matcher import ALIGNMENT, CHANNELS, Conv2dRequest
-from gemmgen.kernels.conv2d.problem import complete
-from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution
+from gemmgen.kernels.conv2d.matcher import ALIGNMENT, CHANNELS, Conv2dRequest, complete_request
+from gemmgen.kernels.conv2d.spec import AnyActivation, Input
 from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
@@ -22,15 +22,23 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     """The request of a call. ``options``: those of ``ops.conv2d``; ``filter_shape`` (k, c / groups, r, s); ``scaled``,
     ``bias_scaled``, ``residual_scaled``: whether alpha, beta, gamma differ from 1. Raises ``LaunchError``."""
     x = operands["x"]
-    _packed("x", x, ("s8",))
-    if len(x.shape) != 5 or x.shape[4] != CHANNELS:
-        raise LaunchError(f"conv2d: x has shape {x.shape}, need NCHW32: (n, c / 32, h, w, 32); see gemmgen.layouts.nchw_to_nchw32")
-    if "w" in operands and operands["w"].type != "s8":
-        raise LaunchError(f"conv2d: the filter has elements {operands['w'].type}, need int8")
+    channels_last = len(x.shape) == 4
+    types = ("s8", "u8", "f16", "bf16") if channels_last else ("s8",)
+    _packed("x", x, types)
+    if not channels_last and (len(x.shape) != 5 or x.shape[4] != CHANNELS):
+        need = "(n, c, h, w) with the channels side by side in memory, or NCHW32, (n, c / 32, h, w, 32); see gemmgen.layouts"
+        raise LaunchError(f"conv2d: x has shape {x.shape}, need {need}")
+    filter_type = "s8" if x.type == "u8" else x.type
+    if "w" in operands and operands["w"].type != filter_type:
+        raise LaunchError(f"conv2d: the filter has elements {_word(operands['w'].type)}, need {_word(filter_type)}")
     k, c_group, r, s = options["filter_shape"]
     groups = options.get("groups", 1)
-    n, blocks, h, w, _ = x.shape
-    given = {"n": n, "c": blocks * CHANNELS, "h": h, "w": w, "k": k, "r": r, "s": s, "groups": groups}
+    if channels_last:
+        n, h, w, c = x.shape
+    else:
+        n, blocks, h, w, _ = x.shape
+        c = blocks * CHANNELS
+    given = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s, "groups": groups}
     for name in ("stride", "padding", "dilation"):
         pair = options.get(name, 0 if name == "padding" else 1)
         pair = (pair, pair) if isinstance(pair, int) else tuple(pair) if isinstance(pair, tuple | list) else ()
@@ -43,25 +51,35 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"conv2d: groups is {groups!r}, need a positive integer")
     if c_group * groups != given["c"]:
         raise LaunchError(f"conv2d: the filter has {c_group} input channels for {groups} groups, x has {given['c']}")
-    problem = complete(Conv2dSpec.model_construct(convolution=Convolution(groups="argument")), given)
+    of = Input(type=x.type, layout="nhwc" if channels_last else "nchw32")  # type: ignore[arg-type]
+    layout = options.get("layout") or of.layout
+    if layout not in ("nchw32", "nhwc", "nchw4"):
+        raise LaunchError(f"conv2d: layout is {layout!r}, need nchw32, nhwc or nchw4")
+    problem = complete_request(of, layout, given)
     bias = operands.get("bias")
     if bias is not None:
         _packed("bias", bias, ("s32", "f32"))
         if bias.shape != (k,):
             raise LaunchError(f"conv2d: bias has shape {bias.shape}, need ({k},)")
+    alphas = operands.get("alpha")
+    if alphas is not None:
+        _packed("alpha", alphas, ("f32",))
+        if alphas.shape != (k,):
+            raise LaunchError(f"conv2d: alpha has shape {alphas.shape}, need ({k},), or a number")
     out = operands.get("out")
-    kind = out.type if out is not None else {"int8": "s8", "int32": "s32", "float32": "f32"}.get(options.get("output", "int8"))
-    layout = options.get("layout", "nchw32")
-    if kind not in ("s8", "s32", "f32"):
-        raise LaunchError(f"conv2d: results have elements {kind or options.get('output')!r}, need int8, int32 or float32")
-    if layout not in ("nchw32", "nhwc", "nchw4"):
-        raise LaunchError(f"conv2d: layout is {layout!r}, need nchw32, nhwc or nchw4")
+    wanted = options.get("output") or ELEMENTS[x.type].word
+    kind = out.type if out is not None else BY_WORD.get(wanted)
+    allowed = ("s8", "u8", "s32", "f32", "f16", "bf16") if channels_last else ("s8", "s32", "f32")
+    if kind is None or kind not in allowed:
+        words = [_word(name) for name in allowed]
+        raise LaunchError(f"conv2d: results have elements {kind or wanted!r}, need {', '.join(words[:-1])} or {words[-1]}")
     scaled = {"alpha": options.get("scaled"), "beta": options.get("bias_scaled"), "gamma": options.get("residual_scaled")}
-    if kind == "s32" and any(scaled.values()):
+    if kind == "s32" and (alphas is not None or any(scaled.values())):
         raise LaunchError("conv2d: int32 results are exact sums, which alpha, beta and gamma cannot scale")
     request = Conv2dRequest(
         tuple(problem.items()), kind, layout, bias.type if bias is not None else "none", "residual" in operands,  # type: ignore[arg-type]
         bool(scaled["alpha"]), bool(scaled["beta"]), bool(scaled["gamma"]), _activation(options.get("activation")),
+        of, alphas is not None,
     )  # fmt: skip
     for name in ("out", "residual"):
         array = operands.get(name)
@@ -72,11 +90,14 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     return Interpretation(request, (Result("out", request.output_shape(), kind),))
 
 
+def _word(kind: str) -> str:
+    return ELEMENTS[kind].word if kind in ELEMENTS else kind
+
+
 def _packed(name: str, layout: Layout, types: tuple[str, ...]) -> None:
     if layout.type not in types:
-        words = {"s8": "int8", "s32": "int32", "f32": "float32"}
-        need = " or ".join(words[kind] for kind in types)
-        raise LaunchError(f"conv2d: {name} has elements {words.get(layout.type, layout.type)}, need {need}")
+        need = " or ".join(_word(kind) for kind in types)
+        raise LaunchError(f"conv2d: {name} has elements {_word(layout.type)}, need {need}")
     plain = Layout.packed(layout.shape, layout.type)
     same = all(one == other for extent, one, other in zip(layout.shape, layout.strides, plain.strides, strict=True) if extent > 1)
     if not layout.is_empty and (not same or layout.alignment < ALIGNMENT):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
+from gemmgen.core.formulas import round_up
 from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import channel_units, complete, fixed_parameters
@@ -17,6 +18,7 @@ from gemmgen.kernels.conv2d.spec import LARGEST_EXTENT
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, Expected
+from gemmgen.kernels.gemm.tensor_accuracy import sum_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +37,9 @@ def cases(plan: FinishingPlan) -> list[Case]:
     seen: set[tuple[Any, ...]] = set()
     cases: list[Case] = []
 
-    def add(name: str, wanted: Mapping[str, int], data: Any = "extremes", **more: Any) -> None:
+    floats = plan.spec.input.type not in ("s8", "u8")
+
+    def add(name: str, wanted: Mapping[str, int], data: Any = "reals" if floats else "extremes", **more: Any) -> None:
         problem = _fitted(plan, wanted, fixed)
         if problem is None:
             return
@@ -45,7 +49,11 @@ def cases(plan: FinishingPlan) -> list[Case]:
             seen.add(key)
             cases.append(Case(name, problem, scalars, data, seed=sum(problem.values()), **more))
 
-    shapes = _pixel_shapes(plan) if isinstance(plan, WarpgroupPlan) else _shapes(plan)
+    if isinstance(plan, WarpgroupPlan):
+        shapes = _pixel_shapes(plan)
+    else:
+        assert isinstance(plan, Conv2dPlan)
+        shapes = _shapes(plan)
     for name, wanted in shapes.items():
         add(name, wanted)
     small = {"n": 2, "c": 64, "h": 7, "w": 5, "k": 64, "r": 3, "s": 3, "padding": 1}
@@ -209,10 +217,18 @@ def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, 
 
 def _scalars(plan: FinishingPlan, problem: Mapping[str, int], name: str) -> dict[str, float]:
     """alpha spreads the sums over the range of int8 and beyond at both ends; for ties it is one half."""
-    depth = problem["c"] // problem["groups"] * problem["r"] * problem["s"]
-    alpha = 0.5 if name == TIES else 150.0 / (depth**0.5 * 74.0**2)
-    values = {"alpha": alpha, "beta": 0.5 if name == TIES else 0.37, "gamma": 1.0 if name == TIES else 0.61}
+    floats = plan.spec.input.type not in ("s8", "u8")
+    values = {
+        "alpha": 1.25 if floats else _alpha(problem, name),
+        "beta": 0.5 if name == TIES else 0.37,
+        "gamma": 1.0 if name == TIES else 0.61,
+    }
     return {scalar.name: values.get(scalar.name, 0.75) for scalar in plan.sequence.scalars}
+
+
+def _alpha(problem: Mapping[str, int], name: str) -> float:
+    depth = problem["c"] // problem["groups"] * problem["r"] * problem["s"]
+    return 0.5 if name == TIES else 150.0 / (depth**0.5 * 74.0**2)
 
 
 def _offsets(plan: FinishingPlan) -> dict[str, int]:
@@ -225,10 +241,15 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
 
     argument = next(array for array in plan.sequence.arrays if array.name == name)
     if case.data == "integers":
-        return rng.integers(*SMALL, shape)
-    if argument.type == "s8":
-        values = rng.integers(-128, 128, shape)
-        return np.where(rng.random(shape) < 0.1, rng.choice([-128, 127], shape), values)
+        return rng.integers(*((0, SMALL[1]) if argument.type == "u8" else SMALL), shape)
+    if case.data == "reals" and argument.type in ("f16", "bf16"):
+        return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-2.0, 0.3, shape)
+    if name == "alpha" and case.data == "extremes":
+        return _alpha(case.dimensions, case.name) * rng.uniform(0.3, 2.0, shape).astype(np.float32)
+    if argument.type in ("s8", "u8"):
+        low, high = (int(limit) for limit in ELEMENTS[argument.type].limits)
+        values = rng.integers(low, high + 1, shape)
+        return np.where(rng.random(shape) < 0.1, rng.choice([low, high], shape), values)
     if argument.type == "s32":
         reach = 400 if plan.output.type != "s32" else 2**31 - 1
         return rng.integers(-reach, reach + 1, shape)
@@ -237,7 +258,11 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
 
 def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected output."""
-    return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays)}
+    error = 0.0
+    if isinstance(plan, WarpgroupPlan) and case.data == "reals":
+        depth = case.dimensions["r"] * case.dimensions["s"] * round_up(case.dimensions["c"], plan.loop.tile_k)
+        error = sum_error(plan.loop, 1, depth)
+    return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays, error)}
 
 
 def counted_case(plan: FinishingPlan) -> Case:

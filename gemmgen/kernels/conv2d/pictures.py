@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gemmgen.hardware.shared_memory import BANK_BYTES, WARP, shared_access_cost
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.tiles import (
     BLOCK,
     CHANNELS,
@@ -22,6 +23,8 @@ from gemmgen.kernels.conv2d.tiles import (
     fragment_vector,
     vector_offset,
 )
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
+from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS
 from gemmgen.kernels.pictures import (
     BankMap,
     BankMaps,
@@ -41,8 +44,11 @@ WORD = 4
 """Values of k that a lane has side by side: an int8 fragment comes in registers."""
 
 
-def pictures(plan: Conv2dPlan) -> list[Picture]:
+def pictures(plan: FinishingPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
+    if isinstance(plan, WarpgroupPlan):
+        return [_warpgroup_tiles(plan)]
+    assert isinstance(plan, Conv2dPlan)
     return [_tiles(plan), _fragments(plan), _bank_maps(plan)]
 
 
@@ -91,6 +97,38 @@ def _tiles(plan: Conv2dPlan) -> TileHierarchy:
         f"instruction {plan.instruction}", high, BLOCK, *axes, "lane", _result_shares(plan), (f"{high * BLOCK // WARP} sums a lane",)
     )
     return TileHierarchy("Tile hierarchy", overview, (block, warp_tile, lanes))
+
+
+def _warpgroup_tiles(plan: WarpgroupPlan) -> TileHierarchy:
+    """From the product to what a lane has of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
+    loop = plan.loop
+    rows, pixels = loop.blocks_m * BLOCK_ROWS, loop.tile_n
+    by_pixels = loop.division == "pixels"
+    groups = tuple(
+        Share(group, ((0, group * pixels, rows, pixels) if by_pixels else (group * rows, 0, rows, pixels),))
+        for group in range(loop.consumers)
+    )
+    axes = ("channels", "pixels")
+    note = (f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} that multiply, a warp that copies",)
+    block = Division("threadblock tile", loop.tile_m, loop.tile_pixels, *axes, "warpgroup", groups, note)
+    warps = tuple(
+        Share(warp, tuple((block_m * BLOCK_ROWS + 16 * warp, 0, 16, pixels) for block_m in range(loop.blocks_m))) for warp in range(4)
+    )
+    group = Division("tile of a warpgroup", rows, pixels, *axes, "warp", warps, (f"instructions of 64 × {loop.instruction_n}",))
+    lanes = tuple(
+        Share(lane, tuple((lane // 4 + 8 * half, 8 * j + lane % 4 * 2, 1, 2) for half in range(2) for j in range(pixels // 8)))
+        for lane in range(WARP)
+    )
+    warp_tile = Division("rows of a warp", 16, pixels, *axes, "lane", lanes, ("pairs of neighbours, in every 8 columns",))
+    notes = (
+        f"a step: {loop.tile_k} input channels of one filter tap",
+        f"{loop.stages} stages in shared memory, filled by the copy engine; bold: the one that is multiplied",
+    )
+    overview = ProductOverview(
+        a="filter", b="x", c="y", m="output channels", n="output pixels", k="input channels × filter taps",
+        tile_m=loop.tile_m, tile_n=loop.tile_pixels, tile_k=loop.tile_k, stages=loop.stages, notes=notes,
+    )  # fmt: skip
+    return TileHierarchy("Tile hierarchy", overview, (block, group, warp_tile))
 
 
 def _result_shares(plan: Conv2dPlan) -> tuple[Share, ...]:

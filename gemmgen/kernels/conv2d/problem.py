@@ -88,10 +88,8 @@ def integer(dimension: Dimension) -> ScalarArgument:
 
 def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
     """Numbers that input and output channels are multiples of, those of one group."""
-    if spec.mainloop is None:
-        return CHANNELS, CHANNELS
-    c = 16 // ELEMENTS[spec.input.type].bytes
-    if spec.output.layout == "nchw32":
+    c = CHANNELS if spec.input.layout == "nchw32" else 16 // ELEMENTS[spec.input.type].bytes
+    if spec.input.layout == "nchw32" or spec.output.layout != "nhwc":
         return c, CHANNELS
     return c, 16 // ELEMENTS[spec.output.type].bytes if spec.store == "shared" else 1
 

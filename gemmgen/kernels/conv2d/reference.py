@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.core.elements import ELEMENTS, DataType
+from gemmgen.core.elements import ELEMENTS, DataType, to_numbers
+from gemmgen.kernels.accuracy import SMALLEST, rounded, stored
 from gemmgen.kernels.conv2d.epilogue import plan_operations
 from gemmgen.kernels.conv2d.layouts import ROW_ORDERS, FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Expected
+from gemmgen.kernels.gemm.tensor_accuracy import magnitude
 
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 EXACT_DEPTH = 2**53 // 2**14
@@ -24,19 +27,23 @@ EXACT_DEPTH = 2**53 // 2**14
 
 
 def convolution(x: Integers, filter: Integers, problem: Mapping[str, int]) -> Integers:
-    """The sums of x (n, c, h, w) with filter (k, c / groups, r, s): (n, k, p, q).
+    """The sums of integers x (n, c, h, w) with filter (k, c / groups, r, s): (n, k, p, q).
 
     The products of a filter tap are one matrix product in float64, which holds all these integers exactly.
     """
+    assert filter.shape[1] * filter.shape[2] * filter.shape[3] <= EXACT_DEPTH
+    return sums(x.astype(np.float64), filter.astype(np.float64), problem).astype(np.int64)
+
+
+def sums(x: Float64, filter: Float64, problem: Mapping[str, int]) -> Float64:
+    """The same of float64 numbers."""
     n, k, p, q, r, s, groups = (problem[name] for name in ("n", "k", "p", "q", "r", "s", "groups"))
     pad_h, pad_w = problem["padding_h"], problem["padding_w"]
     if 0 in (n, p, q):
-        return np.zeros((n, k, p, q), np.int64)
+        return np.zeros((n, k, p, q))
     depth = x.shape[1] // groups
-    assert depth * r * s <= EXACT_DEPTH
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad_h, pad_h), (pad_w, pad_w)))
-    weights = filter.astype(np.float64)
-    sums = np.zeros((groups, k // groups, n * p * q))
+    padded = np.pad(x, ((0, 0), (0, 0), (pad_h, pad_h), (pad_w, pad_w)))
+    found = np.zeros((groups, k // groups, n * p * q))
     for row in range(r):
         top = row * problem["dilation_h"]
         for column in range(s):
@@ -47,9 +54,9 @@ def convolution(x: Integers, filter: Integers, problem: Mapping[str, int]) -> In
             ]  # fmt: skip
             for group in range(groups):
                 channels = taken[:, group * depth : (group + 1) * depth].transpose(1, 0, 2, 3).reshape(depth, n * p * q)
-                filters = weights[group * (k // groups) : (group + 1) * (k // groups), :, row, column]
-                sums[group] += filters @ channels
-    return sums.astype(np.int64).reshape(k, n, p, q).transpose(1, 0, 2, 3)
+                filters = filter[group * (k // groups) : (group + 1) * (k // groups), :, row, column]
+                found[group] += filters @ channels
+    return found.reshape(k, n, p, q).transpose(1, 0, 2, 3)
 
 
 def reference(
@@ -58,31 +65,56 @@ def reference(
     problem: Mapping[str, int],
     scalars: Mapping[str, float],
     arrays: Mapping[str, npt.NDArray[Any]],
+    error: float = 0.0,
 ) -> Expected:
-    """y, in the layout and of the type of the spec's output. Sums, their factors and most operations are exact; where a function is
-    only known up to a bound, so is the result."""
-    filters = restore_filter(arrays["filter"].astype(np.int64), order)
+    """y, in the layout and of the type of the spec's output. Sums of integers, their factors and most operations are exact; where a
+    function is only known up to a bound, so is the result. ``error``: largest of a sum of floats, as a share of the sum of the products'
+    magnitudes; 0 for numbers whose sums float32 holds."""
+    kind = spec.input.type
+    whole = kind in ("s8", "u8")
+    held = np.int64 if whole else np.float64
+    filters = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
     filters = (filters if order in ROW_ORDERS else nchw32_to_nchw(filters))[: problem["k"]]
-    sums = convolution(to_nchw(arrays["x"].astype(np.int64), spec.input.layout), filters, problem)
+    x = to_nchw(to_numbers(kind, arrays["x"]).astype(held), spec.input.layout)
+    total: Any = convolution(x, filters, problem) if whole else sums(x, filters, problem)
+    lost = error * sums(magnitude(kind, x), magnitude(kind, filters), problem) + SMALLEST if error else np.zeros(total.shape)
     bias = arrays["bias"][:, None, None] if spec.bias != "none" else None
-    residual = to_nchw(arrays["z"], spec.output.layout) if spec.residual else None
+    residual = to_nchw(to_numbers(spec.output.type, arrays["z"]), spec.output.layout) if spec.residual else None
     if spec.output.type == "s32":
-        return Expected(from_nchw(_exact(spec, sums, bias, residual), spec.output.layout))
+        return Expected(from_nchw(_exact(spec, total, bias, residual), spec.output.layout))
     factors = dict(scalars) | ({"alpha": arrays["alpha"][:, None, None]} if spec.alpha == "channel" else {})
-    value = _rounded(sums, bias, residual, factors).astype(np.float64)
+    value, lost = _bounded(total, lost, bias, residual, factors) if error else (_rounded(total, bias, residual, factors), lost)
 
     def read(access: Access) -> npt.NDArray[Any]:
         if access.operand.per == "all":
             return np.asarray(np.float32(scalars[access.name]), np.float64)
-        array = arrays[access.name].astype(np.float64)
+        array = to_numbers(access.stored, arrays[access.name]).astype(np.float64)
         return array[:, None, None] if access.operand.per == "channel" else to_nchw(array, spec.output.layout)
 
-    finished = apply_steps(plan_operations(spec, []), Tracked(value, np.zeros(value.shape), "f32"), read)
+    finished = apply_steps(plan_operations(spec, []), Tracked(value.astype(np.float64), lost, "f32"), read)
     result, bound = finished.value, finished.bound
     if spec.output.type in ("s8", "u8"):
         low, result, high = (_saturated(number, spec.output.type) for number in (result - bound, result, result + bound))
         bound = np.maximum(high - result, result - low).astype(np.float64)
+    else:
+        result, bound = stored(spec.output.type, result, bound)
     return Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)
+
+
+def _bounded(sums: Float64, lost: Float64, bias: Any, residual: Any, factors: Mapping[str, Any]) -> tuple[Float64, Float64]:
+    """alpha * sum + beta * bias + gamma * z in float32, of sums up to a bound."""
+
+    def factor(name: str) -> Any:
+        return np.float32(factors.get(name, 1.0)).astype(np.float64)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        value, bound = factor("alpha") * sums, np.abs(factor("alpha")) * lost
+        if bias is not None:
+            value = value + (np.float32(factors.get("beta", 1.0)) * bias.astype(np.float32)).astype(np.float64)
+        value, bound = rounded(value, bound)
+        if residual is not None:
+            value, bound = rounded(value + factor("gamma") * residual.astype(np.float64), bound)
+    return value, bound
 
 
 def _saturated(value: npt.NDArray[Any], kind: DataType) -> Integers:
@@ -101,7 +133,7 @@ def _exact(spec: Conv2dSpec, sums: Integers, bias: Any, residual: Any) -> Intege
     return np.clip(total, low, 2**31 - 1)
 
 
-def _rounded(sums: Integers, bias: Any, residual: Any, factors: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+def _rounded(sums: Integers | Float64, bias: Any, residual: Any, factors: Mapping[str, Any]) -> npt.NDArray[np.float32]:
     """alpha * sum + beta * bias + gamma * z in float32: one rounding for beta * bias, and one for each fused multiply-add."""
 
     def factor(name: str) -> Any:

@@ -30,8 +30,8 @@ _ONLY_MMA = (
 )  # fmt: skip
 """Fields that say something about products by ``mma`` alone."""
 _CONSTANTS = {
-    "c": "kInputChannels", "k": "kOutputChannels", "r": "kFilterRows", "s": "kFilterColumns", "stride_h": "kStrideH", "stride_w": "kStrideW",
-    "padding_h": "kPaddingH", "padding_w": "kPaddingW", "dilation_h": "kDilationH", "dilation_w": "kDilationW",
+    "c": "kInputChannels", "k": "kOutputChannels", "r": "kFilterRows", "s": "kFilterColumns", "stride_h": "kStrideH",
+    "stride_w": "kStrideW", "padding_h": "kPaddingH", "padding_w": "kPaddingW", "dilation_h": "kDilationH", "dilation_w": "kDilationW",
 }  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
 
     for name, operand, element, row in (("tiles_filter", loop.a, loop.type_a, "channel"), ("tiles_x", loop.b, loop.type_b, "pixel")):
         meaning = f"tiles of {name.removeprefix('tiles_')}, [stage][{row}][k], rows of {operand.row_bytes} bytes, swizzled"
-        shape = (loop.stages, operand.extent, operand.span_elements)
+        shape: tuple[int, ...] = (loop.stages, operand.extent, operand.span_elements)
         add(name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
     if staged is not None:
         shape = (loop.consumers, staged.blocks * staged.rows, staged.pixels, staged.row_bytes)

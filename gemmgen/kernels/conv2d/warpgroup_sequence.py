@@ -53,7 +53,7 @@ def warpgroup_sequence(
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
     filters = packed(
-        "filter", filter_type, "input", (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),  # type: ignore[arg-type]
+        "filter", filter_type, "input", (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),
         f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
     )  # fmt: skip
     y = output_array(spec, "y", "output", "the result")
@@ -126,11 +126,12 @@ def _pixel_map(loop: PixelLoop, x: ArrayArgument, walks: bool) -> TensorMapArgum
 
 def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> TensorMapArgument:
     size = ELEMENTS[spec.output.type].bytes
-    if spec.output.layout == "nhwc":
-        extents, strides, box = ("k", "n * p * q"), (f"{size} * k",), staged.box
-    else:
+    extents: tuple[str, ...] = ("k", "n * p * q")
+    strides: tuple[str, ...] = (f"{size} * k",)
+    box: tuple[int, ...] = staged.box
+    if spec.output.layout == "nchw32":
         extents, strides = ("32", "p * q", "k // 32", "n"), ("32", "32 * p * q", "k * p * q")
-        box = (*staged.box, 1, 1)  # type: ignore[assignment]
+        box = (*staged.box, 1, 1)
     return TensorMapArgument(
         name="map_y",
         array="y",

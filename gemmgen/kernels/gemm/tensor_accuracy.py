@@ -8,6 +8,7 @@ emulator's tensor core does the same, bit for bit.)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from gemmgen.core.elements import float_format
@@ -51,17 +52,19 @@ def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
 
 
 def product_bound(loop: WarpgroupLoop, slices: int, a: Array, b: Array) -> Array:
-    """Largest error of a sum over k, whatever the order in which products come.
+    """Largest error of a sum over k, whatever the order in which products come."""
+    size = magnitude(loop.type_a, a) @ magnitude(loop.type_b, b)
+    return sum_error(loop, slices, a.shape[-1]) * size + SMALLEST
+
+
+def sum_error(loop: WarpgroupLoop, slices: int, k: int) -> float:
+    """Largest error of a sum over k, as a share of the sum of the products' magnitudes.
 
     A term that is cut off loses less than 2^-fraction_bits of the largest one, and so does the sum so far; what is left of the sum loses
     2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, but for what was lost; the exponent of a
     subnormal factor is that of the smallest normal number, which stands for it. Sums that leave the tensor core are added up in float32.
     """
-    import numpy as np
-
-    k = a.shape[-1]
     kept = NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
-    size = _magnitude(loop.type_a, a) @ _magnitude(loop.type_b, b)
     chain = ceil_div(k, slices)
     parts = slices
     if loop.promote_steps:
@@ -69,9 +72,9 @@ def product_bound(loop: WarpgroupLoop, slices: int, a: Array, b: Array) -> Array
         parts += ceil_div(k, chain) if chain else 0
     steps = ceil_div(min(chain + loop.tile_k, k), loop.instruction_k)
     lost = steps * ((loop.instruction_k + 1) * 2.0**-kept.fraction_bits + 2.0**-kept.result_bits)
-    inside = lost / (1 - lost) if lost < 1 else np.inf
+    inside = lost / (1 - lost) if lost < 1 else inf
     outside = parts * UNIT_ROUNDOFF / (1 - parts * UNIT_ROUNDOFF) if parts > 1 else 0.0
-    return (inside + outside * (1 + inside)) * size + SMALLEST
+    return inside + outside * (1 + inside)
 
 
 def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
@@ -88,7 +91,8 @@ def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
     return bound
 
 
-def _magnitude(element: str, values: Array) -> Array:
+def magnitude(element: str, values: Array) -> Array:
+    """Sizes of numbers as the exponents of products see them: a subnormal number counts like the smallest normal one."""
     import numpy as np
 
     least = 2.0 ** float_format(element).least_exponent

@@ -1,0 +1,150 @@
+"""Convolution on wgmma: all the combinations that a spec may ask for, on the emulator, and mutants that must not pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmgen import api
+from gemmgen.codegen.rendering import render
+from gemmgen.core.errors import PlanError
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import verify_case
+
+SPECS = [
+    file for file in sorted((Path(__file__).parents[3] / "specs" / "conv2d").glob("*.yaml")) if isinstance(api.plan(file), WarpgroupPlan)
+]
+STRIDE = 9
+"""Every so manyth case runs, beginning at a different one for each spec."""
+
+
+def spec(tile: tuple[int, int, int] = (64, 64, 64), more: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    channels, pixels, k = tile
+    loop = {"strategy": "warpgroup", "tile": {"channels": channels, "pixels": pixels, "k": k}, "stages": 3, "consumers": 1}
+    return {
+        "kind": "conv2d",
+        "architecture": "sm_90a",
+        "mainloop": loop | {"persistent_blocks": 6} | (more or {}),
+        "input": {"layout": "nhwc"},
+        "output": {"layout": "nhwc"},
+        **fields,
+    }
+
+
+POINTWISE = {"r": 1, "s": 1, "stride_h": 1, "stride_w": 1, "padding_h": 0, "padding_w": 0}
+EXACT = {"alpha": "one", "gamma": "one", "output": {"type": "s32", "layout": "nhwc"}, "store": "direct"}
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "two groups, each with its channels": spec((128, 96, 128), {"consumers": 2}, bias="f32", activation={"op": "relu"}),
+    "two groups, each with its pixels": spec((64, 128, 32), {"consumers": 2, "division": "pixels"}),
+    "two blocks of channels in a group": spec((128, 32, 64), alpha="channel", beta="argument"),
+    "rows of pixels": spec((64, 96, 128), {"activations": "rows"}, convolution=POINTWISE),
+    "a cluster that shares pixels": spec((64, 64, 64), {"cluster": {"blocks": 2, "share": "pixels"}}, bias="none"),
+    "a cluster that shares filters": spec((64, 64, 128), {"cluster": {"blocks": 2, "share": "filter"}}),
+    "four blocks that share rows of pixels": spec(
+        (64, 96, 64), {"activations": "rows", "cluster": {"blocks": 4, "share": "pixels"}, "persistent_blocks": 8}, convolution=POINTWISE
+    ),
+    "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
+    "a residual in NCHW32": spec(output={"layout": "nchw32"}, residual=True, activation={"op": "relu"}),
+    "a residual": spec(residual=True, bias="f32", activation={"op": "relu"}),
+    "int32": spec(**EXACT, residual=True, activation={"op": "relu"}),
+    "float32": spec(output={"type": "f32", "layout": "nhwc"}, store="direct", activation={"op": "h_swish"}),
+    "float16": spec((64, 32, 128), output={"type": "f16", "layout": "nhwc"}, residual=True),
+    "bfloat16": spec((64, 64, 32), output={"type": "bf16", "layout": "nhwc"}, alpha="channel"),
+    "uint8": spec(output={"type": "u8", "layout": "nhwc"}, activation={"op": "clamp", "low": 3.0, "high": 200.0}),
+    "uint8 of uint8": spec(input={"type": "u8", "layout": "nhwc"}, output={"type": "u8", "layout": "nhwc"}),
+    "float16 of float16": spec(
+        input={"type": "f16", "layout": "nhwc"}, output={"type": "f16", "layout": "nhwc"}, bias="f32", residual=True
+    ),
+    "float32 of bfloat16": spec(
+        (128, 32, 32),
+        {"consumers": 2},
+        input={"type": "bf16", "layout": "nhwc"},
+        output={"type": "f32", "layout": "nhwc"},
+        store="direct",
+        activation={"op": "relu"},
+    ),
+    "bytes one by one": spec(store="direct", activation={"op": "relu"}),
+    "an epilogue": spec(epilogue=[{"op": "bias", "per": "channel"}, {"op": "leaky_relu", "slope": 0.25}, {"op": "residual"}]),
+    "a layer that is known": spec(
+        convolution={"c": 48, "k": 80, "r": 3, "s": 3, "stride_h": 2, "stride_w": 1, "padding_h": 1, "padding_w": 1, "dilation_h": 1}
+    ),
+}
+
+
+def failures(plan: WarpgroupPlan, begin: int, stride: int) -> list[tuple[str, Any]]:
+    binary = compile_plan(plan)
+    assert all(used.spill_loads == used.spill_stores == used.local_bytes == 0 for used in binary.resources.values())
+    found = []
+    for case in oracle_of("conv2d").cases(plan)[begin % stride :: stride]:
+        result = verify_case(plan, binary, EmulatorBackend(), case)
+        if not result.passed:
+            found.append((case.name, result.failure))
+    return found
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_a_combination_verifies(name: str) -> None:
+    assert not failures(api.plan(COMBINATIONS[name]), list(COMBINATIONS).index(name), 6)
+
+
+@pytest.mark.parametrize("file", SPECS, ids=lambda file: file.stem)
+def test_a_spec_verifies(file: Path) -> None:
+    assert not failures(api.plan(file), SPECS.index(file), STRIDE)
+
+
+MUTANTS = {
+    "a filter tap left out": ("++tap;", "tap += 2;"),
+    "columns of the filter not undone": ("    dx = 0;\n", ""),
+    "a step too few": (
+        "++step) {\n                    mbarrier_wait(empty",
+        "++step) {\n                    if (step == 1) { advance(stage, phase); continue; }\n                    mbarrier_wait(empty",
+    ),
+    "padding on one side only": ("row * stride_h - padding_h", "row * stride_h"),
+    "pixels of another group": ("+ group * 2048)", ")"),
+    "results before the last ones are out": ("store_boxes_wait<0>();\n            sync_group", "sync_group"),
+    "no fence before the copy engine reads": ("            fence_async_proxy();\n", ""),
+    "a group that does not wait for itself": ("fence_async_proxy();\n            sync_group<128>(group);", "fence_async_proxy();"),
+    "stages freed at once": ("wgmma_wait<1>();", "wgmma_wait<1>();\n                if (lane == 0) mbarrier_arrive(empty + 8 * stage);"),
+    "rows of pixels unswizzled": ("warp ^ lane / 2 % 4", "warp"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_kernel_is_found_out(mutant: str) -> None:
+    plan = api.plan(COMBINATIONS["two groups, each with its pixels"])
+    source = render(plan).text
+    before, after = MUTANTS[mutant]
+    assert before in source
+    binary = compile_source(source.replace(before, after), architecture="sm_90a", options=COMPILE_OPTIONS)
+    wanted = ("3 x 3, uneven", "more tiles than blocks", "3 x 3, padding 3", "many steps")
+    cases = sorted(oracle_of("conv2d").cases(plan), key=lambda case: case.name not in wanted)
+    assert any(not verify_case(plan, binary, EmulatorBackend(), case).passed for case in cases)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (spec((96, 64, 64)), "tile_channels"),
+        (spec((64, 40, 64)), "tile_pixels"),
+        (spec((64, 64, 48)), "tile_k"),
+        (spec(stages=3), "mainloop"),
+        (spec((64, 64, 128), {"stages": 16}), "shared_memory"),
+        (spec((128, 256, 64)), "registers"),
+        (spec(more={"activations": "rows"}), "rows"),
+        (spec(convolution={"groups": 2}), "groups"),
+        (spec(output={"type": "s32", "layout": "nhwc"}), "exact_output"),
+        (spec(output={"type": "f32", "layout": "nhwc"}), "store"),
+        (spec(convolution={"c": 40}), "channels"),
+        (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
+    ],
+)  # fmt: skip
+def test_a_spec_that_cannot_work_says_why(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        api.plan(fields)
+    assert reason in {found.code for found in caught.value.reasons}
