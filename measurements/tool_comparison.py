@@ -2,6 +2,8 @@
 
     python measurements/tool_comparison.py                    the tools that need no GPU
     python measurements/tool_comparison.py --sanitizer DIR    what compute-sanitizer told, from a folder of its reports
+    python measurements/tool_comparison.py --triton FILE      what --python triton printed on a machine that has PyTorch
+    python measurements/tool_comparison.py --python TOOL      runs the kernels of numba or triton, and prints what they tell
     python measurements/tool_comparison.py --launch NAME      one kernel on the first GPU, to be run under compute-sanitizer
 
 Writes tool_comparison.json beside this file and the table of docs/emulator_comparison.md. compute-sanitizer's reports are called
@@ -150,16 +152,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sanitizer", type=Path, metavar="DIR", help="reports of compute-sanitizer")
     parser.add_argument("--launch", metavar="NAME", help="launch one kernel on the first GPU")
+    parser.add_argument("--python", choices=PYTHON_TOOLS, help="run one tool alone, and print JSON")
+    parser.add_argument("--triton", type=Path, metavar="FILE", help="what --python triton has printed")
     options = parser.parse_args()
     if options.launch:
         launch_on_gpu(options.launch)
         return
+    if options.python:
+        print(json.dumps({kernel.name: in_python(options.python, kernel) for kernel in kernels()}, indent=1))
+        return
+    triton = json.loads(options.triton.read_text(encoding="utf-8")) if options.triton else None
     old = json.loads(RECORD.read_text(encoding="utf-8"))["kernels"] if RECORD.exists() else {}
     versions = {name: importlib.metadata.version(name) for name in ("numba", "triton")}
     found: dict[str, Any] = {"versions": versions, "kernels": {}}
     for kernel in kernels():
         told: dict[str, Any] = {"emulator": emulated(kernel)}
-        told |= {tool: in_python(tool, kernel) for tool in PYTHON_TOOLS}
+        told["numba"] = in_python("numba", kernel)
+        told["triton"] = triton[kernel.name] if triton is not None else old.get(kernel.name, {}).get("triton")
         told["sanitizer"] = sanitized(options.sanitizer, kernel) if options.sanitizer else old.get(kernel.name, {}).get("sanitizer")
         found["kernels"][kernel.name] = told
     RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
