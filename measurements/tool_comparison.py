@@ -22,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,22 @@ def kernels() -> Iterator[Kernel]:
         yield Kernel(name, int(blocks), int(shared))
 
 
+@cache
+def compiled() -> tuple[str, dict[str, str]]:
+    """PTX of all kernels, and their names in it."""
+    from gemmgen.sanitizer.source import CompileOptions, find_entry, read_kernel_file
+
+    code = read_kernel_file(SOURCE, CompileOptions("sm_90", (), (), (), False), None)
+    return code.ptx, {kernel.name: find_entry(code, kernel.name).symbol for kernel in kernels()}
+
+
 def emulated(kernel: Kernel, strict: bool = False) -> str:
     """The codes of what the emulator finds, warnings and notes with their severity."""
     import gemmgen
 
+    ptx, symbols = compiled()
     result = gemmgen.emulate(
-        SOURCE, kernel.name, grid=kernel.blocks, block=128, shared_bytes=kernel.shared_bytes, architecture="sm_90",
+        ptx, symbols[kernel.name], grid=kernel.blocks, block=128, shared_bytes=kernel.shared_bytes, architecture="sm_90",
         args=[f"i32[{COUNT}]=zeros", f"i32[{COUNT}]", COUNT], strict=strict,
     )  # fmt: skip
     told = [finding.code if finding.severity == "error" else f"{finding.severity}: {finding.code}" for finding in result.findings]
@@ -97,19 +108,18 @@ def in_python(tool: str, kernel: Kernel) -> str | None:
     if done.returncode == 0:
         return ""
     lines = [line for line in done.stderr.strip().splitlines() if line]
-    return lines[-1] if done.returncode > 0 and lines else f"crashed with signal {-done.returncode}"
+    return lines[-1].partition(":")[0] if done.returncode > 0 and lines else f"crashed with signal {-done.returncode}"
 
 
 def launch_on_gpu(name: str) -> None:
     """Launches a kernel on the first GPU."""
     from gemmgen.runtime.cuda import driver
-    from gemmgen.sanitizer.source import CompileOptions, find_entry, read_kernel_file
 
     kernel = next(each for each in kernels() if each.name == name)
-    code = read_kernel_file(SOURCE, CompileOptions("sm_90", (), (), (), False), name)
+    ptx, symbols = compiled()
     with driver.current_device(0):
-        module = driver.call("cuModuleLoadData", code.ptx.encode() + b"\0")
-        function = driver.call("cuModuleGetFunction", module, find_entry(code, name).symbol.encode())
+        module = driver.call("cuModuleLoadData", ptx.encode() + b"\0")
+        function = driver.call("cuModuleGetFunction", module, symbols[name].encode())
         zeros = np.zeros(COUNT, np.int32)
         x, y = driver.call("cuMemAlloc", zeros.nbytes), driver.call("cuMemAlloc", zeros.nbytes)
         driver.call("cuMemcpyHtoD", x, zeros.ctypes.data, zeros.nbytes)

@@ -1,3 +1,4 @@
+# ruff: noqa: D103 - the kernels are described by their names
 """Kernels of tool_comparison.cu for numba's simulator: `NUMBA_ENABLE_CUDASIM=1 python tool_comparison_numba.py NAME`."""
 
 import re

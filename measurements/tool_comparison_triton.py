@@ -1,3 +1,4 @@
+# ruff: noqa: D103 - the kernels are described by their names
 """Kernels of tool_comparison.cu for Triton's interpreter: `TRITON_INTERPRET=1 python tool_comparison_triton.py NAME`."""
 
 import sys
