@@ -80,6 +80,11 @@ class Scheme:
         return f"{2.0**-self.significand_bits!r}f"
 
     @property
+    def kept_scale(self) -> str:
+        """Scale of the kept products, as a constant of CUDA."""
+        return f"{2.0**self.significand_bits!r}f"
+
+    @property
     def kept_ratio(self) -> str:
         """The largest ratio of a kept product to the leading one, in words."""
         return f"2^-{self.significand_bits}"
@@ -94,13 +99,17 @@ class Scheme:
         """Products of planes for one of float32."""
         return 1 + len(self.kept)
 
-    def error_factor(self, k: int, promoted: int) -> float:
+    def error_factor(self, k: int, promoted: int, compensated: bool) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, for ``k`` products an element, promoted every ``promoted``.
 
-        It adds up, in units of u: what the planes leave of the operands (round to nearest leaves half a unit in the last place, and
+        It adds up, in units of u: what the planes leave of the operands (at most a unit in the last place of the last plane, and
         the sum of p planes of t bits with their signs holds p t + p - 1 bits of the 24); the products of planes that are left out;
         the tensor core's steps on the leading product, each of which cuts off its terms at 2^-25 of the largest and its sum at
         2^-23; the additions of a step's sum to float32; and the same steps on the kept products, which are smaller.
+
+        A compensated addition s = fl(sum + x) hands x - fl(s - sum) to the kept products (Dekker's Fast2Sum). That is all of its
+        error where |sum| >= |x|; else fl(s - sum), which is about x, has an error of its own, so that all additions together lose no
+        more than u sum|x|. The kept sum rounds once more for each, at 2^-significand_bits of the result's magnitude.
         """
         bits = self.significand_bits
         left_out = 0.0 if self.planes * bits + self.planes - 1 >= 24 else 2.0 ** (24 - self.planes * bits)
@@ -111,7 +120,8 @@ class Scheme:
         leading = step * promoted / self.instruction_k
         ratio = sum(2.0 ** (-bits * (i + j)) for i, j in self.kept)
         kept = step * len(self.kept) * promotions * promoted / self.instruction_k * ratio
-        total = 2 * left_out + dropped + leading + promotions + kept + 3
+        additions = 1 + promotions * (ratio + promotions * UNIT_ROUNDOFF) if compensated else promotions
+        total = 2 * left_out + dropped + leading + additions + kept + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
 
     def holds(self, magnitudes: Any) -> Any:
@@ -260,12 +270,18 @@ class PlanesPlan:
     name: str
     promoted_steps: int
     """Instructions along k after which the leading product leaves the tensor core."""
+    compensated: bool
+    """True if what the additions of leading products round off is kept."""
 
     threads = SPLIT_THREADS
     chunk = CHUNK
     repair_tile = REPAIR_TILE
     repair_k = REPAIR_K
     repair_threads = REPAIR_THREADS
+
+    def error_factor(self, k: int) -> float:
+        """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
+        return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated)
 
     @property
     def column_operands(self) -> tuple[PlaneOperand, ...]:
@@ -351,4 +367,6 @@ def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix,
     )
     promoted = scheme.promote_every if mainloop.promote_every == "auto" else mainloop.promote_every
     assert isinstance(promoted, int)
-    return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k)
+    sums = mainloop.arithmetic.sums
+    compensated = scheme.scaled if sums == "auto" else sums == "compensated"
+    return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k, compensated)

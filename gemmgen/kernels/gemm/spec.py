@@ -150,6 +150,9 @@ class Arithmetic(SpecModel):
     the operands; as accurate as float32 multiply-adds, or more. ``f16x3``, the fastest, scales rows of A and columns of B to the range
     of float16; the others keep the range of float32. What no planes can hold, such as infinities, a last kernel computes in float32.
     None: products of the types as stored."""
+    sums: Literal["auto", "plain", "compensated"] = "auto"
+    """Addition of what leaves the tensor core to the float32 sums: ``compensated`` keeps what each addition rounds off, so that errors
+    do not grow with k; three more operations. ``auto``: compensated where planes are scaled, which no sum of theirs overflows."""
 
 
 ClusterExtent = Literal[1, 2, 4, 8]
@@ -344,4 +347,7 @@ class GemmSpec(KernelSpec):
                 del fields["cache"][name]
         if self.amax == "none":
             del fields["amax"]
+        arithmetic = fields["mainloop"].get("arithmetic", {})
+        if arithmetic.get("sums") == "auto":
+            del arithmetic["sums"]
         return fields

@@ -86,7 +86,7 @@ def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
     size = np.abs(a) @ np.abs(b)
     fma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
     held = scheme.holds(a)[:, None] & scheme.holds(b.T)[None, :]
-    factor = scheme.error_factor(k, planes.promoted_steps * scheme.instruction_k) * UNIT_ROUNDOFF
+    factor = planes.error_factor(k) * UNIT_ROUNDOFF
     bound: Array = np.where(held, factor, fma) * size + SMALLEST
     return bound
 

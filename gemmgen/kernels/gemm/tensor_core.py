@@ -113,6 +113,9 @@ def plane_reasons(
     if types != ["f32"] * 3:
         need = "f32 for A, B and C where arithmetic.f32_by is given"
         yield Reason("storage", "storage", ", ".join(types), need)
+    if mainloop.arithmetic.sums == "compensated" and not scheme.scaled:
+        need = f"plain for {scheme.name}: where nothing is scaled, a sum may overflow, and what that rounds off is no number"
+        yield Reason("sums", "mainloop.arithmetic.sums", "compensated", need)
     if spec.batch != "none":
         yield Reason("batch", "batch", spec.batch, "none where float32 is computed by planes")
     if spec.decomposition.scheme != "data_parallel":

@@ -34,7 +34,7 @@ def product(multiply: gemmgen.Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarra
 @pytest.mark.parametrize("name", SCHEMES)
 def test_bound_is_below_that_of_multiply_adds_from_64_on(name):
     scheme = SCHEMES[name]
-    assert all(scheme.error_factor(k, scheme.promote_every) < k for k in (64, 100, 1024, 65536))
+    assert all(scheme.error_factor(k, scheme.promote_every, scheme.scaled) < k for k in (64, 100, 1024, 65536))
 
 
 @pytest.mark.parametrize("name", HOLDS)
@@ -98,7 +98,7 @@ def test_other_schemes_stay_within_their_bound(name):
     got = product(kernel(f"mainloop.arithmetic.f32_by={name}", *depth), a, b)
     exact = a.astype(np.float64) @ b.T.astype(np.float64)
     size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
-    factor = SCHEMES[name].error_factor(128, SCHEMES[name].promote_every)
+    factor = SCHEMES[name].error_factor(128, SCHEMES[name].promote_every, False)
     assert (np.abs(got - exact) <= factor * UNIT_ROUNDOFF * size).all()
 
 
