@@ -342,7 +342,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         sequence = vector_sequence(name, spec, matrices, loop, epilogue)
     elif isinstance(loop, WarpgroupLoop):
         assert isinstance(mainloop, TensorCoreMainloop)
-        planes = planes_plan(name, mainloop, matrices)
+        planes = planes_plan(name, mainloop, matrices, loop.cluster_k)
         if planes is not None:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:

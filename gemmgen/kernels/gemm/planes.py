@@ -126,12 +126,12 @@ class Scheme:
 
     def holds(self, magnitudes: Any) -> Any:
         """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
-        ``magnitudes``, an array (rows, k)."""
+        ``magnitudes``, an array (..., rows, k)."""
         import numpy as np
 
         bits = np.ascontiguousarray(magnitudes, np.float32).view(np.uint32) & np.uint32(0x7FFFFFFF)
-        largest = bits.max(axis=1, initial=0).astype(np.int64)
-        least = np.where(bits == 0, np.uint32(0xFFFFFFFF), bits - np.uint32(1)).min(axis=1, initial=0xFFFFFFFF).astype(np.int64) + 1
+        largest = bits.max(axis=-1, initial=0).astype(np.int64)
+        least = np.where(bits == 0, np.uint32(0xFFFFFFFF), bits - np.uint32(1)).min(axis=-1, initial=0xFFFFFFFF).astype(np.int64) + 1
         if self.scaled:
             high = np.maximum(largest >> 23, 1)
             low = np.where(largest == 0, high, least >> 23)
@@ -190,6 +190,20 @@ class PlaneOperand:
         return f"ld{self.suffix}"
 
     @property
+    def batch_stride(self) -> str | None:
+        return self.matrix.batch_stride
+
+    @property
+    def count(self) -> str:
+        """Matrices: as many as the batch has products, or one that all of them share."""
+        return f"select({self.batch_stride} == 0, 1, batch)" if self.batch_stride else "1"
+
+    @property
+    def c_product(self) -> str:
+        """Of a product of the batch, the index of its matrix."""
+        return f"({self.batch_stride} != 0 ? product : 0)"
+
+    @property
     def pitch_multiple(self) -> int:
         """Elements that a row of a plane is a multiple of: 16 bytes, as tensor maps need."""
         return 16 // self.scheme.element_bytes
@@ -208,8 +222,18 @@ class PlaneOperand:
         return f"round_up({self.columns}, {self.pitch_multiple})"
 
     @property
+    def c_pitch(self) -> str:
+        """The same in CUDA."""
+        return f"(({self.columns} + {self.pitch_multiple - 1}) / {self.pitch_multiple} * {self.pitch_multiple})"
+
+    @property
     def plane_bytes(self) -> str:
         return f"{self.rows} * {self.pitch} * {self.scheme.element_bytes}"
+
+    @property
+    def c_matrix_elements(self) -> str:
+        """Elements of all planes of a matrix, in CUDA."""
+        return f"static_cast<long long>({self.scheme.planes}) * {self.rows} * {self.c_pitch}"
 
     @property
     def blocks(self) -> str:
@@ -241,10 +265,14 @@ class WorkspacePart:
 class SplitCall:
     """Treatment of one operand in one kernel."""
 
-    text: str
-    """The call, without its last argument and the parenthesis."""
-    blocks: str
-    c_blocks: str
+    step: Literal["measure", "split"]
+    operand: PlaneOperand
+
+    @property
+    def blocks(self) -> str:
+        """Blocks for all matrices of the batch."""
+        blocks, count = self.operand.blocks, self.operand.count
+        return blocks if count == "1" else f"{blocks} * {count}"
 
 
 @dataclass(frozen=True)
@@ -254,7 +282,10 @@ class SplitKernel:
     entry: str
     meaning: str
     calls: tuple[SplitCall, ...]
-    operands: tuple[PlaneOperand, ...]
+
+    @property
+    def operands(self) -> tuple[PlaneOperand, ...]:
+        return tuple(call.operand for call in self.calls)
 
     @property
     def grid(self) -> Formula:
@@ -272,6 +303,8 @@ class PlanesPlan:
     """Instructions along k after which the leading product leaves the tensor core."""
     compensated: bool
     """True if what the additions of leading products round off is kept."""
+    parts_of_k: int = 1
+    """Blocks that have a part of k each, whose sums one of them adds up."""
 
     threads = SPLIT_THREADS
     chunk = CHUNK
@@ -281,7 +314,7 @@ class PlanesPlan:
 
     def error_factor(self, k: int) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
-        return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated)
+        return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated) + self.parts_of_k - 1
 
     @property
     def column_operands(self) -> tuple[PlaneOperand, ...]:
@@ -291,20 +324,17 @@ class PlanesPlan:
     @property
     def parts(self) -> tuple[WorkspacePart, ...]:
         """The workspace, in order."""
-        found = [WorkspacePart(f"extremes_{o.suffix}", "unsigned", f"8 * {o.extent}", f"8LL * {o.extent}") for o in self.column_operands]
-        found += [WorkspacePart(f"exponents_{o.suffix}", "int", f"4 * {o.extent}", f"4LL * {o.extent}") for o in self.operands]
+        def part(name: str, c_type: str, operand: PlaneOperand, size: str, c_size: str) -> WorkspacePart:
+            if operand.count != "1":
+                size, c_size = f"{size} * {operand.count}", f"{c_size} * ({operand.batch_stride} != 0 ? batch : 1)"
+            return WorkspacePart(f"{name}_{operand.suffix}", c_type, size, c_size)
+
+        found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in self.column_operands]
+        found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in self.operands]
+        planes = self.scheme.planes
         for o in self.operands:
-            size = self.scheme.planes * self.scheme.element_bytes
-            pad = o.pitch_multiple
-            c_pitch = f"(({o.columns} + {pad - 1}) / {pad} * {pad})"
-            found.append(
-                WorkspacePart(
-                    f"planes_{o.suffix}",
-                    self.scheme.part_type,
-                    f"{self.scheme.planes} * {o.plane_bytes}",
-                    f"{size}LL * {o.rows} * {c_pitch}",
-                )
-            )
+            c_size = f"{planes * self.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"
+            found.append(part("planes", self.scheme.part_type, o, f"{planes} * {o.plane_bytes}", c_size))
         return tuple(found)
 
     def offset_of(self, name: str) -> Formula:
@@ -329,34 +359,25 @@ class PlanesPlan:
     @property
     def kernels(self) -> tuple[SplitKernel, ...]:
         """The kernels before the product, in order."""
-        first, second = [], []
-        for o in self.operands:
-            source = f"{o.name}"
-            planes, exponents = f"parts.planes_{o.suffix}", f"parts.exponents_{o.suffix}"
-            if o.k_major:
-                text = f"split_{o.suffix}({source}, {planes}, {exponents}, {o.extent}, k, {o.leading_dimension}"
-                first.append((o, SplitCall(text, o.blocks, o.c_blocks)))
-            else:
-                extremes = f"parts.extremes_{o.suffix}"
-                text = f"measure_{o.suffix}({source}, {extremes}, {o.extent}, k, {o.leading_dimension}"
-                first.append((o, SplitCall(text, o.blocks, o.c_blocks)))
-                text = f"split_{o.suffix}({source}, {extremes}, {planes}, {exponents}, {o.extent}, k, {o.leading_dimension}"
-                second.append((o, SplitCall(text, o.blocks, o.c_blocks)))
-
-        def kernel(suffix: str, meaning: str, calls: list[tuple[PlaneOperand, SplitCall]]) -> SplitKernel:
-            return SplitKernel(f"{self.name}_{suffix}", meaning, tuple(call for _, call in calls), tuple(operand for operand, _ in calls))
-
+        first: list[SplitCall] = []
+        second: list[SplitCall] = []
+        for operand in self.operands:
+            if not operand.k_major:
+                first.append(SplitCall("measure", operand))
+            (first if operand.k_major else second).append(SplitCall("split", operand))
         if not second:
-            return (kernel("split", "Splits A and B into planes", first),)
-        measured = " and ".join(operand.name for operand, _ in second)
-        also = "".join(f", and splits {operand.name}" for operand, _ in first if operand.k_major)
+            return (SplitKernel(f"{self.name}_split", "Splits A and B into planes", tuple(first)),)
+        measured = " and ".join(call.operand.name for call in second)
+        also = "".join(f", and splits {call.operand.name}" for call in first if call.step == "split")
         return (
-            kernel("measure", f"Finds the extremes of {measured}{also}", first),
-            kernel("split", f"Splits {measured}", second),
+            SplitKernel(f"{self.name}_measure", f"Finds the extremes of {measured}{also}", tuple(first)),
+            SplitKernel(f"{self.name}_split", f"Splits {measured}", tuple(second)),
         )
 
 
-def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> PlanesPlan | None:
+def planes_plan(
+    name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], parts_of_k: int
+) -> PlanesPlan | None:
     """Steps around a product of planes; None where the mainloop multiplies the operands as they are."""
     if mainloop.arithmetic.f32_by is None:
         return None
@@ -369,4 +390,4 @@ def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix,
     assert isinstance(promoted, int)
     sums = mainloop.arithmetic.sums
     compensated = scheme.scaled if sums == "auto" else sums == "compensated"
-    return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k, compensated)
+    return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k, compensated, parts_of_k)

@@ -9,7 +9,7 @@ from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspac
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, MAP_ELEMENTS
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
-from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
 
@@ -25,9 +25,14 @@ def planes_sequence(
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     workspace = workspace_argument("u8", planes.workspace_bytes, 1, "scales of rows and columns, then the planes of A and B")
     maps = [_map(planes, operand, box) for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True)]
-    given: dict[str, list[Argument]] = {"A": [problem.a, *matrices[0].scalars], "B": [problem.b, *matrices[1].scalars]}
+    strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
+    given: dict[str, list[Argument]] = {
+        "A": [problem.a, *(scalar for scalar in matrices[0].scalars if scalar not in strides)],
+        "B": [problem.b, *(scalar for scalar in matrices[1].scalars if scalar not in strides)],
+    }
+    batch = [ScalarArgument("batch", "s32", "problems in the batch")] if spec.batch == "strided" else []
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
-    shared: list[Argument] = [*problem.extents, *problem.alphas]
+    shared: list[Argument] = [*problem.extents, *batch, *strides, *problem.alphas]
 
     def launch(entry: str, blocks: str, threads: int, arguments: list[Argument], bytes: int = 0, cluster: int = 1) -> KernelLaunch:
         return KernelLaunch(
@@ -49,12 +54,13 @@ def planes_sequence(
         )
         for kernel in planes.kernels
     ]
-    tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n})"
+    times_batch = " * batch" if spec.batch == "strided" else ""
+    tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n}){times_batch}"
     cluster = loop.cluster_blocks
     at_once = f"min({tiles}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else tiles
     blocks = f"{cluster} * ({at_once})" if cluster > 1 else at_once
     launches.append(launch(name, blocks, loop.threads, [*shared, *maps, *result, workspace], loop.shared_bytes, cluster))
-    repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE})"
+    repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, workspace]))
     fits = Constraint(Formula(f"{repaired} < {LARGEST_INT - 65536}"), "tiles can be counted in an int")
     return LaunchSequence(
@@ -76,7 +82,7 @@ def _map(planes: PlanesPlan, operand: PlaneOperand, box: tuple[int, int]) -> Ten
         name=f"map_{operand.suffix}",
         array="workspace",
         element=MAP_ELEMENTS[scheme.type],
-        extents=(Formula(operand.columns), Formula(operand.rows), Formula(str(scheme.planes))),
+        extents=(Formula(operand.columns), Formula(operand.rows), Formula(f"{scheme.planes} * {operand.count}")),
         strides=(Formula(f"{scheme.element_bytes} * {operand.pitch}"), Formula(operand.plane_bytes)),
         meaning=f"planes of {operand.name} in boxes of {box[1]} rows of {box[0]} elements along {along}",
         box=(*box, 1),

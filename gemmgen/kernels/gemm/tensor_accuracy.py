@@ -85,7 +85,7 @@ def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
     k, scheme = a.shape[-1], planes.scheme
     size = np.abs(a) @ np.abs(b)
     fma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
-    held = scheme.holds(a)[:, None] & scheme.holds(b.T)[None, :]
+    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :]
     factor = planes.error_factor(k) * UNIT_ROUNDOFF
     bound: Array = np.where(held, factor, fma) * size + SMALLEST
     return bound
