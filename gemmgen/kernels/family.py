@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -109,6 +110,12 @@ class Case:
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Elements by which an array starts past a 256-byte boundary."""
     seed: int = 0
+
+    def generator(self, index: int) -> np.random.Generator:
+        """Random numbers for the array at that place among those that the caller passes; always the same."""
+        import numpy as np
+
+        return np.random.default_rng([self.seed, index, zlib.crc32(self.name.encode())])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,6 +109,5 @@ def prepare_case(plan: InstancePlan, case: Case) -> dict[str, CaseMemory]:
     memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
     for index, (name, piece) in enumerate(memory.items()):
         if piece.array.reads:
-            rng = np.random.default_rng([case.seed, index, zlib.crc32(case.name.encode())])
-            piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, piece.view.shape, rng))
+            piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, piece.view.shape, case.generator(index)))
     return memory

@@ -17,6 +17,8 @@ from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.gemm.planes import PlaneOperand
+from gemmgen.kernels.gemm.planes_numbers import stored_planes
 from gemmgen.kernels.gemm.tensor_accuracy import factors, planes_bound, product_bound
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
@@ -80,7 +82,8 @@ def cases(plan: GemmPlan) -> list[Case]:
             extent = padded[matrix.rows if matrix.row_major else matrix.columns]
             padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
     offsets = {matrix.name: matrix.alignment for matrix in matrices}
-    offsets |= {array.name: 1 for array in plan.sequence.arrays if array.name not in offsets}
+    others = [array for array in plan.sequence.arrays if array.name not in offsets]
+    offsets |= {array.name: max(1, array.alignment // ELEMENTS[array.type].bytes) for array in others if array.role != "workspace"}
     for data in ("integers", second):
         cases.append(_case(plan, "padded leading dimensions", padded, scalars[data], data))
         cases.append(_case(plan, "least aligned pointers", uneven, scalars[data], data, offsets=offsets))
@@ -184,6 +187,8 @@ def _prime(near: int) -> int:
 
 def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values of an array before the launch; NaN in what BLAS does not read."""
+    if plan.planes is not None and plan.planes.kept_operand is not None and name == plan.planes.kept_operand.kept_name:
+        return _kept_planes(plan, plan.planes.kept_operand, case)
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
     kind = plan.sequence_type(name)
     if name == "offsets":
@@ -206,6 +211,15 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
         values = np.where(rng.random(shape) < 0.02, special, values)
     return values
+
+
+def _kept_planes(plan: GemmPlan, operand: PlaneOperand, case: Case) -> npt.NDArray[np.uint8]:
+    """The planes of an operand, made of the values that ``fill`` gives it."""
+    passed = [array for array in plan.sequence.arrays if array.role != "workspace"]
+    index = [array.name for array in passed].index(operand.name)
+    shape = tuple(extent.evaluate(case.dimensions) for extent in passed[index].shape)
+    values = fill(plan, case, operand.name, shape, case.generator(index)).astype(np.float32)
+    return stored_planes(operand, values if operand.name == "A" else values.T)
 
 
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:

@@ -16,7 +16,7 @@ from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.planes import PlanesPlan, planes_plan
-from gemmgen.kernels.gemm.planes_sequence import planes_sequence
+from gemmgen.kernels.gemm.planes_sequence import keeping_sequence, planes_sequence
 from gemmgen.kernels.gemm.reasons import (
     alignment_reasons,
     combination_reasons,
@@ -103,6 +103,11 @@ class GemmPlan(KernelPlan):
     def inner_epilogue(self) -> tuple[Step, ...]:
         """What is done to results before their largest absolute value is looked for."""
         return self.epilogue[:-1] if self.spec.amax == "unscaled" else self.epilogue
+
+    @property
+    def keeping(self) -> LaunchSequence | None:
+        """The launch sequence that makes planes to be kept; None if the instance takes none."""
+        return keeping_sequence(self.planes) if self.planes is not None and self.planes.kept_operand is not None else None
 
     @property
     def epilogue_coordinates(self) -> tuple[str, ...]:
@@ -384,6 +389,7 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
         f"{'p' if mainloop.schedule == 'ping_pong' else 'c'}{mainloop.consumers}",
     ]
     parts += [mainloop.arithmetic.f32_by] if mainloop.arithmetic.f32_by else []
+    parts += [f"kept_{mainloop.arithmetic.kept}"] if mainloop.arithmetic.kept != "none" else []
     parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []
     parts += ["tma"] if spec.store == "tma" else []
     return parts

@@ -171,10 +171,17 @@ class PlaneOperand:
     vector: int
     """Elements that one load reads."""
     scheme: Scheme
+    kept: bool = False
+    """True if its planes were made before, and are an argument."""
 
     @property
     def suffix(self) -> str:
         return self.name.lower()
+
+    @property
+    def kept_name(self) -> str:
+        """Argument that holds its planes, if they are kept."""
+        return f"planes_{self.suffix}"
 
     @property
     def extent(self) -> str:
@@ -317,62 +324,94 @@ class PlanesPlan:
         return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated) + self.parts_of_k - 1
 
     @property
+    def split_operands(self) -> tuple[PlaneOperand, ...]:
+        """Those that every run splits."""
+        return tuple(operand for operand in self.operands if not operand.kept)
+
+    @property
+    def kept_operand(self) -> PlaneOperand | None:
+        """The one that comes with its planes."""
+        return next((operand for operand in self.operands if operand.kept), None)
+
+    @property
     def column_operands(self) -> tuple[PlaneOperand, ...]:
-        """Those whose rows do not run along k: their scales are found by a kernel of its own."""
-        return tuple(operand for operand in self.operands if not operand.k_major)
+        """Those of them whose rows do not run along k: their scales are found by a kernel of its own."""
+        return tuple(operand for operand in self.split_operands if not operand.k_major)
 
     @property
     def parts(self) -> tuple[WorkspacePart, ...]:
         """The workspace, in order."""
+        return self._parts(self.split_operands)
+
+    @property
+    def kept_parts(self) -> tuple[WorkspacePart, ...]:
+        """The array of planes that are kept, in order."""
+        return self._parts(tuple(operand for operand in self.operands if operand.kept))
+
+    def _parts(self, operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...]:
         def part(name: str, c_type: str, operand: PlaneOperand, size: str, c_size: str) -> WorkspacePart:
             if operand.count != "1":
                 size, c_size = f"{size} * {operand.count}", f"{c_size} * ({operand.batch_stride} != 0 ? batch : 1)"
             return WorkspacePart(f"{name}_{operand.suffix}", c_type, size, c_size)
 
-        found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in self.column_operands]
-        found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in self.operands]
+        found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not o.k_major]
+        found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
         planes = self.scheme.planes
-        for o in self.operands:
+        for o in operands:
             c_size = f"{planes * self.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"
             found.append(part("planes", self.scheme.part_type, o, f"{planes} * {o.plane_bytes}", c_size))
         return tuple(found)
 
     def offset_of(self, name: str) -> Formula:
-        """Bytes from the start of the workspace to the part of that name."""
-        offset = "0"
-        for part in self.parts:
-            if part.name == name:
-                return Formula(offset)
-            offset += f" + round_up({part.bytes}, {REGION_BYTES})"
-        raise KeyError(name)
+        """Bytes from the start of the workspace, or of the array of kept planes, to the part of that name."""
+        parts = self.parts if any(part.name == name for part in self.parts) else self.kept_parts
+        before = parts[: [part.name for part in parts].index(name)]
+        return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in before) or "0")
 
     @property
     def workspace_bytes(self) -> Formula:
-        return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in self.parts))
+        return _all_bytes(self.parts)
+
+    @property
+    def kept_bytes(self) -> Formula:
+        """Of the array of planes that are kept."""
+        return _all_bytes(self.kept_parts)
 
     @property
     def zero_bytes(self) -> Formula:
         """The extremes, which every run starts from 0 and leaves at 0."""
-        zeros = [f"round_up({part.bytes}, {REGION_BYTES})" for part in self.parts if part.name.startswith("extremes")]
-        return Formula(" + ".join(zeros) or "0")
+        return _all_bytes(tuple(part for part in self.parts if part.name.startswith("extremes")))
 
     @property
     def kernels(self) -> tuple[SplitKernel, ...]:
         """The kernels before the product, in order."""
+        return self._split_kernels(self.split_operands, self.name)
+
+    @property
+    def keeping_kernels(self) -> tuple[SplitKernel, ...]:
+        """Kernels that make the planes which are kept."""
+        return self._split_kernels(tuple(operand for operand in self.operands if operand.kept), f"{self.name}_keep")
+
+    def _split_kernels(self, operands: tuple[PlaneOperand, ...], name: str) -> tuple[SplitKernel, ...]:
         first: list[SplitCall] = []
         second: list[SplitCall] = []
-        for operand in self.operands:
+        for operand in operands:
             if not operand.k_major:
                 first.append(SplitCall("measure", operand))
             (first if operand.k_major else second).append(SplitCall("split", operand))
+        names = " and ".join(operand.name for operand in operands)
         if not second:
-            return (SplitKernel(f"{self.name}_split", "Splits A and B into planes", tuple(first)),)
+            return (SplitKernel(f"{name}_split", f"Splits {names} into planes", tuple(first)),) if operands else ()
         measured = " and ".join(call.operand.name for call in second)
         also = "".join(f", and splits {call.operand.name}" for call in first if call.step == "split")
         return (
-            SplitKernel(f"{self.name}_measure", f"Finds the extremes of {measured}{also}", tuple(first)),
-            SplitKernel(f"{self.name}_split", f"Splits {measured}", tuple(second)),
+            SplitKernel(f"{name}_measure", f"Finds the extremes of {measured}{also}", tuple(first)),
+            SplitKernel(f"{name}_split", f"Splits {measured}", tuple(second)),
         )
+
+
+def _all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
+    return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in parts) or "0")
 
 
 def planes_plan(
@@ -383,7 +422,9 @@ def planes_plan(
         return None
     scheme = SCHEMES[mainloop.arithmetic.f32_by]
     a, b = (
-        PlaneOperand(which, matrix, matrix.contiguous == "k", 4 if matrix.alignment >= 4 else 1, scheme)  # type: ignore[arg-type]
+        PlaneOperand(
+            which, matrix, matrix.contiguous == "k", 4 if matrix.alignment >= 4 else 1, scheme, mainloop.arithmetic.kept == which.lower()
+        )  # type: ignore[arg-type]
         for which, matrix in (("A", matrices[0]), ("B", matrices[1]))
     )
     promoted = scheme.promote_every if mainloop.promote_every == "auto" else mainloop.promote_every

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
@@ -9,8 +11,18 @@ from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspac
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, MAP_ELEMENTS
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
-from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.launch import (
+    Argument,
+    ArrayArgument,
+    Constraint,
+    Dimension,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+    TensorMapArgument,
+)
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.requests import MOST_ALIGNMENT
 
 
 def planes_sequence(
@@ -45,6 +57,7 @@ def planes_sequence(
             programmatic=spec.early_launch,
         )
 
+    kept = [kept_argument(planes, operand, "input") for operand in planes.operands if operand.kept]
     launches = [
         launch(
             kernel.entry,
@@ -59,14 +72,14 @@ def planes_sequence(
     cluster = loop.cluster_blocks
     at_once = f"min({tiles}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else tiles
     blocks = f"{cluster} * ({at_once})" if cluster > 1 else at_once
-    launches.append(launch(name, blocks, loop.threads, [*shared, *maps, *result, workspace], loop.shared_bytes, cluster))
+    launches.append(launch(name, blocks, loop.threads, [*shared, *maps, *result, *kept, workspace], loop.shared_bytes, cluster))
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
-    launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, workspace]))
+    launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
     fits = Constraint(Formula(f"{repaired} < {LARGEST_INT - 65536}"), "tiles can be counted in an int")
     return LaunchSequence(
         name=name,
         dimensions=problem.dimensions,
-        arguments=(*shared, *given["A"], *given["B"], *result, *maps, workspace),
+        arguments=(*shared, *given["A"], *given["B"], *result, *kept, *maps, workspace),
         launches=tuple(launches),
         constraints=(*problem.constraints, fits),
         workspace_bytes=planes.workspace_bytes,
@@ -80,7 +93,7 @@ def _map(planes: PlanesPlan, operand: PlaneOperand, box: tuple[int, int]) -> Ten
     along = "k" if operand.k_major else operand.extent
     return TensorMapArgument(
         name=f"map_{operand.suffix}",
-        array="workspace",
+        array=operand.kept_name if operand.kept else "workspace",
         element=MAP_ELEMENTS[scheme.type],
         extents=(Formula(operand.columns), Formula(operand.rows), Formula(f"{scheme.planes} * {operand.count}")),
         strides=(Formula(f"{scheme.element_bytes} * {operand.pitch}"), Formula(operand.plane_bytes)),
@@ -89,4 +102,46 @@ def _map(planes: PlanesPlan, operand: PlaneOperand, box: tuple[int, int]) -> Ten
         offset_bytes=planes.offset_of(f"planes_{operand.suffix}"),
         swizzle="128B",
         l2_promotion="256B",
+    )
+
+
+def kept_argument(planes: PlanesPlan, operand: PlaneOperand, role: Literal["input", "inout"]) -> ArrayArgument:
+    """The array that holds the scales and the planes of an operand."""
+    return ArrayArgument(
+        name=operand.kept_name,
+        type="u8",
+        role=role,
+        shape=(planes.kept_bytes,),
+        strides=(Formula("1"),),
+        alignment=MOST_ALIGNMENT,
+        meaning=f"scales and planes of {operand.name}",
+    )
+
+
+def keeping_sequence(planes: PlanesPlan) -> LaunchSequence:
+    """The launch sequence that makes the planes which an instance expects, in an array of zeros."""
+    operand = planes.kept_operand
+    assert operand is not None
+    matrix = operand.matrix
+    extents = [
+        Dimension(operand.extent, f"{operand.line}s of {operand.name}", maximum=MAXIMUM_EXTENT),
+        Dimension("k", "values along the sums", maximum=MAXIMUM_EXTENT),
+    ]
+    scalars = [ScalarArgument(extent.name, "s32", extent.meaning) for extent in extents]
+    arguments: list[Argument] = [*scalars, matrix.argument("input"), *matrix.scalars, kept_argument(planes, operand, "inout")]
+    launches = tuple(
+        KernelLaunch(
+            entry=kernel.entry,
+            grid=(Formula(" + ".join(call.blocks for call in kernel.calls)), Formula("1"), Formula("1")),
+            block=(SPLIT_THREADS, 1, 1),
+            arguments=tuple(argument.name for argument in arguments),
+        )
+        for kernel in planes.keeping_kernels
+    )
+    return LaunchSequence(
+        name=f"{planes.name}_keep",
+        dimensions=(*extents, *matrix.dimensions),
+        arguments=tuple(arguments),
+        launches=launches,
+        constraints=matrix.constraints,
     )

@@ -153,6 +153,9 @@ class Arithmetic(SpecModel):
     sums: Literal["auto", "plain", "compensated"] = "auto"
     """Addition of what leaves the tensor core to the float32 sums: ``compensated`` keeps what each addition rounds off, so that errors
     do not grow with k; three more operations. ``auto``: compensated where planes are scaled, which no sum of theirs overflows."""
+    kept: Literal["none", "a", "b"] = "none"
+    """Operand that comes with its planes, made beforehand by kernels of their own: weights that serve many products, say. It is given
+    as float32, too, for what planes cannot hold."""
 
 
 ClusterExtent = Literal[1, 2, 4, 8]
@@ -348,6 +351,7 @@ class GemmSpec(KernelSpec):
         if self.amax == "none":
             del fields["amax"]
         arithmetic = fields["mainloop"].get("arithmetic", {})
-        if arithmetic.get("sums") == "auto":
-            del arithmetic["sums"]
+        for name in ("sums", "kept"):
+            if arithmetic.get(name) == Arithmetic.model_fields[name].default:
+                del arithmetic[name]
         return fields

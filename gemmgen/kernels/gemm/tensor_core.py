@@ -116,6 +116,8 @@ def plane_reasons(
     if mainloop.arithmetic.sums == "compensated" and not scheme.scaled:
         need = f"plain for {scheme.name}: where nothing is scaled, a sum may overflow, and what that rounds off is no number"
         yield Reason("sums", "mainloop.arithmetic.sums", "compensated", need)
+    if mainloop.arithmetic.kept != "none" and spec.batch != "none":
+        yield Reason("kept", "mainloop.arithmetic.kept", mainloop.arithmetic.kept, "none for a batch")
     if spec.decomposition.scheme not in ("data_parallel", "split_k_cluster"):
         need = "data_parallel or split_k_cluster where float32 is computed by planes"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
