@@ -128,7 +128,8 @@ def accuracy() -> list[dict[str, Any]]:
                 residual = (difference.norm() / exact.norm()).item()
                 elementwise = difference / exact.abs()
                 errors[name] = [
-                    relative.max().item(), relative.pow(2).mean().sqrt().item(), residual, elementwise.max().item(), elementwise.median().item(),
+                    relative.max().item(), relative.pow(2).mean().sqrt().item(), residual,
+                    elementwise.max().item(), elementwise.median().item(),
                 ]  # fmt: skip
             rows.append({"data": kind, "k": k, "errors": errors})
             print(kind, k, {name: f"{worst:.1e} {rms:.1e}" for name, (worst, rms, *_) in errors.items()}, flush=True)

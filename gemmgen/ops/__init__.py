@@ -23,12 +23,13 @@ from typing import Any, Literal
 from gemmgen.core.errors import LaunchError
 from gemmgen.ops.engine import Operator
 from gemmgen.ops.filters import Filter
+from gemmgen.ops.planes import Planes
 from gemmgen.ops.warming import warm
 
-__all__ = ["Filter", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm"]
+__all__ = ["Filter", "Planes", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm"]
 
 _MATMUL = Operator(
-    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha", "beta", "gamma", "bias"),
+    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",), ("alpha", "beta", "gamma", "bias"),
     ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"), ("amax",),
 )  # fmt: skip
 _GROUPED = Operator(
@@ -63,9 +64,9 @@ def matmul(
     """scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules
     for ``matmul``.
 
-    ``a`` (..., m, k) and ``b`` (..., k, n) are float32, float16 or bfloat16, stored in rows or in columns (views that are
-    transposed, sliced or broadcast along the batch are read where they are); on Hopper GPUs also both 8-bit integers or both 8-bit
-    floats, a stored in rows, b in columns, both aligned to 16 bytes. A vector is a row on the left and a column on the right.
+    ``a`` (..., m, k) and ``b`` (..., k, n), or ``Planes`` of it, are float32, float16 or bfloat16, stored in rows or in columns (views
+    that are transposed, sliced or broadcast along the batch are read where they are); on Hopper GPUs also both 8-bit integers or both
+    8-bit floats, a stored in rows, b in columns, both aligned to 16 bytes. A vector is a row on the left and a column on the right.
     ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ; of 8-bit
     integers int32, or float32 with anything added, and of 8-bit floats bfloat16. ``bias``: a number, or n values (one for each
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
@@ -101,10 +102,14 @@ def matmul(
         activation = _hashable(activation)
     if backend not in ("auto", "emulator"):
         raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
+    planes = None
+    if b.__class__ is Planes:
+        planes = None if precision == "ffma" else b.array(backend == "emulator")
+        b = b.source
     options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
-    arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, amax, out)
+    arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
     return _MATMUL.call(arrays, options, (alpha, beta, gamma, number), stream)[0]
 
 

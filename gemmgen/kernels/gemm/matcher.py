@@ -17,8 +17,10 @@ from gemmgen.hardware.target import Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop, VectorMainloop
 from gemmgen.kernels.gemm.vector import MOST_SLICES, VectorLoop, estimated_registers
+from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -47,6 +49,8 @@ PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 MOST_COLUMNS = 32
 """Rows or columns up to which a product is one of few."""
 MOST_COLUMNS_OF_A_BLOCK = 16
+PLANES = "f16x3"
+"""The scheme of planes that callers may keep."""
 LEAST_DEPTH_OF_PLANES = 64
 """k from which on the error bound of products by planes is no larger than that of multiply-adds."""
 
@@ -75,6 +79,8 @@ class GemmRequest(Request):
     """As in a spec."""
     offsets: Layout | None = None
     """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
+    planes: Layout | None = None
+    """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
 
     @property
     def m(self) -> int:
@@ -118,6 +124,7 @@ class GemmRequest(Request):
             "" if elements == ALIGNED_ELEMENTS else "unaligned",
             "" if self.precision == "f32" else self.precision,
             f"batch={self.c.shape[0]}" if self.batched else f"groups={self.groups}" if self.groups is not None else "",
+            "planes" if self.planes is not None else "",
         )
 
     @property
@@ -240,6 +247,11 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "store": "direct" if unaligned else spec.store,
         "amax": request.amax,
     }
+    mainloop = spec.mainloop
+    takes_planes = isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.f32_by == PLANES and not request.batched
+    if takes_planes and request.planes is not None:
+        assert isinstance(mainloop, TensorCoreMainloop)
+        changes["mainloop"] = with_kept_planes(mainloop, "b" if request.operands[1] == "b" else "a")
     return _fitted(spec, request, changes)
 
 
@@ -310,6 +322,8 @@ def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) ->
     """The instance's spec with ``changes``, and the operands and numbers that its arguments are."""
     changed = replaced(spec, changes)
     arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
+    if request.planes is not None and isinstance(changed.mainloop, TensorCoreMainloop) and changed.mainloop.arithmetic.kept != "none":
+        arrays[f"planes_{changed.mainloop.arithmetic.kept}"] = ("planes", request.planes)
     scalars = {"alpha": "alpha", "beta": "beta"}
     factors = [operation for operation in request.epilogue if isinstance(operation, Factor)]
     for index, (factor, scale) in enumerate(zip(factors, request.scales, strict=True)):
@@ -339,6 +353,27 @@ def _vector(request: GemmRequest, per: str, kind: str) -> Layout:
     return Layout.packed(shape, kind, ELEMENTS[kind].bytes)
 
 
+def with_kept_planes(mainloop: TensorCoreMainloop, operand: Literal["a", "b"]) -> TensorCoreMainloop:
+    """The mainloop for an operand that comes with its planes."""
+    return mainloop.model_copy(update={"arithmetic": mainloop.arithmetic.model_copy(update={"kept": operand})})
+
+
+def planes_layout(b: Layout) -> Layout:
+    """The array that keeps the planes of a matrix B, (k, n)."""
+    row_major = is_stored(b, True)
+    operand = PlaneOperand("B", Matrix("B", "k", "n", "ldb", row_major, 1), not row_major, 1, SCHEMES[PLANES], kept=True)
+    return Layout.packed((all_bytes(memory_parts((operand,))).evaluate({"k": b.shape[0], "n": b.shape[1]}),), "u8")
+
+
+def keeping_spec(spec: GemmSpec, b: Layout) -> GemmSpec:
+    """An instance like ``spec`` whose kernels make the planes of a matrix B."""
+    assert isinstance(spec.mainloop, TensorCoreMainloop)
+    row_major = is_stored(b, True)
+    alignment = spec.alignment.model_copy(update={"b": alignment_elements(spec.alignment.b, b, row_major)})
+    changes = {"transpose": "nn" if row_major else "nt", "alignment": alignment, "mainloop": with_kept_planes(spec.mainloop, "b")}
+    return spec.model_copy(update=changes)
+
+
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     """A request from m, n, k and words: ``nt``, ``f16``, ``unaligned``, ``batch=8`` or ``groups=8``, and of the epilogue ``bias``,
     ``residual``, scales and activations, in their order. Raises ``SpecError``."""
@@ -346,6 +381,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     epilogue: list[Operation] = []
     letters, types, aligned, batch, groups = "nn", ("f32", "f32", "f32"), True, None, None
     precision: Precision = "f32"
+    keeps = False
     said: dict[str, str] = {}
     for option in options:
         if option in ("nn", "nt", "tn", "tt"):
@@ -363,6 +399,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in PRECISIONS:
             say_once(said, "precision", option)
             precision = PRECISIONS[option]
+        elif option == "planes":
+            keeps = True
         elif option in ("aligned", "unaligned"):
             say_once(said, "alignment", option)
             aligned = option == "aligned"
@@ -374,9 +412,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             groups = int(option[7:])
         else:
             need = (
-                "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, bias, "
+                "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             )
-            need += f"residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
+            need += f"planes (of B are kept), bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
 
     def layout(rows: int, columns: int, letter: str, type: str, batch: int | None = batch) -> Layout:
@@ -387,15 +425,19 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
 
     c = layout(m, n, "n", types[2])
     residual = c if any(step.op == "residual" for step in epilogue) else None
+    a, b = layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1], batch or groups)
+    if keeps and (b.type != "f32" or len(b.shape) > 2):
+        raise SpecError("a GEMM problem's option planes is for float32 without a batch")
     return GemmRequest(
-        layout(m, k, letters[0], types[0]),
-        layout(k, n, letters[1], types[1], batch or groups),
+        a,
+        b,
         c,
         epilogue=tuple(epilogue),
         residual=residual,
         precision=precision,
         scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
+        planes=planes_layout(b) if keeps else None,
     )
 
 

@@ -96,7 +96,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"matmul: precision is {precision!r}, which is for float32 factors; these are {a.type} and {b.type}")
     scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
     request = GemmRequest(
-        a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors), amax=_amax(operands, "matmul")
+        a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors), amax=_amax(operands, "matmul"),
+        planes=operands.get("planes"),
     )  # fmt: skip
     if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
         raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")

@@ -341,26 +341,12 @@ class PlanesPlan:
     @property
     def parts(self) -> tuple[WorkspacePart, ...]:
         """The workspace, in order."""
-        return self._parts(self.split_operands)
+        return memory_parts(self.split_operands)
 
     @property
     def kept_parts(self) -> tuple[WorkspacePart, ...]:
         """The array of planes that are kept, in order."""
-        return self._parts(tuple(operand for operand in self.operands if operand.kept))
-
-    def _parts(self, operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...]:
-        def part(name: str, c_type: str, operand: PlaneOperand, size: str, c_size: str) -> WorkspacePart:
-            if operand.count != "1":
-                size, c_size = f"{size} * {operand.count}", f"{c_size} * ({operand.batch_stride} != 0 ? batch : 1)"
-            return WorkspacePart(f"{name}_{operand.suffix}", c_type, size, c_size)
-
-        found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not o.k_major]
-        found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
-        planes = self.scheme.planes
-        for o in operands:
-            c_size = f"{planes * self.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"
-            found.append(part("planes", self.scheme.part_type, o, f"{planes} * {o.plane_bytes}", c_size))
-        return tuple(found)
+        return memory_parts(tuple(operand for operand in self.operands if operand.kept))
 
     def offset_of(self, name: str) -> Formula:
         """Bytes from the start of the workspace, or of the array of kept planes, to the part of that name."""
@@ -370,17 +356,17 @@ class PlanesPlan:
 
     @property
     def workspace_bytes(self) -> Formula:
-        return _all_bytes(self.parts)
+        return all_bytes(self.parts)
 
     @property
     def kept_bytes(self) -> Formula:
         """Of the array of planes that are kept."""
-        return _all_bytes(self.kept_parts)
+        return all_bytes(self.kept_parts)
 
     @property
     def zero_bytes(self) -> Formula:
         """The extremes, which every run starts from 0 and leaves at 0."""
-        return _all_bytes(tuple(part for part in self.parts if part.name.startswith("extremes")))
+        return all_bytes(tuple(part for part in self.parts if part.name.startswith("extremes")))
 
     @property
     def kernels(self) -> tuple[SplitKernel, ...]:
@@ -410,22 +396,42 @@ class PlanesPlan:
         )
 
 
-def _all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
+def memory_parts(operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...]:
+    """Memory for operands that are split, in order."""
+
+    def part(name: str, c_type: str, operand: PlaneOperand, size: str, c_size: str) -> WorkspacePart:
+        if operand.count != "1":
+            size, c_size = f"{size} * {operand.count}", f"{c_size} * ({operand.batch_stride} != 0 ? batch : 1)"
+        return WorkspacePart(f"{name}_{operand.suffix}", c_type, size, c_size)
+
+    found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not o.k_major]
+    found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
+    for o in operands:
+        c_size = f"{o.scheme.planes * o.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"
+        found.append(part("planes", o.scheme.part_type, o, f"{o.scheme.planes} * {o.plane_bytes}", c_size))
+    return tuple(found)
+
+
+def all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
+    """Size of memory that holds these."""
     return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in parts) or "0")
 
 
-def planes_plan(
-    name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], parts_of_k: int
-) -> PlanesPlan | None:
+def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], parts_of_k: int) -> PlanesPlan | None:
     """Steps around a product of planes; None where the mainloop multiplies the operands as they are."""
     if mainloop.arithmetic.f32_by is None:
         return None
     scheme = SCHEMES[mainloop.arithmetic.f32_by]
     a, b = (
         PlaneOperand(
-            which, matrix, matrix.contiguous == "k", 4 if matrix.alignment >= 4 else 1, scheme, mainloop.arithmetic.kept == which.lower()
-        )  # type: ignore[arg-type]
-        for which, matrix in (("A", matrices[0]), ("B", matrices[1]))
+            "A" if name == "a" else "B",
+            matrix,
+            k_major=matrix.contiguous == "k",
+            vector=4 if matrix.alignment >= 4 else 1,
+            scheme=scheme,
+            kept=mainloop.arithmetic.kept == name,
+        )
+        for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )
     promoted = scheme.promote_every if mainloop.promote_every == "auto" else mainloop.promote_every
     assert isinstance(promoted, int)

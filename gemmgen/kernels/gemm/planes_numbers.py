@@ -51,7 +51,7 @@ def split(scheme: Scheme, values: npt.NDArray[np.float32], exponents: npt.NDArra
         up = np.where(rest > 0, low.astype(np.float32) < left, low.astype(np.float32) > left)
         low = np.where(up, np.nextafter(low, np.where(rest > 0, np.float16(np.inf), np.float16(-np.inf))), low)
         return np.stack([high, low]).view(np.uint16)
-    planes = []
+    planes: list[npt.NDArray[Any]] = []
     for _ in range(scheme.planes):
         bits = rest.view(np.uint32)
         if scheme.type == "bf16":

@@ -1,0 +1,68 @@
+"""Weights of float32 products, kept as the planes that tensor cores multiply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmgen.core.errors import EnvironmentMissing, LaunchError
+from gemmgen.core.resources import resource_directory
+from gemmgen.dispatch.devices import gpu_device, host_device
+from gemmgen.hardware.target import Device
+from gemmgen.kernels.gemm.matcher import is_stored, keeping_spec, planes_layout
+from gemmgen.kernels.gemm.plan import GemmPlan, plan_gemm
+from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.requests import Layout
+from gemmgen.kernels.spec_files import load_spec
+from gemmgen.ops.arrays import layout_of, new_array, view_of
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
+
+SPEC = "gemm/f32_by_f16x3.yaml"
+"""The instance whose kernels split."""
+
+
+class Planes:
+    """A float32 matrix (k, n), NumPy, CuPy or torch, that several products have as their right factor.
+
+    Its planes are made once, at the first product that may use them, and kept: as many bytes again as the matrix has. Changes to the
+    array after that are not seen: make new ``Planes``. Where multiply-adds are faster, they read the array itself.
+    """
+
+    def __init__(self, w: Any) -> None:
+        """``w``: (k, n), stored by rows or by columns. Raises ``LaunchError``."""
+        view = view_of(w, "b", None)
+        if len(view.shape) != 2 or view.type != "f32":
+            raise LaunchError(f"matmul: planes are of float32 matrices (k, n); this is of {view.type}, shaped {view.shape}")
+        self._layout: Layout = layout_of(view)
+        if not (is_stored(self._layout, True) or is_stored(self._layout, False)):
+            raise LaunchError(f"matmul: b has strides {view.strides} (elements) for shape {view.shape}; pass a contiguous copy")
+        self.source = w
+        self._device = view.device
+        self._made: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._layout.shape
+
+    def array(self, emulated: bool = False) -> Any:
+        """The planes, on the device of the matrix; None where no kernel takes them. ``emulated``: those of matrices in host
+        memory, too."""
+        if self._layout.is_empty or (isinstance(self._device, str) and not emulated):
+            return None
+        if self._made is None:
+            device = host_device() if isinstance(self._device, str) else gpu_device(self._device[1])
+            if not device.architecture.supports("wgmma"):
+                return None
+            self._made = self._split(device)
+        return self._made
+
+    def _split(self, device: Device) -> Any:
+        spec = load_spec(resource_directory("specs") / SPEC)
+        assert isinstance(spec, GemmSpec)
+        plan: GemmPlan = plan_gemm(keeping_spec(spec, self._layout), device.architecture)
+        if plan.keeping is None:
+            raise EnvironmentMissing(f"{plan.name} keeps no planes")
+        made = new_array(self.source, planes_layout(self._layout).shape, "u8")
+        made[...] = 0
+        Kernel(plan.keeping, compile_plan(plan))(B=self.source, planes_b=made)
+        return made
