@@ -411,9 +411,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             say_once(said, "batch", option)
             groups = int(option[7:])
         else:
-            need = (
-                "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
-            )
+            need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += f"planes (of B are kept), bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
 

@@ -40,11 +40,7 @@ from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.vector import VectorLoop, vector_loop, vector_regions, vector_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
-<<<<<<< HEAD
-from gemmgen.kernels.launch import Argument, ArrayArgument, ScalarArgument, TensorMapArgument
-=======
-from gemmgen.kernels.launch import Argument, LaunchSequence, ScalarArgument, TensorMapArgument
->>>>>>> 45a889f (ops.Planes: a weight's planes, kept for several products; float32 through ops.matmul measured beside torch)
+from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 
