@@ -42,6 +42,7 @@ def choice_json(choice: Choice) -> dict[str, Any]:
     from gemmgen.dispatch.model import binding_limit
     from gemmgen.perf.analysis.roofline import roofline
     from gemmgen.perf.cost_model import cost_model_of
+    from gemmgen.present.explanation import accuracy_of
 
     option, model = choice.chosen, cost_model_of(choice.request.kind)
     roofs = roofline(model.cost(option.plan, option.dimensions), choice.device)
@@ -53,6 +54,7 @@ def choice_json(choice: Choice) -> dict[str, Any]:
         "why": _why(choice),
         "binding_roof": roofs.binding,
         "least_seconds": roofs.least_seconds,
+        "error": accuracy_of(choice.request.kind, option.plan, option.dimensions),
         "fraction_of_roof": roofs.fraction(option.seconds),
         "takes_most_time": binding_limit(model.work(option.plan, option.dimensions), choice.device),
         "runners_up": [_option_json(other) for other in _runners_up(choice)],
@@ -80,6 +82,7 @@ def _print(choice: Choice) -> None:
     from gemmgen.dispatch.model import binding_limit, resident_blocks
     from gemmgen.perf.analysis.roofline import roofline
     from gemmgen.perf.cost_model import cost_model_of
+    from gemmgen.present.explanation import accuracy_of
 
     option, device, model = choice.chosen, choice.device, cost_model_of(choice.request.kind)
     cost = model.cost(option.plan, option.dimensions)
@@ -93,6 +96,9 @@ def _print(choice: Choice) -> None:
         ("predicted", f"{duration(option.seconds)}, {rate(cost.operations / option.seconds, f'{unit}/s')}: {_SOURCES[option.source]}"),
         ("table", _table_text(choice)),
     ]
+    error = accuracy_of(choice.request.kind, option.plan, option.dimensions)
+    if error is not None:
+        lines.append(("error", error))
     for work in works[:1]:
         resident = max(1, resident_blocks(work, device))
         waves = work.blocks / (resident * device.sm_count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from gemmgen.kernels import part
@@ -26,6 +27,12 @@ class Illustration(Protocol):
 def explanation_of(kind: str) -> Explanation:
     """The explanation of a family's plans."""
     return cast("Explanation", part(kind, "explain"))
+
+
+def accuracy_of(kind: str, plan: Any, problem: Mapping[str, int]) -> str | None:
+    """Bound of a plan's errors on a problem in words, from a family that states one: its function ``accuracy``."""
+    state = getattr(part(kind, "explain"), "accuracy", None)
+    return None if state is None else state(plan, problem)
 
 
 def illustration_of(kind: str) -> Illustration:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.explain_shared import shared_memory_section
@@ -48,6 +50,17 @@ def _layout(matrix: Matrix) -> str:
     if matrix.batch_stride is not None:
         text += f"; {matrix.batch_stride} elements from one to the next of the {matrix.count}"
     return text
+
+
+def accuracy(plan: GemmPlan, problem: Mapping[str, int]) -> str | None:
+    """Bound of the errors of float32 products, beside that of multiply-adds; None for factors of other types."""
+    if (plan.matrix_a.type, plan.matrix_b.type) != ("f32", "f32"):
+        return None
+    fma = f"{problem['k']:,} u |A||B|"
+    if plan.planes is None:
+        return f"at most {fma}, u = 2^-24: multiply-adds"
+    factor = plan.planes.error_factor(problem["k"])
+    return f"at most {factor:,.0f} u |A||B|, u = 2^-24, by {plan.planes.scheme.name}; multiply-adds: {fma}"
 
 
 def explain(plan: GemmPlan) -> list[Section]:

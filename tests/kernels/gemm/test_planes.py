@@ -9,9 +9,12 @@ from conftest import SPECS
 import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
+from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.planes import SCHEMES
+from gemmgen.kernels.gemm.planes_numbers import scale_exponents, split, stored_planes
 
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
+SMALL = ["mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=2", "early_launch=false"]
 HOLDS = {
     "f16x3": ([1.0, 2.0**-26], [1.0, 2.0**-27]),
     "bf16x6": ([2.0**126, 2.0**-100], [2.0**127, 1.0]),
@@ -20,8 +23,7 @@ HOLDS = {
 
 
 def kernel(*overrides: str) -> gemmgen.Kernel:
-    changes = ["mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=2", "early_launch=false"]
-    return gemmgen.compile(gemmgen.plan(SPEC, "sm_90a", [*changes, *overrides]))
+    return gemmgen.compile(gemmgen.plan(SPEC, "sm_90a", [*SMALL, *overrides]))
 
 
 def product(multiply: gemmgen.Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -106,11 +108,11 @@ def test_other_schemes_stay_within_their_bound(name):
     ("override", "field"),
     [
         ("storage={a: bf16, b: bf16, c: f32}", "storage"),
-        ("batch=strided", "batch"),
         ("store=tma", "store"),
         ("mainloop.schedule=ping_pong", "mainloop.schedule"),
         ("mainloop.promote_every=24", "mainloop.promote_every"),
         ("decomposition={scheme: split_k_parallel, slices: 2}", "decomposition.scheme"),
+        ("mainloop.arithmetic={f32_by: bf16x6, sums: compensated}", "mainloop.arithmetic.sums"),
     ],
 )
 def test_specs_that_planes_cannot_serve_are_refused(override, field):
@@ -122,3 +124,62 @@ def test_specs_that_planes_cannot_serve_are_refused(override, field):
 def test_tf32_planes_need_both_operands_along_k():
     with pytest.raises(PlanError, match="along k"):
         gemmgen.plan(SPEC, "sm_90a", ["mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32", "transpose=nn"])
+
+
+def relative_error(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
+    """Root mean square of errors over |a| |b|."""
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
+    return float(np.sqrt((((got - exact) / size) ** 2).mean()))
+
+
+def test_errors_of_compensated_sums_do_not_grow_with_k():
+    rng = np.random.default_rng(3)
+    a, b = (rng.random((64, 2048), np.float32) for _ in range(2))
+    compensated, plain = kernel(), kernel("mainloop.arithmetic.sums=plain")
+    assert relative_error(product(compensated, a, b), a, b) < 7e-8
+    assert relative_error(product(plain, a, b), a, b) > 1e-7
+
+
+def test_repaired_sums_are_compensated_too():
+    rng = np.random.default_rng(4)
+    a, b = (np.exp2(rng.uniform(-20, 20, (16, 2048))).astype(np.float32) for _ in range(2))
+    assert not SCHEMES["f16x3"].holds(a).any()
+    assert relative_error(product(kernel(), a, b), a, b) < 7e-8
+
+
+def test_second_plane_is_rounded_away_from_zero():
+    scheme = SCHEMES["f16x3"]
+    values = np.array([[1 + 2.0**-11 + 2.0**-23, -1 - 2.0**-11 - 2.0**-23, 3.0]], np.float32)
+    high, low = split(scheme, values, scale_exponents(scheme, values)).view(np.float16)[:, 0]
+    held = high.astype(np.float64) + low.astype(np.float64) * 2.0**-11
+    assert (np.abs(held) >= np.abs(values[0].astype(np.float64)) * 2.0**13).all()
+    assert held[2] == 3 * 2.0**13
+
+
+@pytest.mark.parametrize("transpose", ["nt", "nn"])
+def test_kernels_keep_the_planes_that_numpy_makes(transpose):
+    rng = np.random.default_rng(5)
+    b = rng.standard_normal((36, 72), np.float32)
+    b[3] *= np.float32(2.0) ** rng.integers(-60, 60, 72).astype(np.float32)
+    plan = gemmgen.plan(SPEC, "sm_90a", [f"transpose={transpose}", "mainloop.arithmetic.kept=b"])
+    expected = stored_planes(plan.planes.kept_operand, b)
+    made = np.zeros(expected.shape, np.uint8)
+    gemmgen.Kernel(plan.keeping, gemmgen.compile(plan).binary)(B=b.T if transpose == "nt" else b.T.copy(), planes_b=made)
+    first = plan.planes.offset_of("exponents_b").evaluate({"n": 36, "k": 72})
+    np.testing.assert_array_equal(made[first:], expected[first:])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["batch=strided", "transpose=nn"],
+        ["decomposition={scheme: split_k_cluster, slices: 2}", "mainloop.persistent_blocks=0"],
+        ["mainloop.arithmetic.kept=b"],
+        ["mainloop.arithmetic.kept=a", "transpose=tn"],
+    ],
+)
+def test_every_form_verifies(overrides):
+    plan = gemmgen.plan(SPEC, "sm_90a", [*SMALL, *overrides])
+    names = ("primes", "padded leading dimensions", "k of 0", "not-a-numbers and infinities")
+    assert gemmgen.verify(plan, "emulator", cases=[case for case in oracle.cases(plan) if case.name in names]).passed
