@@ -29,7 +29,8 @@ from gemmgen.ops.warming import warm
 __all__ = ["Filter", "Planes", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm"]
 
 _MATMUL = Operator(
-    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",), ("alpha", "beta", "gamma", "bias"),
+    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",),
+    ("alpha", "beta", "gamma", "bias"),
     ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"), ("amax",),
 )  # fmt: skip
 _GROUPED = Operator(

@@ -118,6 +118,8 @@ def plane_reasons(
         yield Reason("sums", "mainloop.arithmetic.sums", "compensated", need)
     if mainloop.arithmetic.kept != "none" and spec.batch != "none":
         yield Reason("kept", "mainloop.arithmetic.kept", mainloop.arithmetic.kept, "none for a batch")
+    if spec.batch == "grouped":
+        yield Reason("batch", "batch", "grouped", "none or strided where float32 is computed by planes")
     if spec.decomposition.scheme not in ("data_parallel", "split_k_cluster"):
         need = "data_parallel or split_k_cluster where float32 is computed by planes"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
