@@ -322,8 +322,9 @@ def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) ->
     """The instance's spec with ``changes``, and the operands and numbers that its arguments are."""
     changed = replaced(spec, changes)
     arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
-    if request.planes is not None and isinstance(changed.mainloop, TensorCoreMainloop) and changed.mainloop.arithmetic.kept != "none":
-        arrays[f"planes_{changed.mainloop.arithmetic.kept}"] = ("planes", request.planes)
+    mainloop = changes.get("mainloop", spec.mainloop)
+    if request.planes is not None and isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.kept != "none":
+        arrays[f"planes_{mainloop.arithmetic.kept}"] = ("planes", request.planes)
     scalars = {"alpha": "alpha", "beta": "beta"}
     factors = [operation for operation in request.epilogue if isinstance(operation, Factor)]
     for index, (factor, scale) in enumerate(zip(factors, request.scales, strict=True)):
