@@ -59,7 +59,29 @@ __device__ __forceinline__ void load_pixels(
            "h"(static_cast<unsigned short>(dy)) : "memory");
 }
 
-// Copies it to the same place of every block in `blocks`, a mask over the cluster, and arrives at the barrier of each.
+// The same from a tensor with blocks of channels, all of which are copied, of the one at `block`.
+__device__ __forceinline__ void load_block_pixels(
+    unsigned target, const TensorMap& map, unsigned barrier, int block, int x, int y, int image, int dx, int dy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {0, %3, %4, 0, %5}], [%2], {%6, %7, %8};"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(image), "h"(static_cast<unsigned short>(dx)),
+           "h"(static_cast<unsigned short>(dy)), "h"(static_cast<unsigned short>(block)) : "memory");
+}
+
+// Copies a column to the same place of every block of the cluster in `blocks`, a mask, and arrives at the barrier of each.
+__device__ __forceinline__ void multicast_block_pixels(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int block, int x, int y, int image, int dx, int dy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {0, %4, %5, 0, %6}], [%2], {%7, %8, %9}, %3;"
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(image), "h"(static_cast<unsigned short>(dx)),
+           "h"(static_cast<unsigned short>(dy)), "h"(static_cast<unsigned short>(block)) : "memory");
+}
+
+// The same from a tensor whose channels lie side by side.
 __device__ __forceinline__ void multicast_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y, int image, int dx, int dy)
 {

@@ -162,6 +162,8 @@ def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
         "many steps": {"n": 1, "c": c * (2 * loop.stages + 1) + few, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
         "images of one pixel": {"n": 40, "c": few, "h": 1, "w": 1, "k": 96, "r": 3, "s": 3, "padding": 1},
     }  # fmt: skip
+    if plan.pixel_maps > 1:
+        shapes["channels of several maps"] = {"n": 2, "c": 32 * 35, "h": 3, "w": 5, "k": 32, "r": 1, "s": 2, "padding_h": 0, "padding_w": 1}
     if loop.persistent_blocks:
         tiles = -(-(fitting + 3) // 4)
         shapes["more tiles than blocks"] = {"n": 1, "c": few, "h": 1, "w": tiles * pixels - 5, "k": 4 * channels, "r": 1, "s": 1}

@@ -91,6 +91,8 @@ class WarpgroupPlan(FinishingPlan):
     """None: results are stored from registers."""
     walks: bool
     """True if copies of x walk through images; else they take rows of a matrix."""
+    pixel_maps: int
+    """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
 
     @property
     def threads(self) -> int:

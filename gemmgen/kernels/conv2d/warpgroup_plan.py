@@ -9,12 +9,12 @@ from gemmgen.core.errors import PlanError, Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturation_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
-from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.problem import channel_units, fixed_parameters
 from gemmgen.kernels.conv2d.results import LayerConstant
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
-from gemmgen.kernels.conv2d.warpgroup_sequence import warpgroup_sequence
+from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.tensor_core import INTEGER_COLUMNS
 from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WarpgroupOperand
@@ -67,9 +67,10 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     divisors |= {"image_pixels": "(p * q)"} if walks or spec.output.layout != "nhwc" else {}
     divisors |= {"q": "q"} if walks else {}
     order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
+    maps = pixel_maps(fixed.get("c")) if spec.input.layout == "nchw32" else 1
     name = _name(spec, mainloop)
     passed = [name for name in used if name not in fixed]
-    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, walks, sum(r.bytes for r in regions))
+    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, walks, maps, sum(r.bytes for r in regions))
     return WarpgroupPlan(
         name=name,
         spec_digest=spec_digest(spec),
@@ -91,6 +92,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
         loop=loop,
         staged=staged,
         walks=walks,
+        pixel_maps=maps,
     )
 
 
@@ -102,7 +104,7 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     return PixelLoop(
         a=WarpgroupOperand("A", "m", True, tile.channels, tile.k, size, cluster_n, row_bytes=tile.k * size),
-        b=WarpgroupOperand("B", "n", True, tile.pixels, tile.k, size, cluster_m, row_bytes=tile.k * size),
+        b=WarpgroupOperand("B", "n", True, tile.pixels, tile.k, size, cluster_m, row_bytes=_pixel_bytes(spec, tile.k * size)),
         tile_m=tile.channels,
         tile_n=_instruction_pixels(mainloop),
         tile_k=tile.k,
@@ -122,6 +124,11 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         division=mainloop.division,
     )
+
+
+def _pixel_bytes(spec: Conv2dSpec, step_bytes: int) -> int:
+    """Channels of a pixel that lie side by side in memory, at most those of a step, in bytes: a row in shared memory."""
+    return CHANNELS if spec.input.layout == "nchw32" else step_bytes
 
 
 def _instruction_pixels(mainloop: WarpgroupMainloop) -> int:
@@ -183,8 +190,8 @@ def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("output", "output.layout", layout, "nhwc or nchw32 for mainloop")
     if layout == "nchw32" and ELEMENTS[kind].bytes == 2:
         yield Reason("output", "output.layout", layout, f"nhwc for {kind}")
-    if spec.input.layout != "nhwc":
-        yield Reason("input", "input.layout", spec.input.layout, "nhwc for mainloop")
+    if spec.input.layout == "nchw32" and floating:
+        yield Reason("input", "input.layout", spec.input.layout, f"nhwc for {spec.input.type}")
     if spec.store == "shared" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
     if kind == "s32":
@@ -208,12 +215,15 @@ def _layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Re
     if fixed.get("groups") != 1:
         yield Reason("groups", "convolution.groups", str(spec.convolution.groups), "1 for mainloop")
     if mainloop.activations == "rows":
+        if spec.input.layout == "nchw32":
+            need, hint = "im2col for NCHW32, whose pixels end with each image", "activations: im2col"
+            yield Reason("rows", "mainloop.activations", mainloop.activations, need, hint)
         for name in ("r", "s", "stride_h", "stride_w", "padding_h", "padding_w"):
             wanted = 0 if name.startswith("padding") else 1
             if fixed.get(name) != wanted:
                 need = f"{wanted} with activations: rows, which are pixels as they lie in memory"
                 yield Reason("rows", f"convolution.{name}", str(getattr(spec.convolution, name)), need, "activations: im2col")
-    unit = 16 // ELEMENTS[spec.input.type].bytes
+    unit = channel_units(spec)[0]
     if fixed.get("c", unit) % unit:
         yield Reason("channels", "convolution.c", str(fixed["c"]), f"a multiple of {unit}: the copy engine wants strides of 16 bytes")
 
@@ -263,5 +273,7 @@ def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
         parts.append(f"cl{mainloop.cluster.blocks}{mainloop.cluster.share[0]}")
     if mainloop.activations == "rows":
         parts.append("1x1")
+    if spec.input.layout == "nchw32":
+        parts.append("of_nchw32")
     parts.append(f"{spec.output.type}_{spec.output.layout}")
     return instance_name("conv2d", parts, spec)

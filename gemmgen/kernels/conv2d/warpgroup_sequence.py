@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.core.formulas import Formula
+from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, FilterOrder
 from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAXIMUM_EXTENT, channel_units, dimensions, fixed_parameters, integer
@@ -28,8 +28,12 @@ from gemmgen.kernels.tiles.division import divisors_argument
 MAP_ELEMENTS: dict[str, tma.Element] = {"s8": "u8", "u8": "u8", "f16": "f16", "bf16": "bf16"}
 """Element types of the copy engine: bytes are bytes to it."""
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
-FARTHEST_CORNER, FARTHEST_OFFSET, LARGEST_STRIDE = 128, 255, 8
-"""Reach of the copy engine's walk through images of two dimensions: corners, filter taps, steps."""
+LARGEST_STRIDE = 8
+"""Steps of the copy engine's walk through images."""
+FARTHEST = {"nhwc": (128, 255), "nchw32": (16, 31)}
+"""Reach of its walk: corners, and filter taps, where blocks of channels are a third dimension or not."""
+BLOCKS_OF_A_MAP, MOST_MAPS = 16, 4
+"""Blocks of 32 channels that offsets reach in one tensor map, and maps that a kernel takes."""
 
 
 def warpgroup_sequence(
@@ -42,16 +46,19 @@ def warpgroup_sequence(
     divisors: Mapping[str, str],
     steps: Sequence[Step],
     walks: bool,
+    maps_of_x: int,
     shared_bytes: int,
 ) -> LaunchSequence:
     """The sequence. ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the
-    kernel divides by, by name; ``walks``: whether copies of x walk through images."""
+    kernel divides by, by name; ``walks``: whether copies of x walk through images; ``maps_of_x``: tensor maps that it takes."""
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = [argument for step in steps for argument in step.arguments]
     numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
-    x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
+    blocked = spec.input.layout == "nchw32"
+    extents = ("n", "c_blocks", "h", "w", "32") if blocked else ("n", "h", "w", "c")
+    x = packed("x", spec.input.type, "input", extents, f"the images in {spec.input.layout.upper()}")
     filters = packed(
         "filter", filter_type, "input", (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),
         f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
@@ -59,7 +66,8 @@ def warpgroup_sequence(
     y = output_array(spec, "y", "output", "the result")
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
     extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *arrays]
-    maps: list[TensorMapArgument] = [_filter_map(loop, filters), _pixel_map(loop, x, walks)]
+    of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks)]
+    maps: list[TensorMapArgument] = [_filter_map(loop, filters), *of_x]
     if staged is not None:
         maps.append(_output_map(spec, staged, y))
     integers = [integer(known[dim]) for dim in ("n", "p", "q", *passed)]
@@ -100,7 +108,7 @@ def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
     )
 
 
-def _pixel_map(loop: PixelLoop, x: ArrayArgument, walks: bool) -> TensorMapArgument:
+def _pixel_map(loop: PixelLoop, walks: bool) -> TensorMapArgument:
     size = loop.b.element_bytes
     row = Formula(f"{size} * c")
     kind: dict[str, object] = {"element": MAP_ELEMENTS[loop.type_b], "swizzle": SWIZZLES[loop.b.row_bytes], "l2_promotion": "256B"}
@@ -110,8 +118,7 @@ def _pixel_map(loop: PixelLoop, x: ArrayArgument, walks: bool) -> TensorMapArgum
             name="map_x", array="x", extents=(Formula("c"), Formula("n * h * w")), strides=(row,),
             meaning=f"x in boxes of {pixels} pixels of {channels} channels", box=(channels, pixels), **kind,  # type: ignore[arg-type]
         )  # fmt: skip
-    corners = tuple(Formula(f"0 - padding_{axis}") for axis in "wh")
-    ends = tuple(Formula(f"padding_{axis} - ({taps} - 1) * dilation_{axis}") for axis, taps in (("w", "s"), ("h", "r")))
+    corners, ends = _corners()
     return TensorMapArgument(
         name="map_x",
         array="x",
@@ -121,6 +128,38 @@ def _pixel_map(loop: PixelLoop, x: ArrayArgument, walks: bool) -> TensorMapArgum
         element_strides=tuple(Formula(step) for step in ("1", "stride_w", "stride_h", "1")),
         im2col=Im2colWalk(corners, ends, channels, pixels),
         **kind,  # type: ignore[arg-type]
+    )
+
+
+def _corners() -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
+    """The first place of a walk along each axis of an image, and the last, from the image's end."""
+    first = tuple(Formula(f"0 - padding_{axis}") for axis in "wh")
+    last = tuple(Formula(f"padding_{axis} - ({taps} - 1) * dilation_{axis}") for axis, taps in (("w", "s"), ("h", "r")))
+    return first, last
+
+
+def pixel_maps(c: int | None) -> int:
+    """Tensor maps of an x in NCHW32 with ``c`` channels; as many as there may be, where that is open."""
+    return MOST_MAPS if c is None else ceil_div(c, 32 * BLOCKS_OF_A_MAP)
+
+
+def _block_map(loop: PixelLoop, index: int) -> TensorMapArgument:
+    """Some blocks of 32 channels of an x in NCHW32: a depth, at which the walk stays where it begins while an offset chooses the block.
+    Where there are none of them, there is no map."""
+    corners, ends = _corners()
+    blocks = f"max(0, min({BLOCKS_OF_A_MAP}, c_blocks - {BLOCKS_OF_A_MAP * index}))"
+    return TensorMapArgument(
+        name="map_x" if index == 0 else f"map_x{index}",
+        array="x",
+        element="u8",
+        extents=tuple(Formula(extent) for extent in ("32", "w", "h", blocks, "n")),
+        strides=tuple(Formula(stride) for stride in ("32", "32 * w", "32 * w * h", "32 * w * h * c_blocks")),
+        meaning=f"x from block {BLOCKS_OF_A_MAP * index} on, in columns of {loop.b.box_rows} pixels of 32 channels",
+        element_strides=tuple(Formula(step) for step in ("1", "stride_w", "stride_h", "1", "1")),
+        offset_bytes=Formula(f"{32 * BLOCKS_OF_A_MAP * index} * w * h"),
+        swizzle="32B",
+        l2_promotion="256B",
+        im2col=Im2colWalk((*corners, Formula("0")), (*ends, Formula(f"1 - {blocks}")), 32, loop.b.box_rows),
     )
 
 
@@ -149,7 +188,12 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, staged: bool) -> 
     unit_c, unit_k = channel_units(spec)
     found = []
     if unit_c > 1:
-        found.append((f"c % {unit_c} == 0", f"c is a multiple of {unit_c}: the copy engine wants pixels 16 bytes apart"))
+        why = "x holds blocks of 32 channels" if spec.input.layout == "nchw32" else "the copy engine wants pixels 16 bytes apart"
+        found.append((f"c % {unit_c} == 0", f"c is a multiple of {unit_c}: {why}"))
+    if spec.input.layout == "nchw32":
+        found.append(("c == 32 * c_blocks", "x has all channels"))
+        most = BLOCKS_OF_A_MAP * MOST_MAPS
+        found.append((f"c_blocks <= {most}", f"tensor maps reach {32 * most} channels"))
     if unit_k > 1:
         why = "y holds blocks of 32 channels" if spec.output.layout == "nchw32" else "the copy engine wants pixels of y 16 bytes apart"
         found.append((f"k % {unit_k} == 0", f"k is a multiple of {unit_k}: {why}"))
@@ -166,12 +210,13 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, staged: bool) -> 
         )
     found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items() if name != "groups"]
     if walks:
+        corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
             found += [
                 (f"stride_{axis} <= {LARGEST_STRIDE}", f"the copy engine takes strides up to {LARGEST_STRIDE}"),
-                (f"padding_{axis} <= {FARTHEST_CORNER}", f"the copy engine begins at most {FARTHEST_CORNER} pixels before an image"),
+                (f"padding_{axis} <= {corner}", f"the copy engine begins at most {corner} pixels before an image"),
                 (
-                    f"({taps} - 1) * dilation_{axis} <= {FARTHEST_CORNER} + min(padding_{axis}, {FARTHEST_OFFSET - FARTHEST_CORNER})",
+                    f"({taps} - 1) * dilation_{axis} <= {corner} + min(padding_{axis}, {offset - corner})",
                     "the copy engine reaches all filter taps",
                 ),
             ]

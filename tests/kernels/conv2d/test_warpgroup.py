@@ -50,6 +50,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         (64, 96, 64), {"activations": "rows", "cluster": {"blocks": 4, "share": "pixels"}, "persistent_blocks": 8}, convolution=POINTWISE
     ),
     "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
+    "NCHW32 to NCHW32": spec((128, 96, 128), {"consumers": 2}, input={"layout": "nchw32"}, output={"layout": "nchw32"}, bias="f32"),
+    "NCHW32 to NHWC in a cluster": spec((64, 64, 64), {"cluster": {"blocks": 2, "share": "pixels"}}, input={"layout": "nchw32"}),
+    "NCHW32, channels that are known": spec((64, 64, 32), input={"layout": "nchw32"}, convolution={"c": 96}),
     "a residual in NCHW32": spec(output={"layout": "nchw32"}, residual=True, activation={"op": "relu"}),
     "a residual": spec(residual=True, bias="f32", activation={"op": "relu"}),
     "int32": spec(**EXACT, residual=True, activation={"op": "relu"}),
