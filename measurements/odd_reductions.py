@@ -1,0 +1,280 @@
+"""Reductions that no table was tuned for, drawn by a seeded generator over kinds of shapes, beside torch on the same arrays.
+
+``python measurements/odd_reductions.py`` writes ``odd_reductions.json`` and ``odd_reductions.md`` next to itself (``--out`` elsewhere).
+Every call is checked before it is timed. Launches rotate through copies of the input beyond the L2 and are replayed as CUDA
+graphs, ours and torch's in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SEED = 20260117
+COLD_BYTES = 192 << 20
+"""Copies of an input reach this far: more than three times the L2."""
+GRAPH_SECONDS = 1.2e-3
+ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reduction: an array of ``base`` extents, seen with its axes in another order, broadcast or cut, reduced over ``axes``."""
+
+    kind: str
+    base: tuple[int, ...]
+    operation: str
+    axes: tuple[int, ...]
+    dtype: str = "float32"
+    order: tuple[int, ...] | None = None
+    """Order in which the axes of the array are seen."""
+    cut: int = 0
+    """Elements that are left out at the end of every row of the last axis."""
+    expanded: int = 0
+    """Extent of an axis in front along which the array is broadcast; 0: none."""
+
+    @property
+    def text(self) -> str:
+        seen = f" seen as {self.order}" if self.order else ""
+        cut = f" without the last {self.cut} columns" if self.cut else ""
+        wide = f" broadcast {self.expanded} times" if self.expanded else ""
+        return f"{self.operation} of {self.dtype} {self.base}{seen}{cut}{wide} over {self.axes}"
+
+    def view(self, array: Any) -> Any:
+        """What is reduced, in an array of the base extents."""
+        seen = array.permute(self.order) if self.order else array
+        seen = seen[..., : seen.shape[-1] - self.cut] if self.cut else seen
+        return seen.expand(self.expanded, *seen.shape) if self.expanded else seen
+
+
+def drawn(seed: int) -> list[Problem]:
+    """Two problems of each of twelve kinds."""
+    rng = random.Random(seed)
+
+    def near(power: float) -> int:
+        return round(2 ** (power + rng.uniform(-0.5, 0.5)))
+
+    def floats() -> str:
+        return rng.choice(["float32", "float32", "bfloat16", "float16"])
+
+    found: list[Problem] = []
+    for _ in range(2):
+        few = rng.randint(2, 7)
+        found.append(Problem("few long rows", (few, near(25)), rng.choice(["sum", "max"]), (1,)))
+        found.append(Problem("few rows, over them", (rng.randint(2, 7), near(24.5)), "sum", (0,)))
+        found.append(Problem("an axis of length 1", (near(23.5), 1), rng.choice(["sum", "max"]), (1,)))
+        found.append(Problem("few columns, over the rows", (near(20), rng.randint(3, 15)), rng.choice(["sum", "mean"]), (0,)))
+        found.append(Problem("short rows", (near(20), rng.randint(3, 31)), rng.choice(["sum", "max"]), (1,), floats()))
+        side = rng.choice([28, 56, 112, 224])
+        channels = rng.choice([3, 16, 64, 96])
+        images = max(2, (1 << 25) // (channels * side * side))
+        found.append(Problem("kept axis between", (images, channels, side, side), rng.choice(["sum", "mean"]), (0, 2, 3), floats()))
+        rows, words = near(12), rng.choice([50257, 50304, 32001, 128257])
+        found.append(Problem("logsumexp of vocabularies", (rows, words), "logsumexp", (1,), "bfloat16"))
+        found.append(Problem("argmax of vocabularies", (near(12.5), rng.choice([50257, 32003])), "argmax", (1,), "float32"))
+        found.append(Problem("odd middle", (near(5), near(10), near(9) | 1), rng.choice(["sum", "max"]), (1,), floats()))
+        extents = (near(5), near(4), near(6), near(8))
+        order = rng.choice([(0, 2, 1, 3), (2, 0, 3, 1), (3, 1, 0, 2)])
+        axes = tuple(sorted(rng.sample(range(4), 2)))
+        found.append(Problem("four axes in another order", extents, "sum", axes, floats(), order=order))
+        found.append(Problem("cut rows, broadcast", (near(11), near(11)), "sum", rng.choice([(0, 2), (1,), (2,)]), cut=3, expanded=5))
+    found.append(Problem("beyond 2^31 elements", (2, (1 << 30) + (rng.randint(1, 1 << 20) | 1)), "sum", (0, 1), "int8"))
+    found.append(Problem("beyond 2^31 elements", ((1 << 26) + rng.randint(1, 999), 33), "max", (1,), "int8"))
+    return found
+
+
+@dataclass
+class Row:
+    """Outcome of one problem; times in microseconds of device time a call."""
+
+    problem: dict[str, Any]
+    text: str
+    instance: str = ""
+    ours: float = 0.0
+    torch: float = 0.0
+    tbps: float = 0.0
+    error: float = 0.0
+    """Largest error relative to what the check allows."""
+    failure: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.torch / self.ours if self.ours else 0.0
+
+
+def torch_call(torch: Any, problem: Problem) -> Callable[[Any, Any], Any]:
+    """The same reduction by torch: from x and out."""
+    axes: Any = problem.axes
+    one = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}.get(problem.operation)
+    if problem.operation == "argmax":
+        return lambda x, out: torch.argmax(x, axes[0], out=out)
+    if problem.operation in ("sum", "mean"):
+        return lambda x, out: one(x, axes, dtype=out.dtype, out=out)
+    return lambda x, out: one(x, axes, out=out)
+
+
+def worst_error(torch: Any, problem: Problem, x: Any, got: Any) -> float:
+    """Largest error of a result over what is allowed: exactly for extrema and integers, else 2^-12 or the result's own rounding."""
+    axes: Any = problem.axes
+    if problem.operation == "argmax":
+        return 0.0 if torch.equal(x.gather(1, got[:, None])[:, 0], x.amax(1)) else math.inf
+    if problem.operation == "max":
+        return 0.0 if torch.equal(got.to(x.dtype), torch.amax(x, axes)) else math.inf
+    if not x.dtype.is_floating_point:
+        return 0.0 if torch.equal(got, torch.sum(x, axes, dtype=torch.int64)) else math.inf
+    allowed = max(2.0**-12, torch.finfo(got.dtype).eps)
+    if problem.operation == "logsumexp":
+        expected = torch.logsumexp(x.float(), axes)
+        return float(((got.float() - expected).abs() / expected.abs()).max()) / allowed
+    expected, scale = torch.sum(x, axes, dtype=torch.float64), x.abs().sum(axes, dtype=torch.float64)
+    if problem.operation == "mean":
+        count = x.numel() // expected.numel()
+        expected, scale = expected / count, scale / count
+    return float(((got.double() - expected).abs() / scale).max()) / allowed
+
+
+def seconds_of(torch: Any, calls: list[Callable[[int], Any]], copies: int, estimates: list[float]) -> list[float]:
+    """Median device seconds of each call, replayed in turns as graphs that last about as long."""
+    stream = torch.cuda.Stream()
+    graphs, counts = [], []
+    for call, seconds in zip(calls, estimates, strict=True):
+        count = max(1, min(1024, math.ceil(GRAPH_SECONDS / seconds)))
+        count = -(-count // copies) * copies if count < 8 * copies else count
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for index in range(count):
+                call(index % copies)
+        graphs.append(graph)
+        counts.append(count)
+    samples: list[list[float]] = [[] for _ in calls]
+    for turn in range(ROUNDS + 1):
+        for place, graph in enumerate(graphs):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if turn:
+                samples[place].append(start.elapsed_time(end) * 1e-3 / counts[place])
+    return [statistics.median(one) for one in samples]
+
+
+def measure(torch: Any, problem: Problem) -> Row:
+    """One problem, checked and timed."""
+    from gemmgen import ops
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.ops import _REDUCE
+
+    row = Row(asdict(problem), problem.text)
+    kind = getattr(torch, problem.dtype)
+    elements = math.prod(problem.base)
+    size = torch.empty((), dtype=kind).element_size()
+    copies = max(1, min(64, math.ceil(COLD_BYTES / (elements * size))))
+    generator = torch.Generator(device="cuda").manual_seed(SEED)
+    if kind.is_floating_point:
+        arrays = [torch.empty(problem.base, device="cuda", dtype=kind).normal_(generator=generator) for _ in range(copies)]
+    else:
+        arrays = [torch.randint(-100, 101, problem.base, device="cuda", dtype=kind, generator=generator) for _ in range(copies)]
+    views = [problem.view(array) for array in arrays]
+    axes: Any = problem.axes if len(problem.axes) > 1 else problem.axes[0]
+    try:
+        known = set(_REDUCE._calls)
+        result = ops.reduce(views[0], problem.operation, axes)
+        fresh = [call for key, call in _REDUCE._calls.items() if key not in known]
+        row.instance = fresh[-1].choice.chosen.plan.name if fresh else ""
+        # torch stores sums of floats in their own type; ours are asked for the same bytes.
+        if problem.operation in ("sum", "mean", "max", "logsumexp") and kind.is_floating_point:
+            result = torch.empty(result.shape, dtype=kind, device="cuda")
+            ops.reduce(views[0], problem.operation, axes, out=result)
+            row.instance = list(_REDUCE._calls.values())[-1].choice.chosen.plan.name
+    except GemmgenError as error:
+        row.failure = f"refused: {error}"
+        return row
+    torch.cuda.synchronize()
+    row.error = worst_error(torch, problem, views[0], result)
+    if row.error > 1:
+        row.failure = f"wrong: {row.error:.3g} times what is allowed"
+        return row
+    other = torch.empty_like(result)
+    peer = torch_call(torch, problem)
+
+    def ours(index: int) -> None:
+        ops.reduce(views[index], problem.operation, axes, out=result)
+
+    def theirs(index: int) -> None:
+        peer(views[index], other)
+
+    estimates = []
+    for call in (ours, theirs):
+        call(0)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for index in range(3):
+            call(index % copies)
+        torch.cuda.synchronize()
+        estimates.append((time.perf_counter() - started) / 3)
+    mine, peers = seconds_of(torch, [ours, theirs], copies, estimates)
+    row.ours, row.torch = mine * 1e6, peers * 1e6
+    row.tbps = (elements * size + result.numel() * result.element_size()) / mine * 1e-12
+    return row
+
+
+def report(rows: list[Row], device: str, version: str) -> str:
+    """The table as Markdown."""
+    timed = [row for row in rows if not row.failure]
+    mean = math.exp(statistics.fmean(math.log(row.ratio) for row in timed)) if timed else 0.0
+    below = sum(row.ratio < 1 for row in timed)
+    lines = [
+        "# Odd reductions",
+        "",
+        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {SEED}) on {device}, beside torch {version}: device time,",
+        "inputs rotating beyond the L2, CUDA graphs replayed in turns.",
+        "",
+        f"Geometric mean of torch's time over ours: **{mean:.2f}**; {below} below 1; {len(rows) - len(timed)} refused or wrong.",
+        "",
+        "| kind | reduction | us | torch's us | TB/s | torch / ours |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        figures = (
+            f"{row.ours:.1f} | {row.torch:.1f} | {row.tbps:.2f} | {row.ratio:.2f}" if not row.failure else f"| | | {row.failure[:120]}"
+        )
+        lines.append(f"| {row.problem['kind']} | {row.text} | {figures} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measures everything and writes both files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--seed", type=int, default=SEED)
+    arguments = parser.parse_args()
+    import torch
+
+    rows = []
+    for problem in drawn(arguments.seed):
+        started = time.perf_counter()
+        row = measure(torch, problem)
+        rows.append(row)
+        torch.cuda.empty_cache()
+        print(
+            f"{row.ratio:5.2f} {row.ours:9.1f} us {row.tbps:5.2f} TB/s  {row.text}  [{row.instance}] {row.failure[:150]} "
+            f"({time.perf_counter() - started:.1f} s)", flush=True,
+        )  # fmt: skip
+    device = torch.cuda.get_device_name()
+    origin = {"device": device, "torch": torch.__version__, "seed": arguments.seed, "rounds": ROUNDS}
+    data = {**origin, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}
+    (arguments.out / "odd_reductions.json").write_text(json.dumps(data, indent=1) + "\n")
+    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__))
+
+
+if __name__ == "__main__":
+    main()
