@@ -33,7 +33,8 @@ class Buffer:
     least 16); by default, at the array's own offset from the start of the array that owns its memory. `name` appears in
     messages; `writable=False` makes stores to it an error. `written` has one flag a byte, False where nothing has been
     written yet; a launch that looks for hazards adds what it writes. None: all of the array holds data. `pointers` are places in
-    the array, in bytes, that hold the addresses of other buffers.
+    the array, in bytes, that hold the addresses of other buffers. `origin` is the byte of the array that the kernel's pointer
+    leads to: with negative strides not the first.
     """
 
     array: np.ndarray
@@ -43,6 +44,7 @@ class Buffer:
     alignment: int = PAGE
     written: np.ndarray | None = None
     pointers: tuple[tuple[int, Buffer], ...] = ()
+    origin: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +185,7 @@ class DeviceMemory:
             elif given is not None:
                 if parameter.size != 8 or parameter.type[0] == "f":
                     raise BadLaunch(f"{parameter.name} is no pointer (.{parameter.type}), got an array")
-                content = struct.pack("<Q", self.address(given))
+                content = struct.pack("<Q", self.address(given) + given.origin)
             elif isinstance(arg, Struct):
                 filled = np.frombuffer(scalar_bytes(parameter, arg.content), np.uint8).copy()
                 self._point(filled, arg.pointers)
@@ -299,7 +301,7 @@ def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
     writable = arg.writable and bool(array.flags.writeable)
     if arg.written is not None and (arg.written.dtype != np.bool_ or arg.written.shape != (array.nbytes,)):
         raise BadLaunch(f"{label}: `written` needs one bool for each of the array's {array.nbytes} bytes")
-    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written, arg.pointers)
+    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written, arg.pointers, arg.origin)
 
 
 def _nested(pointers: Sequence[tuple[int, Buffer]], name: str, index: int) -> list[Buffer]:

@@ -21,8 +21,8 @@ BASE_ALIGNMENT = 256
 class HostBuffer:
     """The memory of one array argument: every byte between its first and its last element, gaps included.
 
-    A backend gives the kernel a pointer ``offset_bytes`` past a multiple of 256, runs, and writes what the kernel
-    left there back into ``storage``. One byte before or after ``storage`` is out of bounds.
+    A backend puts ``storage`` ``offset_bytes`` past a multiple of 256, gives the kernel a pointer into it, runs, and writes what the
+    kernel left there back into ``storage``. One byte before or after ``storage`` is out of bounds.
     """
 
     storage: npt.NDArray[Any]
@@ -32,6 +32,8 @@ class HostBuffer:
     """False for memory that the kernel must not read before it has written it."""
     initialised_bytes: npt.NDArray[Any] | None = None
     """One flag for each byte of ``storage``, where only a part is initialised: gaps between elements hold nothing."""
+    origin_bytes: int = 0
+    """From the start of ``storage`` to the element that the kernel's pointer leads to: with negative strides, that is not the first."""
 
 
 class Backend(Protocol):

@@ -157,6 +157,7 @@ def _pointers(
                 name=argument.name,
                 writable=argument.writes,
                 written=_written(buffer),
+                origin=buffer.origin_bytes,
             )
     return pointers
 

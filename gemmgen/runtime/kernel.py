@@ -101,7 +101,8 @@ class Kernel:
         buffers = {
             argument.name: HostBuffer(
                 views[argument.name].host_storage(numpy_type(argument.type)),
-                offset_bytes=views[argument.name].pointer % BASE_ALIGNMENT,
+                offset_bytes=(views[argument.name].pointer + views[argument.name].span()[0]) % BASE_ALIGNMENT,
+                origin_bytes=-views[argument.name].span()[0],
                 initialised=argument.reads and scalars.get(argument.needed or "") != 0,
             )
             for argument in self._arrays

@@ -49,7 +49,7 @@ def _elements(array: ArrayArgument, case: Case) -> int:
     """From an array's first element to its last."""
     shape = [extent.evaluate(case.dimensions) for extent in array.shape]
     strides = [stride.evaluate(case.dimensions) for stride in array.strides]
-    return 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    return 0 if 0 in shape else 1 + sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True))
 
 
 @dataclass
@@ -69,12 +69,15 @@ class CaseMemory:
         element = numpy_type(array.type)
         storage = np.full(size * element.itemsize, POISON, np.uint8).view(element)
         byte_strides = [stride * element.itemsize for stride in strides]
-        view = np.lib.stride_tricks.as_strided(storage, shape, byte_strides)
+        # Along a negative stride, the first element is the last one in memory.
+        origin = sum((extent - 1) * -min(stride, 0) for extent, stride in zip(shape, strides, strict=True)) if size else 0
+        view = np.lib.stride_tricks.as_strided(storage[origin:], shape, byte_strides)
         offset = case.offsets.get(array.name, 0) * ELEMENTS[array.type].bytes
         unread = array.needed is not None and case.scalars.get(array.needed) == 0
         initialised = array.reads and not unread
-        flags = _element_bytes(view, storage.nbytes) if initialised and view.size < size else None
-        return cls(array, HostBuffer(storage, offset, initialised, flags), view)
+        origin_bytes = origin * element.itemsize
+        flags = _element_bytes(view, storage.nbytes, origin_bytes) if initialised and view.size < size else None
+        return cls(array, HostBuffer(storage, offset, initialised, flags, origin_bytes), view)
 
     def fill(self, values: npt.NDArray[Any]) -> None:
         """Puts ``values`` into the array, rounded to its type."""
@@ -84,7 +87,7 @@ class CaseMemory:
         """Changes where there must be none: all of an input, and of an output what lies between its elements."""
         changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
         if written:
-            changed &= ~_element_bytes(self.view, changed.size)
+            changed &= ~_element_bytes(self.view, changed.size, self.buffer.origin_bytes)
         if not changed.any():
             return ""
         first = int(np.flatnonzero(changed)[0])
@@ -92,11 +95,11 @@ class CaseMemory:
         return f"{self.array.name} was written {what}, {first} bytes from its start"
 
 
-def _element_bytes(view: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
-    """A flag for each of the ``size`` bytes from the view's first one on: true if it belongs to an element."""
+def _element_bytes(view: npt.NDArray[Any], size: int, origin: int) -> npt.NDArray[np.bool_]:
+    """A flag for each of ``size`` bytes, of which the view's first is at ``origin``: true if it belongs to an element."""
     flags = np.zeros(size, np.bool_)
     if view.size:
-        np.lib.stride_tricks.as_strided(flags, (*view.shape, view.itemsize), (*view.strides, 1))[...] = True
+        np.lib.stride_tricks.as_strided(flags[origin:], (*view.shape, view.itemsize), (*view.strides, 1))[...] = True
     return flags
 
 

@@ -11,7 +11,7 @@ from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Square
 from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import Argument, ArrayArgument
-from gemmgen.kernels.reduction.spec import ReductionSpec
+from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
 StateKind = Literal["scalar", "extremum", "logsumexp", "moments"]
 STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments"}
@@ -67,6 +67,8 @@ class Arithmetic:
     epilogue: tuple[Step, ...]
     output: DataType
     correction: int
+    wide: bool = False
+    """True if positions and counts have 64 bits whatever the type of the numbers."""
 
     @property
     def is_float(self) -> bool:
@@ -104,12 +106,15 @@ class Arithmetic:
 
     @property
     def counter_c(self) -> str:
-        """The type of an index or a count in a state: as wide as the number beside it, so that no byte of it is unused."""
-        return "int" if ELEMENTS[self.compute].bytes == 4 else "long long"
+        """The type of an index or a count in a state: as wide as the number beside it, so that no byte of it is unused, if not more
+        is counted."""
+        return "int" if ELEMENTS[self.compute].bytes == 4 and not self.wide else "long long"
 
     @property
     def state_bytes(self) -> int:
         size = ELEMENTS[self.compute].bytes
+        if self.wide and self.state in ("extremum", "moments"):
+            return {"extremum": 16, "moments": 16 if size == 4 else 24}[self.state]
         return {"scalar": size, "extremum": 2 * size, "logsumexp": 2 * size, "moments": 3 * size}[self.state]
 
     @property
@@ -138,6 +143,11 @@ class Arithmetic:
         return self.operation in TRUTHS
 
     @property
+    def no_index(self) -> str:
+        """The index of no element, larger than any other."""
+        return "9223372036854775807ll" if self.wide else "2147483647"
+
+    @property
     def identity(self) -> str:
         """The state of nothing, as a C expression."""
         low, high = _LIMITS[self.compute]
@@ -150,8 +160,8 @@ class Arithmetic:
             "maximum": low,
             "either": "0",
             "both": "1",
-            "first_minimum": f"{{{high}, 2147483647}}",
-            "first_maximum": f"{{{low}, 2147483647}}",
+            "first_minimum": f"{{{high}, {self.no_index}}}",
+            "first_maximum": f"{{{low}, {self.no_index}}}",
             "logsumexp": f"{{{low}, {zero}}}",
             "moments": f"{{0, {zero}, {zero}}}",
         }[self.combiner]
@@ -255,6 +265,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
         epilogue=epilogue,
         output=output,
         correction=spec.correction,
+        wide=isinstance(spec.strategy, Walk) and spec.strategy.wide,
     )
 
 

@@ -15,9 +15,13 @@ from gemmgen.kernels.reduction.spec import (
     BlockStrategy,
     ColumnTiles,
     Finish,
+    FlatColumns,
+    FlatRows,
     ReductionSpec,
     RowBlocks,
     RowLanes,
+    TensorColumns,
+    TensorRows,
 )
 
 MULTIPROCESSORS = 132
@@ -81,7 +85,30 @@ class ColumnChoice:
     finish: Literal["two_pass", "last_block"] | None
 
 
-Choice = BlockChoice | LaneChoice | ColumnChoice
+@dataclass(frozen=True)
+class WalkChoice:
+    """A tensor's axes."""
+
+    name: Literal["tensor_rows", "tensor_columns", "flat_columns", "flat_rows"]
+    threads: int
+    vector: int
+    unroll: int
+    early_launch: bool
+    kept: int
+    reduced: int
+    wide: bool
+    lanes: int
+    """Threads that share a result, or stand side by side; for flat arrays, all."""
+    columns: int = 1
+    longest: int = 0
+
+    @property
+    def in_parts(self) -> bool:
+        """True if several blocks may share a result."""
+        return self.name in ("tensor_columns", "flat_columns") or (self.name == "tensor_rows" and self.lanes == self.threads)
+
+
+Choice = BlockChoice | LaneChoice | ColumnChoice | WalkChoice
 
 
 def power_of_two(value: int) -> int:
@@ -101,11 +128,31 @@ def choose(spec: ReductionSpec, element_bytes: int, state_bytes: int) -> Choice:
         return _lanes(spec, strategy, widest)
     if isinstance(strategy, RowBlocks):
         return _row_blocks(spec, strategy, widest)
+    if isinstance(strategy, TensorRows | TensorColumns | FlatColumns | FlatRows):
+        return _walk(strategy, VECTOR_BYTES // element_bytes, state_bytes)
     return _columns(spec, strategy, widest, element_bytes, state_bytes)
 
 
-def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | RowBlocks | ColumnTiles:
+def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatRows, widest: int, state_bytes: int) -> WalkChoice:
+    """What a strategy for tensors leaves open: vectors of 16 bytes, four loads on their way."""
+    threads = strategy.threads or 256
+    vector, unroll = strategy.vector or widest, strategy.unroll or LOADS
+    lanes, columns, longest = threads, 1, 0
+    if isinstance(strategy, TensorRows):
+        lanes = strategy.lanes or threads
+    elif isinstance(strategy, TensorColumns):
+        vector = strategy.vector or max(1, min(widest, 64 // state_bytes))
+        lanes, columns = strategy.lanes or min(32, threads), strategy.columns or 1
+    elif isinstance(strategy, FlatRows):
+        longest = strategy.longest or 16
+    walk = (strategy.early_launch, strategy.kept, strategy.reduced, strategy.wide)
+    return WalkChoice(strategy.name, threads, vector, unroll, *walk, lanes, columns, longest)
+
+
+def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | RowBlocks | ColumnTiles | TensorRows:
     """The kind of strategy for a shape."""
+    if spec.shape == "tensor":
+        return TensorRows(name="tensor_rows")
     if spec.shape == "all":
         return BlockStrategy(name="streaming")
     typical = spec.typical

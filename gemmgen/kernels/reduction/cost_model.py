@@ -8,6 +8,7 @@ from typing import Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.family import Cost, Work
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 BASE_REGISTERS = 24
 
@@ -20,8 +21,9 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     main = resolved[1 if plan.finish == "atomic" and len(resolved) > 1 else 0]
     blocks = main.grid[0] * main.grid[1] * main.grid[2]
     size = ELEMENTS[plan.arithmetic.stored].bytes
-    results = problem.get("outer", 1) * problem.get("inner", 1)
-    elements = float(problem["reduced"] * results)
+    outer, reduced, inner = plan.extents(problem)
+    results = outer * inner
+    elements = float(reduced * results)
     tile = _tile(plan, results)
     stored = ELEMENTS[plan.arithmetic.output].bytes * results / max(blocks, 1) + plan.arithmetic.state_bytes
     # A warp's loads that do not fill their sectors cost whole ones.
@@ -44,7 +46,7 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
             in_flight=1.0,
             stored_bytes=stored,
             memory_bytes=elements * size + results * ELEMENTS[plan.arithmetic.output].bytes,
-            turns=2 if plan.finish in ("last_block", "first_block") else 1,
+            turns=2 if plan.finish in ("last_block", "first_block") and problem.get("parts", 2) > 1 else 1,
             early=plan.early_launch,
         )
     ]
@@ -62,6 +64,8 @@ def _tile(plan: ReductionPlan, results: int) -> float:
     per_thread = plan.vector * plan.unroll
     if isinstance(plan.layout, LaneLayout):  # lanes whose row does not exist load nothing
         return float(plan.layout.lanes * per_thread * min(plan.layout.rows_per_block, max(results, 1)))
+    if isinstance(plan.layout, TensorLayout):
+        return float(plan.threads * per_thread * plan.layout.choice.columns)
     if isinstance(plan.layout, BlockLayout):
         per_thread = {"one": 1, "pair": 2}.get(plan.layout.loads, per_thread)
     return float(plan.threads * per_thread)
@@ -69,6 +73,11 @@ def _tile(plan: ReductionPlan, results: int) -> float:
 
 def _contiguous(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
     """Neighbouring elements that neighbouring threads read."""
+    if isinstance(plan.layout, TensorLayout):
+        if plan.layout.flat:
+            return plan.threads * plan.vector
+        along = plan.layout.inner
+        return problem[along] if plan.layout.contiguous or problem[f"{along}_stride"] == 1 else 1
     if plan.strided:
         strides = {name: problem[f"stride_{name}"] for name in ("outer", "reduced", "inner")}
         along = "reduced" if isinstance(plan.layout, LaneLayout) else "inner"
@@ -82,8 +91,9 @@ def _contiguous(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
 
 def cost(plan: ReductionPlan, problem: Mapping[str, int]) -> Cost:
     """One operation and one read for each element, one write for each result."""
-    results = problem.get("outer", 1) * problem.get("inner", 1)
-    elements = problem["reduced"] * results
+    outer, reduced, inner = plan.extents(problem)
+    results = outer * inner
+    elements = reduced * results
     stored = sum(ELEMENTS[array.type].bytes for array in plan.sequence.arrays if array.role == "output")
     read = ELEMENTS[plan.arithmetic.stored].bytes * elements
     return Cost(float(elements), float(read + stored * results), "fp32")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 _LINES = {
     "all": "all elements of X",
     "rows": "each row of X, outer x reduced",
     "columns": "each column of X, reduced x inner",
     "middle": "the middle axis of X, outer x reduced x inner, contiguous along inner",
+    "tensor": "X over some of its axes, each with a stride of its own",
     "strided": "the middle axis of X, outer x reduced x inner, with any strides",
 }
 _NAMES = {
@@ -111,6 +113,8 @@ def _work(plan: ReductionPlan) -> tuple[tuple[str, str], ...]:
             ("threadblock", f"{layout.tile_columns} columns by {layout.lanes} x {layout.row_threads} threads"),
             ("tile of columns", f"{layout.splits} block{'s share' if layout.splits > 1 else ' takes'} the rows"),
         )
+    if isinstance(layout, TensorLayout):
+        return _tensor_work(plan, layout, load)
     assert isinstance(layout, BlockLayout)
     elements = {"one": "one element", "pair": "two elements, a block apart", "stream": "as many elements as it takes"}[layout.loads]
     lines = [
@@ -122,3 +126,17 @@ def _work(plan: ReductionPlan) -> tuple[tuple[str, str], ...]:
     else:
         lines.append(("grid", str(plan.sequence.launches[1 if plan.finish == "atomic" else 0].grid[0])))
     return tuple(lines)
+
+
+def _tensor_work(plan: ReductionPlan, layout: TensorLayout, load: str) -> tuple[tuple[str, str], ...]:
+    axes = ("axes", f"X[{', '.join(layout.axes)}], of which {', '.join(layout.reduced)} {'are' if len(layout.reduced) > 1 else 'is'} reduced")
+    thread = ("thread", f"{load}, {plan.unroll} at a time")
+    parts = ("result", "as many blocks as ``parts`` says share it")
+    if layout.name == "tensor_rows":
+        lanes = ("result", f"{layout.lanes} lane{'s' if layout.lanes > 1 else ''}")
+        return (axes, thread, parts if layout.in_parts else lanes)
+    if layout.name == "tensor_columns":
+        return (axes, thread, ("threadblock", f"{layout.tile_columns} results by {layout.lanes} x {layout.groups} threads"), parts)
+    if layout.name == "flat_columns":
+        return (axes, thread, ("threadblock", f"vectors across rows, by all threads that make whole rows of {plan.threads}"), parts)
+    return (axes, thread, ("threadblock", f"{plan.threads} rows through shared memory, each of at most {layout.choice.longest} elements"))

@@ -10,6 +10,7 @@ from gemmgen.kernels.reduction.arithmetic import EXTREMA
 from gemmgen.kernels.reduction.cost_model import cost
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan, packed_problem
 from gemmgen.kernels.reduction.reference import reference
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,9 @@ EXTREMUM_PLACES = ("first", "in the middle", "in the last tile", "in the last ve
 
 def cases(plan: ReductionPlan) -> list[Case]:
     """Edges of vectors, tiles and groups, one block and many, strides, odd pointers, nothing, and the corners of the types."""
+
+    if isinstance(plan.layout, TensorLayout):
+        return _tensor_cases(plan, plan.layout)
 
     def problem(size: Size) -> dict[str, int]:
         return packed_problem(plan, dict(zip(("outer", "reduced", "inner"), size, strict=True)))
@@ -75,8 +79,105 @@ def cases(plan: ReductionPlan) -> list[Case]:
     return cases
 
 
+def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
+    """The same of tensors, and strides of every sign, 0, and results in another order; by one block and in parts."""
+    scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
+    sizes = {name: packed_problem(plan, extents) for name, extents in _tensor_sizes(plan, layout).items()}
+    found = [_case(name, problem, scalars, data) for name, problem in sizes.items() for data in ("integers", "reals")]
+    middle = sizes["several tiles and a rest"]
+    split = {**middle, "parts": 3} if layout.in_parts else middle
+    if layout.in_parts:
+        found += [_case("in parts", split, scalars, data) for data in ("integers", "reals")]
+        found.append(_case("more parts than loads", {**sizes["one element"], "parts": 3}, scalars, "integers"))
+    found.append(_case("extremes of the type", split, scalars, "extremes"))
+    if plan.arithmetic.operation in EXTREMA and not plan.arithmetic.prologue:
+        found += [_case(f"{EXTREMUM} {place}, several tiles", split, scalars, "integers") for place in EXTREMUM_PLACES]
+    if plan.arithmetic.stored in FLOATS:
+        found.append(_case("not-a-numbers and infinities", split, scalars, "nonfinite"))
+    strides = [dimension.name for dimension in plan.sequence.dimensions if dimension.name.endswith("_stride")]
+    if strides:
+        found.append(_case("padded strides", _spread(plan, layout, middle), scalars, "reals"))
+        found.append(_case("negative strides", {**middle, **{name: -middle[name] for name in strides}}, scalars, "reals"))
+        for name in strides:
+            found.append(_case(f"broadcast along {name.removesuffix('_stride')}", {**middle, name: 0}, scalars, "integers"))
+    if len(layout.kept) > 1:
+        steps, step = {}, 1
+        for name in layout.kept:
+            steps[f"{name}_y"], step = step, step * middle[name]
+        found.append(_case("results in another order", {**split, **steps}, scalars, "reals"))
+    offsets = {array.name: plan.spec.alignment if array.name == "X" else 1 for array in plan.sequence.arrays if array.role != "workspace"}
+    found.append(_case("least aligned pointers", split, scalars, "reals", offsets=offsets))
+    for name in layout.kept[-1:] + (() if plan.arithmetic.rejects_nothing else layout.reduced[:1]):
+        found.append(_case(f"no element along {name}", {**split, name: 0}, scalars, "integers"))
+    return found
+
+
+def _spread(plan: ReductionPlan, layout: TensorLayout, problem: dict[str, int]) -> dict[str, int]:
+    """The same extents with gaps between all neighbours that need not lie side by side."""
+    spread, step = dict(problem), 1
+    for name in reversed(layout.axes):
+        if f"{name}_stride" in problem:
+            step = step * 2 if step == 1 else _multiple(step, plan.spec.alignment) + 3 * plan.spec.alignment
+            spread[f"{name}_stride"] = step
+        step *= max(1, problem[name])
+    return spread
+
+
+def _tensor_sizes(plan: ReductionPlan, layout: TensorLayout) -> dict[str, dict[str, int]]:
+    """Extents of every axis by name."""
+    vector, threads, unroll = plan.vector, plan.threads, plan.unroll
+    outer = {name: 3 if place == 0 else 2 for axes in (layout.kept, layout.reduced) for place, name in enumerate(axes)}
+    ones = dict.fromkeys(outer, 1)
+    width = plan.spec.alignment if layout.keeps_inner and not layout.flat else 1
+    ones[layout.inner] = width
+
+    def shaped(inner: int, reduced: int = 0) -> dict[str, int]:
+        """``reduced``: about so many elements for a result, along the last axis but one."""
+        found = {**outer, layout.inner: _multiple(max(1, inner), width)}
+        if reduced:
+            found[layout.reduced[-1]] = max(1, reduced // (3 * 2 ** (len(layout.reduced) - 2)) if len(layout.reduced) > 1 else reduced)
+        return found
+
+    if layout.name == "tensor_rows":
+        step = layout.lanes * vector
+        many = step * unroll * 2 // max(1, 3 * 2 ** (len(layout.reduced) - 2) if len(layout.reduced) > 1 else 1)
+        return {
+            "one element": ones,
+            "less than a vector": shaped(vector - 1),
+            "one step": shaped(step),
+            "one more than a step": shaped(step + 1),
+            "several tiles and a rest": shaped(many + step + vector + 1),
+        }
+    if layout.name == "tensor_columns":
+        tile, step = layout.tile_columns, layout.groups
+        return {
+            "one element": ones,
+            "one tile": shaped(tile, step),
+            "fewer columns than a tile": shaped(tile - 1, 2 * step + 1),
+            "fewer rows than threads": shaped(width, step - 1),
+            "several tiles and a rest": shaped(tile + tile // 2, 3 * step * unroll + step // 2 + 3),
+        }
+    if layout.name == "flat_columns":
+        several = 2 * threads * vector * unroll
+        return {
+            "one element": ones,
+            "few columns": shaped(3, threads // 3),
+            "a column for each thread": shaped(threads, 3 * vector * unroll + 1),
+            "columns of an even number": shaped(6, several // 6 - 1),
+            "several tiles and a rest": shaped(7, several // 7 + 5),
+        }
+    rows = layout.choice.longest
+    return {
+        "one element": ones,
+        "one less than a block": {"k0": threads - 1, "r0": rows},
+        "rows of one element": {"k0": threads, "r0": 1},
+        "one more than a block": {"k0": threads + 1, "r0": max(1, rows - 1)},
+        "several tiles and a rest": {"k0": 2 * threads + 5, "r0": max(1, rows // 2 + 1)},
+    }
+
+
 def _case(name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:
-    return Case(name, dimensions, scalars, data, seed=sum(dimensions.values()), **more)
+    return Case(name, dimensions, scalars, data, seed=sum(map(abs, dimensions.values())), **more)
 
 
 def _sizes(plan: ReductionPlan) -> dict[str, Size]:
@@ -146,10 +247,10 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
     if case.name.startswith(EXTREMUM):
         # Of one sign, so that a zero in place of an element would be the extremum.
         usual, single = (2, 1) if a.operation in ("min", "argmin") else (-2, -1)
-        values = np.full(shape, usual)
-        at = _extremum_at(plan, case)
-        values[tuple(at if index == _reduced_axis(plan) else slice(None) for index in range(len(shape)))] = single
-        return values
+        outer, reduced, inner = plan.extents(case.dimensions)
+        values = np.full((outer, reduced, inner), usual)
+        values[:, _extremum_at(plan, case)] = single
+        return values.reshape(shape)
     if a.operation == "product" and (a.prologue or (a.is_float and a.stored not in FLOATS)):
         return _factors(plan, shape, rng)
     if a.stored not in FLOATS:
@@ -161,24 +262,19 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
     values = _small(plan, case, shape, rng).astype(np.float64)
     if case.data == "nonfinite":
         special = rng.choice([np.nan, np.inf, -np.inf, -0.0], shape)
-        lines = max(1, values.size // max(1, case.dimensions["reduced"]))
+        lines = max(1, values.size // max(1, plan.extents(case.dimensions)[1]))
         values = np.where(rng.random(shape) < 2.0 * lines / max(1, values.size), special, values)
     return values
 
 
 def _extremum_at(plan: ReductionPlan, case: Case) -> int:
     """Position of the extremum along the reduced axis."""
-    reduced = case.dimensions["reduced"]
+    reduced = plan.extents(case.dimensions)[1]
     place = case.name.removeprefix(f"{EXTREMUM} ").split(",")[0]
     whole = {"in the last tile": plan.tile, "in the last vector": plan.vector}.get(place, 1)
     if place in ("first", "in the middle"):
         return 0 if place == "first" else reduced // 2
     return max(reduced // whole * whole, 1) - 1
-
-
-def _reduced_axis(plan: ReductionPlan) -> int:
-    """Axis of X that is reduced."""
-    return 1 if plan.has_outer else 0
 
 
 def _factors(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
@@ -197,7 +293,7 @@ def _small(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.rand
     """Small integers with which the operation's result is exact."""
     import numpy as np
 
-    operation, reduced = plan.arithmetic.operation, max(1, case.dimensions["reduced"])
+    operation, reduced = plan.arithmetic.operation, max(1, plan.extents(case.dimensions)[1])
     if operation == "product":
         return np.where(rng.random(shape) < 4.0 / reduced, 2, rng.choice([-1, 1], shape))
     if operation in ("any", "all"):
@@ -223,7 +319,7 @@ def _reals(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.rand
     """Numbers over several magnitudes, as many as the operation can stand."""
     import numpy as np
 
-    a, reduced = plan.arithmetic, max(1, case.dimensions["reduced"])
+    a, reduced = plan.arithmetic, max(1, plan.extents(case.dimensions)[1])
     signs = rng.choice([-1.0, 1.0], shape)
     if a.operation == "product":
         return np.asarray(signs * np.exp(rng.normal(0, 1 / np.sqrt(reduced), shape)))

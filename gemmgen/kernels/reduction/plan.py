@@ -14,12 +14,15 @@ from gemmgen.kernels.family import KernelPlan, SharedRegion
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
-from gemmgen.kernels.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, choose
+from gemmgen.kernels.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, WalkChoice, choose
 from gemmgen.kernels.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
-from gemmgen.kernels.reduction.spec import SERIES, ReductionSpec
+from gemmgen.kernels.reduction.spec import SERIES, WALKS, ReductionSpec
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 MOST_STATE_REGISTERS = 96
 """32-bit registers that a thread's states and loaded vectors may take."""
+MOST_AXES = 8
+"""Axes of a tensor, kept and reduced."""
 MOST_ROWS = 2**31 - 1 - MAXIMUM_EXTENT
 """Rows that the blocks of a tile of columns may take at a time."""
 
@@ -66,7 +69,7 @@ class ColumnLayout:
     tile_columns: int
 
 
-Layout = BlockLayout | LaneLayout | ColumnLayout
+Layout = BlockLayout | LaneLayout | ColumnLayout | TensorLayout
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,12 @@ class ReductionPlan(KernelPlan):
         """Bytes that one load reads."""
         return self.vector * ELEMENTS[self.arithmetic.stored].bytes
 
+    def extents(self, problem: Mapping[str, int]) -> tuple[int, int, int]:
+        """X as (outer, reduced, inner), its axes in the order of its array."""
+        if isinstance(self.layout, TensorLayout):
+            return self.layout.extents(problem)
+        return problem.get("outer", 1), problem["reduced"], problem.get("inner", 1)
+
     @property
     def tile(self) -> int:
         """Elements that the loads of a block bring at a time."""
@@ -104,6 +113,11 @@ class ReductionPlan(KernelPlan):
     def tiled_stream(self) -> bool:
         """True if a block loads tiles of several elements a thread."""
         return isinstance(self.layout, BlockLayout) and self.layout.loads == "stream" and self.vector * self.unroll > 1
+
+    @property
+    def count_c(self) -> str:
+        """C type of the number of elements that make a result."""
+        return "long long" if isinstance(self.layout, TensorLayout) else "int"
 
     @property
     def block_distances(self) -> tuple[int, ...]:
@@ -179,9 +193,9 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
     arithmetic = plan_arithmetic(spec, reasons)
     choice = choose(spec, ELEMENTS[arithmetic.stored].bytes, arithmetic.state_bytes)
     reasons += _common_reasons(spec, arithmetic, choice, architecture)
-    layout = _layout(choice)
-    reasons += _layout_reasons(spec, choice, layout)
-    finish = None if isinstance(choice, LaneChoice) else choice.finish
+    layout = _layout(spec, choice)
+    reasons += _layout_reasons(spec, arithmetic, choice, layout)
+    finish = _finish(choice)
     if isinstance(layout, BlockLayout) and layout.blocks_per_row == 1:
         finish = None
     if isinstance(layout, ColumnLayout) and layout.splits == 1:
@@ -222,6 +236,15 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
     )
 
 
+def _finish(choice: Choice) -> str | None:
+    """The spec's way for blocks to meet; None where none share a result."""
+    if isinstance(choice, LaneChoice):
+        return None
+    if isinstance(choice, WalkChoice):
+        return "last_block" if choice.in_parts else None
+    return choice.finish
+
+
 def _resident_blocks(spec: ReductionSpec, choice: Choice) -> int:
     """Blocks that have to fit on an SM at once, on the oldest architecture that the source is for."""
     if not isinstance(choice, BlockChoice):
@@ -229,7 +252,9 @@ def _resident_blocks(spec: ReductionSpec, choice: Choice) -> int:
     return max(1, min(choice.blocks_per_sm, ARCHITECTURES[spec.architecture].threads_per_sm // choice.threads))
 
 
-def _layout(choice: Choice) -> Layout:
+def _layout(spec: ReductionSpec, choice: Choice) -> Layout:
+    if isinstance(choice, WalkChoice):
+        return TensorLayout(choice, spec.alignment)
     if isinstance(choice, LaneChoice):
         return LaneLayout(choice.lanes, choice.rows, max(1, choice.threads // choice.lanes))
     if isinstance(choice, ColumnChoice):
@@ -244,6 +269,8 @@ def _layout(choice: Choice) -> Layout:
 
 
 def _template(layout: Layout) -> str:
+    if isinstance(layout, TensorLayout):
+        return layout.name
     return {BlockLayout: "blocks", LaneLayout: "lanes", ColumnLayout: "columns"}[type(layout)]
 
 
@@ -251,9 +278,22 @@ def _accumulators(arithmetic: Arithmetic, choice: Choice, layout: Layout) -> int
     """States of a thread: one for each element of a vector, so that they do not wait for one another, while they are small."""
     if isinstance(layout, ColumnLayout):
         return choice.vector
+    if isinstance(layout, TensorLayout):
+        return _tensor_accumulators(arithmetic, layout)
     if isinstance(layout, BlockLayout) and layout.loads != "stream":
         return 1
     return min(choice.vector, max(1, 8 // arithmetic.state_registers))
+
+
+def _tensor_accumulators(arithmetic: Arithmetic, layout: TensorLayout) -> int:
+    vector = layout.choice.vector
+    if layout.keeps_inner:
+        return vector * layout.choice.columns
+    if layout.name == "flat_rows" or arithmetic.state == "logsumexp":  # whole vectors are joined to a state at once
+        return 1
+    if arithmetic.state == "extremum":  # the place within the vector is then known when the kernel is compiled
+        return vector
+    return min(vector, max(1, 8 // arithmetic.state_registers))
 
 
 def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, architecture: Architecture) -> list[Reason]:
@@ -264,7 +304,8 @@ def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
     if choice.vector * size > VECTOR_BYTES:
         got = f"{choice.vector} x {size} bytes of {spec.input}"
         reasons.append(Reason("vector", "strategy.vector", got, f"at most {VECTOR_BYTES} bytes: {VECTOR_BYTES // size} elements"))
-    if choice.vector > spec.alignment:
+    anywhere = isinstance(choice, WalkChoice) and choice.name != "tensor_columns"
+    if choice.vector > spec.alignment and not anywhere:
         hint = f"promise alignment: {choice.vector}, or load {spec.alignment} at a time"
         reasons.append(Reason("alignment", "strategy.vector", str(choice.vector), f"at most the alignment, {spec.alignment}", hint))
     if choice.early_launch and not ARCHITECTURES[spec.architecture].supports("programmatic_launch"):
@@ -273,8 +314,13 @@ def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
     return reasons
 
 
-def _layout_reasons(spec: ReductionSpec, choice: Choice, layout: Layout) -> list[Reason]:
+def _layout_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, layout: Layout) -> list[Reason]:
     reasons = []
+    if isinstance(layout, TensorLayout):
+        return _tensor_reasons(spec, arithmetic, layout)
+    if spec.shape == "tensor":
+        need = f"a strategy for tensors: {', '.join(walk.model_fields['name'].annotation.__args__[0] for walk in WALKS)}"
+        return [Reason("shape", "strategy.name", choice.name if isinstance(choice, BlockChoice) else spec.strategy.name, need)]
     name = "row_lanes" if isinstance(layout, LaneLayout) else "column_tiles" if isinstance(layout, ColumnLayout) else None
     if name is None:
         name = "row_blocks" if isinstance(layout, BlockLayout) and layout.blocks_per_row else "the series and streaming"
@@ -312,6 +358,31 @@ def _layout_reasons(spec: ReductionSpec, choice: Choice, layout: Layout) -> list
     return reasons
 
 
+def _tensor_reasons(spec: ReductionSpec, arithmetic: Arithmetic, layout: TensorLayout) -> list[Reason]:
+    reasons = []
+    choice = layout.choice
+    if spec.shape != "tensor":
+        need, hint = f"shape: tensor for {choice.name}", "leave the strategy out to have one chosen"
+        reasons.append(Reason("shape", "strategy.name", f"shape: {spec.shape}", need, hint))
+    if choice.kept + choice.reduced > MOST_AXES:
+        need = f"at most {MOST_AXES} axes together"
+        reasons.append(Reason("axes", "strategy.kept", f"{choice.kept} kept and {choice.reduced} reduced axes", need))
+    if layout.keeps_inner and choice.kept == 0:
+        reasons.append(Reason("axes", "strategy.kept", "0", f"at least 1 for {choice.name}: threads stand side by side along one"))
+    if layout.flat and (choice.reduced != 1 or (choice.name == "flat_rows" and choice.kept != 1)):
+        got = f"{choice.kept} kept and {choice.reduced} reduced axes"
+        need = "one axis that is kept and one that is reduced" if choice.name == "flat_rows" else "one axis that is reduced"
+        reasons.append(Reason("axes", "strategy.reduced", got, f"{need}: rows lie without gaps"))
+    if choice.name == "flat_rows" and choice.wide:
+        reasons.append(Reason("wide", "strategy.wide", "true", "false: rows are short, and blocks count them"))
+    if choice.lanes > choice.threads:
+        reasons.append(Reason("lanes", "strategy.lanes", str(choice.lanes), f"at most the block's {choice.threads} threads"))
+    if layout.flat and arithmetic.has_index and layout.keeps_inner:
+        need = "an operation without an index: the elements of a thread's vectors lie in different rows"
+        reasons.append(Reason("index", "operation", arithmetic.operation, need, "tensor_columns"))
+    return reasons
+
+
 def _finish_reasons(arithmetic: Arithmetic, finish: str | None) -> list[Reason]:
     if finish != "atomic":
         return []
@@ -328,7 +399,8 @@ def _finish_reasons(arithmetic: Arithmetic, finish: str | None) -> list[Reason]:
 
 
 def _register_reasons(arithmetic: Arithmetic, choice: Choice, accumulators: int) -> list[Reason]:
-    rows = choice.rows if isinstance(choice, LaneChoice) else 1
+    rows = choice.rows if isinstance(choice, LaneChoice) else choice.columns if isinstance(choice, WalkChoice) else 1
+    accumulators = accumulators // choice.columns if isinstance(choice, WalkChoice) else accumulators
     loaded = rows * choice.unroll * ceil_div(choice.vector * ELEMENTS[arithmetic.stored].bytes, 4)
     states = rows * accumulators * arithmetic.state_registers
     if loaded + states <= MOST_STATE_REGISTERS:
@@ -342,6 +414,8 @@ def _shared_memory(arithmetic: Arithmetic, choice: Choice, layout: Layout, finis
     size = arithmetic.state_bytes
     if isinstance(layout, LaneLayout):
         return ()
+    if isinstance(layout, TensorLayout):
+        return _tensor_shared_memory(arithmetic, layout)
     if isinstance(layout, ColumnLayout):
         if layout.row_threads == 1:
             return ()
@@ -356,7 +430,32 @@ def _shared_memory(arithmetic: Arithmetic, choice: Choice, layout: Layout, finis
     return (SharedRegion("states", arithmetic.state_c, (choice.threads,), 0, choice.threads * size, "a state for each thread"),)
 
 
+def _tensor_shared_memory(arithmetic: Arithmetic, layout: TensorLayout) -> tuple[SharedRegion, ...]:
+    size, choice = arithmetic.state_bytes, layout.choice
+    if layout.name == "flat_rows":
+        count = layout.staged_elements
+        bytes_staged = count * ELEMENTS[arithmetic.stored].bytes
+        return (SharedRegion("staged", arithmetic.stored_c, (count,), 0, bytes_staged, "the rows of the block"),)
+    if layout.name == "flat_columns":
+        count = choice.threads * choice.vector
+        return (SharedRegion("states", arithmetic.state_c, (count,), 0, count * size, "a state for each element of a vector"),)
+    if layout.name == "tensor_columns":
+        if layout.groups == 1:
+            return ()
+        shape = (layout.groups // 2, layout.tile_columns)
+        meaning = "states on their way to another thread"
+        return (SharedRegion("exchange", arithmetic.state_c, shape, 0, shape[0] * shape[1] * size, meaning),)
+    warps = choice.threads // WARP_THREADS
+    if not layout.in_parts or warps == 1:
+        return ()
+    return (SharedRegion("warp_totals", arithmetic.state_c, (warps,), 0, warps * size, "a state for each warp"),)
+
+
 def _name_parts(spec: ReductionSpec, choice: Choice) -> list[str]:
+    if isinstance(choice, WalkChoice):
+        lanes = "" if choice.lanes == choice.threads else f"_{choice.lanes}x{choice.columns}"
+        axes = f"{choice.kept}k{choice.reduced}r{'_wide' if choice.wide else ''}"
+        return [f"{choice.name}{lanes}", axes, f"{choice.threads}x{choice.vector}x{choice.unroll}"]
     if isinstance(choice, LaneChoice):
         return [spec.shape, f"lanes{choice.lanes}x{choice.rows}", f"{choice.threads}x{choice.vector}x{choice.unroll}"]
     if isinstance(choice, ColumnChoice):

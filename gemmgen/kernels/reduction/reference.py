@@ -27,6 +27,7 @@ from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +40,7 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
     a = plan.arithmetic
     problem = case.dimensions
     numbers = to_numbers(a.stored, arrays["X"])
-    lines = numbers.reshape(problem.get("outer", 1), problem["reduced"], problem.get("inner", 1))
+    lines = numbers.reshape(plan.extents(problem))
     shape = tuple(extent.evaluate(problem) for extent in _output(plan).shape)
     with np.errstate(all="ignore"):
         elements = to_type(tracked(lines, ELEMENTS[a.stored].computed_in), a.value)
@@ -50,7 +51,7 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
             mean, variance = _moments(elements, depth, plan)
             return {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
         result = _reduced(plan, elements, depth)
-        result = _finished(plan, result, problem["reduced"])
+        result = _finished(plan, result, plan.extents(problem)[1])
 
         def read(access: Access) -> Array:
             if isinstance(access.argument, ArrayArgument):
@@ -92,7 +93,11 @@ def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
     if not a.is_float:
         combine = np.add if a.combiner == "add" else np.multiply
         return Tracked(combine.reduce(value, axis=1, dtype=value.dtype), none, a.compute)
-    return {"add": _sum, "multiply": _product, "logsumexp": _logsumexp}[a.combiner](elements, depth)
+    if a.combiner == "logsumexp":
+        # 2^x of the special function units errs by 2^-22, and its argument is rounded twice after the distance.
+        approximate = a.compute == "f32" and isinstance(plan.layout, TensorLayout)
+        return _logsumexp(elements, depth, *((4.0, 4.0) if approximate else (EXPONENTIAL_ULPS, 2.0)))
+    return {"add": _sum, "multiply": _product}[a.combiner](elements, depth)
 
 
 def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
@@ -170,11 +175,11 @@ def _product(elements: Tracked, depth: int) -> Tracked:
     return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
-def _logsumexp(elements: Tracked, depth: int) -> Tracked:
+def _logsumexp(elements: Tracked, depth: int, ulps: float, argument_roundings: float) -> Tracked:
     """log(sum(exp(x))) = m + log(s): on its way an element is scaled by at most ``depth`` exponentials.
 
-    Each of those errs by the exponential's own error, by u times its argument, and by two roundings; the arguments add up
-    to m - x. The relative error of s is an absolute one of log(s).
+    Each of those errs by the exponential's own error (``ulps``), by u times its argument for each rounding of that, and by two
+    roundings; the arguments add up to m - x. The relative error of s is an absolute one of log(s).
     """
     kind, value = elements.kind, elements.value
     u = float_format(kind).roundoff
@@ -184,7 +189,7 @@ def _logsumexp(elements: Tracked, depth: int) -> Tracked:
     total = weights.sum(axis=1)
     result = largest[:, 0] + np.log(total)
     shift = np.where(weights > 0, weights * distance, 0.0).sum(axis=1) / total
-    relative = depth * u * (2 * EXPONENTIAL_ULPS + 3) + 2 * u * shift + value.shape[1] * np.finfo(value.dtype).eps
+    relative = depth * u * (2 * ulps + 3) + argument_roundings * u * shift + value.shape[1] * np.finfo(value.dtype).eps
     log_error = relative / (1 - np.minimum(relative, 0.5)) + 4 * u * np.abs(np.log(total))
     bound = elements.bound.max(axis=1) + log_error + u * (np.abs(result) + log_error)
     undecided = ~np.isfinite(elements.bound).all(axis=1)
@@ -238,8 +243,10 @@ def _gamma(roundings: int, kind: str) -> float:
 
 def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
     """The most states that an element's own is combined with, one after another, until it is in the result."""
-    layout, reduced = plan.layout, problem["reduced"]
+    layout, reduced = plan.layout, plan.extents(problem)[1]
     joins = plan.accumulators.bit_length() + 1
+    if isinstance(layout, TensorLayout):
+        return _tensor_path_length(plan, layout, problem)
     if isinstance(layout, LaneLayout):
         steps = ceil_div(reduced, layout.lanes * plan.vector)
         return steps * ceil_div(plan.vector, plan.accumulators) + plan.vector + joins + layout.lanes.bit_length()
@@ -257,3 +264,20 @@ def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
         length = 2 + tree
     # What the blocks leave: each thread of one block, or one thread for each result, combines them in turn.
     return length + (blocks + tree if plan.finish else 0)
+
+
+def _tensor_path_length(plan: ReductionPlan, layout: TensorLayout, problem: Mapping[str, int]) -> int:
+    parts = problem.get("parts", 1)
+    outer, reduced, inner = layout.extents(problem)
+    joins = plan.accumulators.bit_length() + 1
+    meeting = parts + plan.threads.bit_length() if parts > 1 else 0
+    if layout.name == "tensor_rows":
+        loads = layout.unit_count(problem)
+        steps = ceil_div(loads, layout.lanes * parts) + plan.unroll
+        return steps * plan.vector + joins + layout.lanes.bit_length() + meeting
+    if layout.name == "tensor_columns":
+        return ceil_div(reduced, layout.groups * parts) + plan.unroll + layout.groups.bit_length() + meeting
+    if layout.name == "flat_columns":
+        rows = max(1, plan.threads // max(inner, 1)) * plan.vector
+        return ceil_div(reduced, rows * parts) + 2 * plan.unroll + plan.threads * plan.vector + meeting
+    return reduced

@@ -8,8 +8,9 @@ from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
-from gemmgen.kernels.reduction.choice import BlockChoice, Choice, ColumnChoice, LaneChoice
+from gemmgen.kernels.reduction.choice import BlockChoice, Choice, ColumnChoice, LaneChoice, WalkChoice
 from gemmgen.kernels.reduction.spec import ReductionSpec
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 MAXIMUM_EXTENT = 2**31 - 1 - (1 << 20)
 """Largest extent: the coordinates of a block that reaches past the edge still fit into an int."""
@@ -54,6 +55,8 @@ def outputs_formula(spec: ReductionSpec) -> str:
 def plan_workspace(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, finish: str | None, packed: bool) -> Workspace:
     """The memory that one way of meeting needs."""
     nothing = Workspace(Formula("0"), Formula("0"))
+    if isinstance(choice, WalkChoice):
+        return Workspace(*TensorLayout(choice, spec.alignment).work_bytes(arithmetic.state_bytes))
     if finish is None or finish == "atomic" or isinstance(choice, LaneChoice):
         return nothing
     if isinstance(choice, ColumnChoice):
@@ -95,6 +98,8 @@ def launch_sequence(
     name: str, spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, finish: str | None, workspace: Workspace
 ) -> LaunchSequence:
     """Dimensions, arguments and launches of an instance."""
+    if isinstance(choice, WalkChoice):
+        return _tensor_sequence(name, arithmetic, TensorLayout(choice, spec.alignment), workspace)
     dimensions, constraints = _dimensions(spec, arithmetic)
     results = [argument.name for argument in _results(spec, arithmetic)]
     results += [argument.name for argument in arithmetic.result_arguments]
@@ -142,14 +147,38 @@ def launch_sequence(
     )
 
 
+def _tensor_sequence(name: str, arithmetic: Arithmetic, layout: TensorLayout, workspace: Workspace) -> LaunchSequence:
+    """One launch, whose blocks meet in the last of those that share a result."""
+    counts = arithmetic.has_index or arithmetic.state == "moments"
+    dimensions, constraints = layout.dimensions(arithmetic.rejects_nothing, counts)
+    results = _named_results(arithmetic, layout.result_layout, "all elements" if not layout.kept else "each line")
+    extra = [_shaped(argument, layout.result_layout) for argument in arithmetic.result_arguments]
+    arguments = [*layout.scalars(dimensions), layout.source(arithmetic.stored), *results, *extra]
+    if workspace.used:
+        arguments.append(_workspace_argument(workspace))
+    arguments += layout.host_arguments()
+    choice = layout.choice
+    launch = KernelLaunch(
+        entry=name,
+        grid=(layout.grid, Formula("1"), Formula("1")),
+        block=(choice.threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        programmatic=choice.early_launch,
+    )
+    return LaunchSequence(name, dimensions, tuple(arguments), (launch,), constraints, workspace.total, workspace.signs)
+
+
+def _workspace_argument(workspace: Workspace) -> ArrayArgument:
+    meaning = "where the blocks' results meet"
+    return ArrayArgument("workspace", "u8", "workspace", (workspace.total,), (Formula("1"),), ROUND, meaning)
+
+
 def _arguments(spec: ReductionSpec, arithmetic: Arithmetic, dimensions: tuple[Dimension, ...], workspace: Workspace) -> list[Argument]:
     """Everything that a kernel of the sequence may be passed, in the order of its parameters."""
     known: list[Argument] = [ScalarArgument(d.name, "s32", d.meaning) for d in dimensions]
     known += [_source(spec, arithmetic), *_results(spec, arithmetic)]
-    known += [_shaped(argument, spec) for argument in arithmetic.result_arguments]
-    meaning = "where the blocks' results meet"
-    known.append(ArrayArgument("workspace", "u8", "workspace", (workspace.total,), (Formula("1"),), ROUND, meaning))
-    return known
+    known += [_shaped(argument, result_layout(spec)) for argument in arithmetic.result_arguments]
+    return [*known, _workspace_argument(workspace)]
 
 
 def _one_dimension(blocks: str) -> tuple[Formula, Formula, Formula]:
@@ -238,20 +267,26 @@ def result_layout(spec: ReductionSpec) -> tuple[tuple[Formula, ...], tuple[Formu
 
 
 def _results(spec: ReductionSpec, arithmetic: Arithmetic) -> list[ArrayArgument]:
-    shape, strides = result_layout(spec)
+    return _named_results(arithmetic, result_layout(spec), "all elements" if spec.shape == "all" else "each line")
+
+
+ResultLayout = tuple[tuple[Formula, ...], tuple[Formula, ...]]
+"""Shape and strides."""
+
+
+def _named_results(arithmetic: Arithmetic, layout: ResultLayout, line: str) -> list[ArrayArgument]:
+    shape, strides = layout
     kind: DataType = arithmetic.output
     if arithmetic.state == "moments":
-        names = {"mean": "the mean of each line", "variance": "the variance of each line"}
+        names = {"mean": f"the mean of {line}", "variance": f"the variance of {line}"}
     else:
-        names = {"Y": f"the {arithmetic.operation} of each line"}
-    if spec.shape == "all":
-        names = {name: meaning.replace("each line", "all elements") for name, meaning in names.items()}
+        names = {"Y": f"the {arithmetic.operation} of {line}"}
     return [ArrayArgument(name, kind, "output", shape, strides, ELEMENTS[kind].bytes, meaning) for name, meaning in names.items()]
 
 
-def _shaped(argument: Argument, spec: ReductionSpec) -> Argument:
+def _shaped(argument: Argument, layout: ResultLayout) -> Argument:
     """A bias for each result, with the shape of the results."""
     if not isinstance(argument, ArrayArgument):
         return argument
-    shape, strides = result_layout(spec)
+    shape, strides = layout
     return ArrayArgument(argument.name, argument.type, argument.role, shape, strides, ELEMENTS[argument.type].bytes, argument.meaning)

@@ -16,7 +16,7 @@ OperationName = Literal[
 InputType = Literal["float32", "float64", "float16", "bfloat16", "int8", "int32", "int64"]
 AccumulatorType = Literal["float32", "float64", "int32", "int64"]
 OutputType = NumberType | Literal["bool"]
-Shape = Literal["all", "rows", "columns", "middle", "strided"]
+Shape = Literal["all", "rows", "columns", "middle", "strided", "tensor"]
 
 BlockName = Literal[
     "interleaved", "interleaved_compact", "sequential", "first_add", "unroll_last_warp", "fully_unrolled", "grid_stride",
@@ -103,7 +103,59 @@ class ColumnTiles(Launching):
     """Combination of these blocks' results."""
 
 
-Strategy = Annotated[BlockStrategy | RowLanes | RowBlocks | ColumnTiles, Field(discriminator="name")]
+class Walk(Launching):
+    """Fields of the strategies for tensors: axes in any number and order, each with a stride of its own."""
+
+    kept: Annotated[int, Field(ge=0, le=7, strict=True)] = 1
+    """Axes that the results have."""
+    reduced: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Axes that are reduced."""
+    wide: bool = False
+    """Extents of 64 bits, and indices: for axes of more elements than 31 bits count."""
+
+
+class TensorRows(Walk):
+    """Tensors whose innermost axis is reduced: lanes along it, by a part of a warp, a warp, a block or several for each result.
+
+    Vectors lie at multiples of their size in memory, wherever a row begins: the first and the last of a row hold a part of it.
+    """
+
+    name: Literal["tensor_rows"]
+    lanes: Literal[1, 2, 4, 8, 16, 32] | None = None
+    """Threads that share a result; left out, a block, or as many blocks as the launch says (``parts``)."""
+
+
+class TensorColumns(Walk):
+    """Tensors whose innermost axis is kept: threads side by side along it, others for other places along the reduced axes."""
+
+    name: Literal["tensor_columns"]
+    lanes: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] | None = None
+    """Threads side by side, each with ``vector`` neighbouring results."""
+    columns: Annotated[int, Field(ge=1, le=8, strict=True)] | None = None
+    """Vectors of results that a thread has, ``lanes`` vectors apart."""
+
+
+class FlatColumns(Walk):
+    """Short rows without gaps, reduced along the columns: vectors across the rows' ends. A thread's next vector is whole rows further,
+    so that each of its elements belongs to one column."""
+
+    name: Literal["flat_columns"]
+
+
+class FlatRows(Walk):
+    """Short rows without gaps, each reduced: vectors across the rows' ends into shared memory, from where a thread takes a row."""
+
+    name: Literal["flat_rows"]
+    longest: Literal[8, 16, 32, 64] | None = None
+    """Elements of a row at most."""
+
+
+WALKS: tuple[type[Walk], ...] = (TensorRows, TensorColumns, FlatColumns, FlatRows)
+"""The strategies for tensors."""
+
+Strategy = Annotated[
+    BlockStrategy | RowLanes | RowBlocks | ColumnTiles | TensorRows | TensorColumns | FlatColumns | FlatRows, Field(discriminator="name")
+]
 
 
 class Extents(SpecModel):
@@ -133,7 +185,8 @@ class ReductionSpec(KernelSpec):
     shape: Shape = "all"
     """``all``: one array of ``reduced`` elements. ``rows``: [outer, reduced], each row contiguous. ``columns``:
     [reduced, inner], reduced along the strided axis. ``middle``: [outer, reduced, inner], contiguous along inner.
-    ``strided``: [outer, reduced, inner] with any strides, none of them negative."""
+    ``strided``: [outer, reduced, inner] with any strides, none of them negative. ``tensor``: up to eight axes, any of them
+    reduced, with any strides, negative ones and 0 as well; the strategy says how many."""
     alignment: VectorWidth = 1
     """A promise in elements: the base pointer and the strides are multiples of it, and with ``columns`` and ``middle`` so is
     the inner extent. It allows loads of that many elements."""

@@ -79,7 +79,9 @@ class GpuBackend:
             launches=sequence.resolve(dimensions),
             dimensions=dict(dimensions),
             scalars=sequence.default_scalars | dict(scalars),
-            buffers=tuple(BufferRequest(name, buffer.storage.nbytes, buffer.offset_bytes) for name, buffer in buffers.items()),
+            buffers=tuple(
+                BufferRequest(name, buffer.storage.nbytes, buffer.offset_bytes, buffer.origin_bytes) for name, buffer in buffers.items()
+            ),
             workspaces=tuple(argument.name for argument in sequence.arrays if argument.name in sequence.workspace_names),
             workspace_bytes=sequence.workspace_bytes.evaluate(dimensions),
             workspace_zero_bytes=sequence.workspace_zero_bytes.evaluate(dimensions),

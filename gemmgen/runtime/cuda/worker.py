@@ -39,6 +39,7 @@ class BufferRequest:
     name: str
     size_bytes: int
     offset_bytes: int
+    origin_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _run(connection: Connection[Any, Any], binary: LoadedBinary, request: RunReq
         host = {buffer.name: storage for buffer, storage in zip(request.buffers, storages, strict=True)}
         for name, storage in host.items():
             buffers[name].upload(storage)
-        pointers = {name: buffer.pointer for name, buffer in buffers.items()}
+        pointers = {buffer.name: buffers[buffer.name].pointer + buffer.origin_bytes for buffer in request.buffers}
         own = [name for name in request.workspaces if name not in buffers]
         if own:
             buffers[own[0]] = GuardedBuffer(allocations, own[0], request.workspace_bytes, 0)
