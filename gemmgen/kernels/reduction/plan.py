@@ -115,6 +115,11 @@ class ReductionPlan(KernelPlan):
         return isinstance(self.layout, BlockLayout) and self.layout.loads == "stream" and self.vector * self.unroll > 1
 
     @property
+    def store_bytes(self) -> int:
+        """Bytes of the results that belong to one load, as far as one access stores them."""
+        return min(VECTOR_BYTES, self.vector * ELEMENTS[self.arithmetic.output].bytes)
+
+    @property
     def count_c(self) -> str:
         """C type of the number of elements that make a result."""
         return "long long" if isinstance(self.layout, TensorLayout) else "int"
