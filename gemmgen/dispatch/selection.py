@@ -72,6 +72,7 @@ def choose_by(
     """The same by any table; None: by the model alone. ``without``: a row of the table that is not looked at; ``among``: the only
     instances to choose from, by the names that tables call them."""
     target = architecture or device.architecture
+    request = request.on(device)
     near = table.near(request, without) if table is not None else []
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
+from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelSpec
 
 MOST_ALIGNMENT = 16
@@ -65,6 +66,10 @@ class Request(ABC):
     @abstractmethod
     def is_empty(self) -> bool:
         """True if the result has no element, so that nothing is launched."""
+
+    def on(self, device: Device) -> Request:
+        """The request with what decides how to do it on a device; for most, nothing."""
+        return self
 
     @property
     def text(self) -> str:

@@ -129,7 +129,10 @@ def _work(plan: ReductionPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _tensor_work(plan: ReductionPlan, layout: TensorLayout, load: str) -> tuple[tuple[str, str], ...]:
-    axes = ("axes", f"X[{', '.join(layout.axes)}], of which {', '.join(layout.reduced)} {'are' if len(layout.reduced) > 1 else 'is'} reduced")
+    axes = (
+        "axes",
+        f"X[{', '.join(layout.axes)}], of which {', '.join(layout.reduced)} {'are' if len(layout.reduced) > 1 else 'is'} reduced",
+    )
     thread = ("thread", f"{load}, {plan.unroll} at a time")
     parts = ("result", "as many blocks as ``parts`` says share it")
     if layout.name == "tensor_rows":

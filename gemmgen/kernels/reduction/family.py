@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gemmgen.kernels.family import Family
 from gemmgen.kernels.reduction.plan import ReductionPlan, packed_problem, plan_reduction
 from gemmgen.kernels.reduction.spec import ReductionSpec
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 SIZE_NAMES = ("outer", "reduced", "inner")
 TYPICAL = {
@@ -20,7 +21,9 @@ TYPICAL = {
 
 
 def _instance_sizes(plan: ReductionPlan) -> dict[str, int]:
-    """The extents that the shape has, with the spec's typical ones."""
+    """The extents that the shape has, with the spec's typical ones; of tensors, those of all axes."""
+    if isinstance(plan.layout, TensorLayout):
+        return plan.layout.typical_extents
     typical = plan.spec.typical
     values = (typical.outer, typical.reduced, typical.inner) if typical else TYPICAL[plan.spec.shape]
     names = {dimension.name for dimension in plan.sequence.dimensions}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, get_args
 
 from gemmgen.core.errors import SpecError
+from gemmgen.hardware.target import Device
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
-from gemmgen.kernels.reduction.plan import ReductionPlan
+from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice, choose
+from gemmgen.kernels.reduction.plan import MOST_AXES, ReductionPlan
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
+from gemmgen.kernels.reduction.tensor import TensorLayout
+from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of, walking
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {kind: name for name, kind in DATA_TYPES.items()}
@@ -31,6 +35,14 @@ class ReductionRequest(Request):
     output: str | None = None
     """Type of the results; None: the operation's own."""
     correction: int = 0
+    tensor: Tensor | None = None
+    """All axes as they are; None: those of ``x``."""
+    walkable: bool = True
+    """False if the three axes of ``x`` only have the right extents: no three strides walk through the array."""
+    multiprocessors: int = MULTIPROCESSORS
+
+    def on(self, device: Device) -> ReductionRequest:
+        return replace(self, multiprocessors=device.sm_count)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -42,7 +54,9 @@ class ReductionRequest(Request):
 
     @property
     def shapes(self) -> tuple[str, ...]:
-        """The values of a spec's ``shape`` that describe it."""
+        """The values of a spec's ``shape`` that describe it, beside ``tensor``."""
+        if not self.walkable:
+            return ()
         outer, _, inner = self.x.shape
         reduced_unit, inner_unit = (self.x.strides[axis] == 1 or self.x.shape[axis] <= 1 or self.x.is_empty for axis in (1, 2))
         found = ["all"] if outer == inner == 1 and reduced_unit else []
@@ -52,13 +66,23 @@ class ReductionRequest(Request):
         return (*found, "strided")
 
     @cached_property
+    def axes(self) -> Tensor:
+        """All axes, joined and sorted."""
+        if self.tensor is not None:
+            return self.tensor
+        (outer, reduced, inner), strides = self.x.shape, self.x.strides
+        kept = (Axis(outer, strides[0], max(inner, 1)), Axis(inner, strides[2], 1))
+        return tensor_of(kept, (Axis(reduced, strides[1]),), self.operation in INDICES)
+
+    @cached_property
     def traits(self) -> tuple[str, ...]:
-        full = promise(ALIGNED_BYTES // self.x.element_bytes, self.x, self.shapes[0]) * self.x.element_bytes == ALIGNED_BYTES
+        shapes = self.shapes or ("strided",)
+        full = promise(ALIGNED_BYTES // self.x.element_bytes, self.x, shapes[0]) * self.x.element_bytes == ALIGNED_BYTES
         return (
             "" if self.operation == "sum" else self.operation,
             "" if self.x.type == "f32" else self.x.type,
-            "strided" if self.shapes == ("strided",) else "",
-            "" if full or self.shapes == ("strided",) else "unaligned",
+            "strided" if shapes == ("strided",) else "",
+            "" if full or shapes == ("strided",) else "unaligned",
         )
 
 
@@ -76,22 +100,15 @@ def promise(most: int, x: Layout, shape: str) -> int:
 def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     shape, x = spec.shape, request.x
+    if shape == "tensor":
+        return _tensor_fit(spec, request)
     if shape not in request.shapes:
-        return f"it reduces {shape}, the array can be read as {' or '.join(request.shapes)}"
+        return f"it reduces {shape}, the array can be read as {' or '.join((*request.shapes, 'tensor'))}"
     axes = {"all": (1,), "rows": (0, 1), "columns": (1, 2), "middle": (0, 1, 2), "strided": (0, 1, 2)}[shape]
     alignment = promise(spec.alignment, x, shape)
     wanted = DATA_TYPES[SPEC_TYPES[x.type]]
     probe = arithmetic(request.operation, wanted)
-    changes: dict[str, Any] = {
-        "operation": request.operation,
-        "input": SPEC_TYPES[wanted],
-        "accumulator": spec.accumulator if (spec.operation, spec.input) == (request.operation, SPEC_TYPES[wanted]) else None,
-        "output": spec.output if _output(spec, request) else _output_name(request, probe),
-        "correction": request.correction,
-        "alignment": alignment,
-        "prologue": (),
-        "epilogue": (),
-    }
+    changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": alignment}
     vector = getattr(spec.strategy, "vector", None)
     if spec.strategy is not None and vector is not None and vector > min(alignment, ALIGNED_BYTES // x.element_bytes):
         changes["strategy"] = spec.strategy.model_copy(update={"vector": None})
@@ -99,9 +116,52 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     view = Layout(tuple(x.shape[axis] for axis in axes), tuple(x.strides[axis] for axis in axes), x.type, x.alignment)
     results = {"all": (1,), "rows": x.shape[:1], "columns": x.shape[2:], "middle": x.shape[::2], "strided": x.shape[::2]}[shape]
     kind = request.output or probe.output
-    names = {"mean": "mean", "variance": "variance"} if probe.state == "moments" else {"Y": "out"}
-    arrays = {"X": ("x", view)} | {name: (operand, Layout.packed(results, kind)) for name, operand in names.items()}
+    arrays = {"X": ("x", view)} | {name: (operand, Layout.packed(results, kind)) for name, operand in _result_names(probe).items()}
     return Fit(changed, arrays, derived=changed_fields(spec, changed))
+
+
+def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
+    """The instance with the strategy that the rule has for the request's axes."""
+    probe = arithmetic(request.operation, request.x.type)
+    found = walking(request.axes, probe, request.x.alignment, request.multiprocessors)
+    strategy = found.strategy
+    if spec.strategy is None or spec.strategy.name != strategy.name:
+        return f"the rule takes {strategy.name} for these axes"
+    if len(found.kept) + len(found.reduced) > MOST_AXES:
+        return f"{len(found.kept)} kept and {len(found.reduced)} reduced axes that no stride joins, need at most {MOST_AXES} together"
+    changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": found.alignment, "strategy": strategy}
+    changed = replaced(spec, changes)
+    choice = choose(changed, request.x.element_bytes, probe.state_bytes)
+    assert isinstance(choice, WalkChoice)
+    layout = TensorLayout(choice, found.alignment)
+    named = dict(zip((*layout.kept, *layout.reduced), (*found.kept, *found.reduced), strict=True))
+    axes = [named[name] for name in layout.axes]
+    x = Layout(tuple(axis.extent for axis in axes), tuple(axis.stride for axis in axes), request.x.type, request.x.alignment)
+    kind = request.output or probe.output
+    results = Layout(tuple(axis.extent for axis in found.kept), tuple(axis.result_stride for axis in found.kept), kind)
+    results = results if found.kept else Layout((1,), (1,), kind)
+    arrays = {"X": ("x", x)} | {name: (operand, results) for name, operand in _result_names(probe).items()}
+    dimensions = {"parts": found.parts} if layout.in_parts else {}
+    return Fit(changed, arrays, dimensions=dimensions, derived=changed_fields(spec, changed))
+
+
+def _result_names(types: Arithmetic) -> dict[str, str]:
+    """For each result of the kernel, that of the operation."""
+    return {"mean": "mean", "variance": "variance"} if types.state == "moments" else {"Y": "out"}
+
+
+def _types(spec: ReductionSpec, request: ReductionRequest, probe: Arithmetic) -> dict[str, Any]:
+    """The fields of a spec that say what is computed."""
+    stored = SPEC_TYPES[DATA_TYPES[SPEC_TYPES[request.x.type]]]
+    return {
+        "operation": request.operation,
+        "input": stored,
+        "accumulator": spec.accumulator if (spec.operation, spec.input) == (request.operation, stored) else None,
+        "output": spec.output if _output(spec, request) else _output_name(request, probe),
+        "correction": request.correction,
+        "prologue": (),
+        "epilogue": (),
+    }
 
 
 def _output_name(request: ReductionRequest, types: Arithmetic) -> str | None:

@@ -12,7 +12,9 @@ from gemmgen.core.errors import LaunchError, Reason
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.reduction.arithmetic import plan_arithmetic
 from gemmgen.kernels.reduction.matcher import INDICES, SPEC_TYPES, ReductionRequest, arithmetic
+from gemmgen.kernels.reduction.plan import MOST_AXES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
+from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
 NAMES = ("reduce",)
@@ -33,7 +35,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if operation in INDICES and len(reduced) > 1 and reduced != tuple(range(len(x.shape))):
         raise LaunchError(f"reduce: {operation} takes one axis, or None for the index in the flattened array, got {options['axis']}")
     kept = tuple(axis for axis in range(len(x.shape)) if axis not in reduced)
-    view = _three_axes(x, kept, reduced, operation)
+    tensor = _tensor(x, kept, reduced, operation)
+    three = _three_axes(x, kept, reduced, operation)
+    view = three or _like_three_axes(x, tensor)
     shape = tuple(1 if axis in reduced else x.shape[axis] for axis in range(len(x.shape)) if options.get("keepdims") or axis in kept)
     types = arithmetic(operation, x.type)
     names = ("mean", "variance") if types.state == "moments" else ("out",)
@@ -44,7 +48,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     _check_type(operation, x.type, kind)
     for name, out in zip(names, given, strict=False):
         _check_out(name, out, shape, given[0].type)
-    request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)))
+    request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)), tensor, three is not None)
     return Interpretation(request, tuple(Result(name, shape, kind or types.output, (kind or types.output) == "u8") for name in names))
 
 
@@ -63,8 +67,30 @@ def _axes(axis: Any, rank: int) -> tuple[int, ...]:
     return found
 
 
-def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Layout:
-    """X as (outer, reduced, inner)."""
+def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Tensor:
+    """The axes of X, with those of results that lie without gaps. Raises ``LaunchError`` if there are too many."""
+    steps = Layout.packed(tuple(x.shape[axis] for axis in kept), x.type).strides
+    found = tensor_of(
+        (Axis(x.shape[axis], x.strides[axis], step) for axis, step in zip(kept, steps, strict=True)),
+        (Axis(x.shape[axis], x.strides[axis]) for axis in reduced),
+        operation in INDICES,
+    )
+    if len(found.kept) + len(found.reduced) > MOST_AXES:
+        raise LaunchError(
+            f"reduce: x of shape {x.shape} and strides {x.strides} (elements) has {len(found.kept)} kept and {len(found.reduced)} reduced "
+            f"axes that no stride joins, kernels walk through {MOST_AXES}; reduce axis by axis, or a contiguous copy"
+        )
+    return found
+
+
+def _like_three_axes(x: Layout, tensor: Tensor) -> Layout:
+    """Three axes of the same extents as X, whatever its strides: what a table knows it by."""
+    inner = tensor.kept[-1].extent if tensor.kept and abs(tensor.kept[-1].stride) == 1 else 1
+    return Layout.packed((tensor.results // max(inner, 1), tensor.count, inner), x.type, x.alignment)
+
+
+def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Layout | None:
+    """X as (outer, reduced, inner); None if no three strides walk through it, or negative ones."""
 
     def one(axes: Sequence[int]) -> tuple[int, int] | None:
         return merged(tuple(x.shape[axis] for axis in axes), tuple(x.strides[axis] for axis in axes))
@@ -81,11 +107,7 @@ def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], oper
             rank = (not (inner[0] == 1 and by_rows), inner[1] != 1, split)
             choices.append((rank, Layout((outer[0], middle[0], inner[0]), (outer[1], middle[1], inner[1]), x.type, x.alignment)))
     if not choices or min(choices[0][1].strides) < 0:
-        needs = "strides that are not negative" if choices else "one axis between at most two others"
-        raise LaunchError(
-            f"reduce: x of shape {x.shape} and strides {x.strides} (elements), reduced over axes {reduced}, is not what a kernel can "
-            f"walk through, {needs}; reduce a contiguous copy{'' if choices else ', or axis by axis'}"
-        )
+        return None
     return min(choices, key=lambda choice: choice[0])[1]
 
 

@@ -268,7 +268,7 @@ def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
 
 def _tensor_path_length(plan: ReductionPlan, layout: TensorLayout, problem: Mapping[str, int]) -> int:
     parts = problem.get("parts", 1)
-    outer, reduced, inner = layout.extents(problem)
+    _, reduced, inner = layout.extents(problem)
     joins = plan.accumulators.bit_length() + 1
     meeting = parts + plan.threads.bit_length() if parts > 1 else 0
     if layout.name == "tensor_rows":

@@ -177,6 +177,17 @@ class TensorLayout:
 
         return product(self.outer_kept), product(self.reduced), problem[self.inner] if self.keeps_inner else 1
 
+    @property
+    def typical_extents(self) -> dict[str, int]:
+        """Extents of a tensor of some million elements, for those who name none."""
+        found = dict.fromkeys((*self.kept, *self.reduced), 4)
+        if self.name == "flat_rows":
+            return {"k0": 1 << 20, "r0": self.choice.longest - 1}
+        if self.name == "flat_columns":
+            return found | {"r0": 1 << 20, self.inner: 7}
+        between = self.axes[-2:-1]
+        return found | dict.fromkeys(between, 1 << 10) | {self.inner: 1 << 12}
+
     def dimensions(self, rejects_nothing: bool, counts: bool) -> tuple[tuple[Dimension, ...], tuple[Constraint, ...]]:
         """Extents and strides of X, strides of the results, and what has to hold for them.
 

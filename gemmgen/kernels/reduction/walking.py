@@ -1,0 +1,200 @@
+"""The family's rule for tensors: from the axes of a request to a strategy, and to the number of blocks that share a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.reduction.arithmetic import Arithmetic
+from gemmgen.kernels.reduction.choice import LOADS, VECTOR_BYTES, power_of_two
+from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, TensorColumns, TensorRows
+from gemmgen.kernels.reduction.tensor import MOST_COUNTED, MOST_PARTS
+from gemmgen.kernels.requests import widest
+
+THREADS = 256
+RESIDENT_THREADS = 1024
+"""Threads of an SM that, each with its loads on their way, keep the memory busy: so many blocks are made of few long results."""
+SHARED_BYTES = 32 << 10
+"""Shared memory of a block at most: several blocks then fit on an SM."""
+LONGEST_FLAT_ROW = 64
+MOST_FLAT_COLUMNS = 1024
+STATE_REGISTERS = 32
+"""32-bit registers of states and of loads that the rule gives a thread."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a tensor, strides in elements."""
+
+    extent: int
+    stride: int
+    result_stride: int = 0
+    """Of the results, where the axis is kept."""
+
+    def joined(self, inner: Axis) -> Axis | None:
+        """The axis that walks through this one and, faster, through ``inner``; None if none does."""
+        one = self.stride == inner.stride * inner.extent and self.result_stride == inner.result_stride * inner.extent
+        both = self.extent * inner.extent
+        return Axis(both, inner.stride, inner.result_stride) if one and both <= MOST_COUNTED else None
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's axes, the slowest first; those of extent 1 are left out."""
+
+    kept: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+
+    @property
+    def results(self) -> int:
+        return math.prod(axis.extent for axis in self.kept)
+
+    @property
+    def count(self) -> int:
+        return math.prod(axis.extent for axis in self.reduced)
+
+
+@dataclass(frozen=True)
+class Walking:
+    """A strategy for a tensor."""
+
+    strategy: TensorRows | TensorColumns | FlatColumns | FlatRows
+    alignment: int
+    """Elements that the spec may promise."""
+    parts: int
+    kept: tuple[Axis, ...]
+    """The axes in the order of the kernel's arguments."""
+    reduced: tuple[Axis, ...]
+
+
+def tensor_of(kept: Iterable[Axis], reduced: Iterable[Axis], in_order: bool) -> Tensor:
+    """Axes sorted by their strides, and joined where one stride walks through several. ``in_order``: the places along the reduced
+    axes are numbered, so that these stay as they are."""
+
+    def sorted_axes(axes: Iterable[Axis]) -> list[Axis]:
+        # Along a stride of 0 the same elements come again: the slowest of all.
+        return sorted(axes, key=lambda axis: -abs(axis.stride) if axis.stride else -math.inf)
+
+    def shown(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        found: list[Axis] = []
+        for axis in axes:
+            if axis.extent == 1:
+                continue
+            one = found[-1].joined(axis) if found and axis.extent and found[-1].extent else None
+            found[-1:] = [one] if one is not None else [*found[-1:], axis]
+        return tuple(found)
+
+    return Tensor(shown(sorted_axes(kept)), shown(list(reduced) if in_order else sorted_axes(reduced)))
+
+
+def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
+    """The strategy for a tensor whose address is a multiple of ``alignment`` bytes, on a device of so many SMs."""
+    kept, reduced = tensor.kept, tensor.reduced or (Axis(1, 0),)
+    nearest = [axes[-1] for axes in (kept, tensor.reduced) if axes and axes[-1].stride]
+    if kept and (not tensor.reduced or min(nearest, key=lambda axis: abs(axis.stride), default=reduced[-1]) is kept[-1]):
+        return _columns(kept, reduced, types, alignment, multiprocessors)
+    return _rows(kept, reduced, types, alignment, multiprocessors)
+
+
+def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
+    """Lanes along the reduced axis; short rows without gaps by way of shared memory."""
+    size, inner = ELEMENTS[types.stored].bytes, reduced[-1]
+    results = math.prod(axis.extent for axis in kept)
+    count = math.prod(axis.extent for axis in reduced)
+    vector = VECTOR_BYTES // size if inner.stride == 1 else 1
+    ragged = inner.extent * size % VECTOR_BYTES != 0
+    packed = len(kept) == len(reduced) == 1 and inner.stride == 1 and kept[0].stride == inner.extent
+    if packed and inner.extent <= LONGEST_FLAT_ROW and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MOST_COUNTED:
+        longest = max(8, power_of_two(inner.extent))
+        threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
+        short = FlatRows(name="flat_rows", threads=threads, vector=vector, unroll=LOADS, kept=1, reduced=1, longest=longest)  # type: ignore[arg-type]
+        return Walking(short, 1, 1, kept, reduced)
+    vector = min(vector, power_of_two(max(1, inner.extent) + 1) // 2)
+    promised = widest(vector, (alignment // size, *(axis.stride for axis in (*kept, *reduced[:-1]))))
+    units = math.prod(axis.extent for axis in reduced[:-1]) * ceil_div(inner.extent, vector)
+    numbered = types.has_index or types.state == "moments"
+    wide = max(results, units, inner.extent, count if numbered else 0) > MOST_COUNTED
+    threads, lanes, unroll, parts = THREADS, None, LOADS, 1
+    if units <= 1024 and results >= 4 * multiprocessors:
+        lanes = min(32, max(min(8, power_of_two(units)), power_of_two(ceil_div(units, 8))))
+        unroll = min(8, power_of_two(ceil_div(units, lanes)))
+    else:
+        threads = min(512, max(64, power_of_two(ceil_div(units, 8))))
+        wanted = ceil_div(multiprocessors * RESIDENT_THREADS // threads, max(results, 1))
+        parts = max(1, min(wanted, units // (threads * unroll * 2), MOST_PARTS))
+    while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
+        unroll //= 2
+    strategy = TensorRows(
+        name="tensor_rows", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced), wide=wide, lanes=lanes  # type: ignore[arg-type]
+    )  # fmt: skip
+    return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
+
+
+def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
+    """Threads side by side along a kept axis; short rows without gaps by vectors across their ends."""
+    size, inner = ELEMENTS[types.stored].bytes, kept[-1]
+    outer = math.prod(axis.extent for axis in kept[:-1])
+    count = math.prod(axis.extent for axis in reduced)
+    full = VECTOR_BYTES // size
+    numbered = types.has_index or types.state == "moments"
+    wide = max(outer * inner.extent, count) > MOST_COUNTED
+    strides = [axis.stride for axis in (*kept[:-1], *reduced) if axis.extent > 1]
+    vector = widest(full, (alignment // size, inner.extent, *strides)) if inner.stride == 1 else 1
+    packed = inner.stride == 1 and len(reduced) == 1 and reduced[0].stride == inner.extent and count > 1
+    if packed and not types.has_index and not wide and count * inner.extent <= MOST_COUNTED:
+        found = _flat_columns(kept, reduced, types, vector, full, multiprocessors)
+        if found is not None:
+            return found
+    while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
+        vector //= 2
+    vectors = ceil_div(max(inner.extent, 1), vector)
+    groups = min(THREADS, power_of_two(count // 4 + 1) // 2 or 1)
+    lanes = min(power_of_two(vectors), max(32, THREADS // max(groups, 1)))
+    groups = THREADS // lanes
+    each = ceil_div(max(count, 1), groups)
+    unroll = min(8 if vector * size <= 4 else LOADS, power_of_two(each))
+    columns = 1
+    while columns < 8 and unroll * columns * vector * size < 32 and lanes * columns * 2 <= vectors:
+        columns *= 2
+    while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
+        columns //= 2
+    tiles = outer * ceil_div(vectors, lanes * columns)
+    wanted = ceil_div(multiprocessors * RESIDENT_THREADS // THREADS, max(tiles, 1))
+    parts = max(1, min(wanted, count // (groups * unroll * 2), MOST_PARTS))
+    strategy = TensorColumns(
+        name="tensor_columns", threads=THREADS, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced),
+        wide=wide or (numbered and count > MOST_COUNTED), lanes=lanes, columns=columns,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return Walking(strategy, vector, parts, kept, reduced)
+
+
+def _flat_columns(
+    kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, aligned: int, full: int, multiprocessors: int
+) -> Walking | None:
+    """None where rows are long enough, or begin at vectors, so that threads side by side do as well."""
+    columns, rows = kept[-1].extent, reduced[0].extent
+    if columns > MOST_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
+        return None
+    outer = math.prod(axis.extent for axis in kept[:-1])
+    found: list[tuple[float, int, int]] = []
+    for threads in (256, 512, 1024):
+        vector = full
+        while vector > 1 and threads * vector * types.state_bytes > SHARED_BYTES:
+            vector //= 2
+        period = columns // math.gcd(columns, vector)
+        if columns <= threads and threads * vector * types.state_bytes <= SHARED_BYTES:
+            found.append((threads // period * period / threads * vector, -threads, vector))
+    if not found:
+        return None
+    share, negative, vector = max(found)
+    threads = -negative
+    if share < full / 4:
+        return None
+    active = round(share / vector * threads)
+    wanted = ceil_div(multiprocessors * RESIDENT_THREADS // threads, max(outer, 1))
+    parts = max(1, min(wanted, ceil_div(rows * columns, active * vector * LOADS * 2), MOST_PARTS))
+    strategy = FlatColumns(name="flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)  # type: ignore[arg-type]
+    return Walking(strategy, 1, parts, kept, reduced)
