@@ -14,6 +14,7 @@ from gemmgen.kernels.manifest import read_manifest
 from gemmgen.kernels.naming import spec_digest
 from gemmgen.kernels.spec_files import load_spec, read_yaml
 
+
 @dataclass(frozen=True)
 class Candidate:
     """One instance that may be chosen."""

@@ -131,6 +131,7 @@ def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
         return f"{len(found.kept)} kept and {len(found.reduced)} reduced axes that no stride joins, need at most {MOST_AXES} together"
     changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": found.alignment, "strategy": strategy}
     changed = replaced(spec, changes)
+    assert isinstance(changed, ReductionSpec)
     choice = choose(changed, request.x.element_bytes, probe.state_bytes)
     assert isinstance(choice, WalkChoice)
     layout = TensorLayout(choice, found.alignment)

@@ -22,6 +22,7 @@ from gemmgen.kernels.pictures import (
     product,
 )
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
+from gemmgen.kernels.reduction.tensor import TensorLayout
 
 _TREES = {
     "interleaved": "neighbours first; every second thread left goes on",
@@ -36,11 +37,25 @@ _TREES = {
 def pictures(plan: ReductionPlan) -> list[Picture]:
     """All pictures of a plan."""
     pictures: list[Picture] = [_tiles(plan)]
+    if isinstance(plan.layout, TensorLayout) and plan.layout.flat:
+        return pictures
     steps = _steps(plan)
     if steps:
         pictures.append(Tree("How the threads of a block combine", plan.threads, steps, _tree_notes(plan)))
     maps = _bank_maps(plan, steps)
     return [*pictures, maps] if maps.maps else pictures
+
+
+def _shown(plan: ReductionPlan) -> BlockLayout | LaneLayout | ColumnLayout:
+    """The layout; of a tensor, that of the same threads over rows, or over columns."""
+    layout = plan.layout
+    if not isinstance(layout, TensorLayout):
+        return layout
+    if layout.name == "tensor_columns":
+        return ColumnLayout(layout.lanes, layout.groups, 1, layout.tile_columns)
+    if layout.name == "tensor_rows" and not layout.in_parts:
+        return LaneLayout(layout.lanes, 1, layout.groups)
+    return BlockLayout("shuffle", "stream", "part", "parts", None, None, plan.vector * plan.unroll)
 
 
 def _tiles(plan: ReductionPlan) -> TileHierarchy:
@@ -66,7 +81,7 @@ def _tiles(plan: ReductionPlan) -> TileHierarchy:
 
 
 def _block_extents(plan: ReductionPlan) -> tuple[int, int]:
-    layout = plan.layout
+    layout = _shown(plan)
     if isinstance(layout, LaneLayout):
         return layout.rows_per_block, layout.lanes * plan.vector * plan.unroll
     if isinstance(layout, ColumnLayout):
@@ -80,7 +95,7 @@ def _loads(plan: ReductionPlan, layout: BlockLayout) -> int:
 
 def _thread_places(plan: ReductionPlan, thread: int) -> tuple[list[int], list[int]]:
     """Rows and columns of what a thread reads at a time, of what its block does."""
-    layout, vector = plan.layout, plan.vector
+    layout, vector = _shown(plan), plan.vector
     if isinstance(layout, LaneLayout):
         group, lane = divmod(thread, layout.lanes)
         rows = [group + row * layout.groups for row in range(layout.rows)]
@@ -94,21 +109,23 @@ def _thread_places(plan: ReductionPlan, thread: int) -> tuple[list[int], list[in
 def _block_notes(plan: ReductionPlan) -> tuple[str, ...]:
     warps = plan.threads // WARP_THREADS
     threads = f"{plan.threads} threads, {warps} warp{'s' if warps > 1 else ''}"
-    if isinstance(plan.layout, BlockLayout):
+    layout = _shown(plan)
+    if isinstance(layout, BlockLayout):
         return (threads, "each row follows the one above it in memory")
-    if isinstance(plan.layout, ColumnLayout) and plan.layout.splits > 1:
-        return (threads, f"{plan.layout.splits} blocks share the rows")
+    if isinstance(layout, ColumnLayout) and layout.splits > 1:
+        return (threads, f"{layout.splits} blocks share the rows")
     return (threads,)
 
 
 def _thread_note(plan: ReductionPlan) -> str:
     into = f"{plan.accumulators} state{'s' if plan.accumulators > 1 else ''}"
-    each = " for each row" if isinstance(plan.layout, LaneLayout) and plan.layout.rows > 1 else ""
+    layout = _shown(plan)
+    each = " for each row" if isinstance(layout, LaneLayout) and layout.rows > 1 else ""
     return f"loads of {plan.vector} element{'s' if plan.vector > 1 else ''}, into {into}{each}"
 
 
 def _overview(plan: ReductionPlan) -> ArrayOverview:
-    layout = plan.layout
+    layout = _shown(plan)
     rows, columns = _block_extents(plan)
     meeting = (f"blocks meet: {plan.finish.replace('_', ' ')}",) if plan.finish else ()
     if isinstance(layout, LaneLayout):
@@ -130,7 +147,7 @@ def _overview(plan: ReductionPlan) -> ArrayOverview:
 
 
 def _tree_notes(plan: ReductionPlan) -> tuple[str, ...]:
-    layout = plan.layout
+    layout = _shown(plan)
     if isinstance(layout, BlockLayout):
         notes = [f"{layout.tree}: {_TREES[layout.tree]}."]
         if layout.tree == "shuffle":
@@ -147,7 +164,7 @@ def _halves(count: int) -> list[int]:
 
 
 def _steps(plan: ReductionPlan) -> tuple[TreeStep, ...]:
-    layout = plan.layout
+    layout = _shown(plan)
     if isinstance(layout, LaneLayout):
         return tuple(_shuffle(distance, layout.lanes, range(plan.threads)) for distance in _halves(layout.lanes))
     if isinstance(layout, ColumnLayout):
@@ -208,7 +225,7 @@ def _tree(tree: str, threads: int, state_bytes: int, is_struct: bool) -> tuple[T
 def _bank_maps(plan: ReductionPlan, steps: tuple[TreeStep, ...]) -> BankMaps:
     """The first warp's loads in each step, beside those of the tree with as many threads at work that does the opposite."""
     maps = []
-    layout = plan.layout
+    layout = _shown(plan)
     if isinstance(layout, BlockLayout) and any(step.access for step in steps):
         size, tree = plan.arithmetic.state_bytes, layout.tree
         other = {"interleaved": None, "interleaved_compact": "sequential"}.get(tree, "interleaved_compact")

@@ -324,8 +324,8 @@ def _layout_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
     if isinstance(layout, TensorLayout):
         return _tensor_reasons(spec, arithmetic, layout)
     if spec.shape == "tensor":
-        need = f"a strategy for tensors: {', '.join(walk.model_fields['name'].annotation.__args__[0] for walk in WALKS)}"
-        return [Reason("shape", "strategy.name", choice.name if isinstance(choice, BlockChoice) else spec.strategy.name, need)]
+        named = str(spec.strategy.name) if spec.strategy is not None else "none"
+        return [Reason("shape", "strategy.name", named, f"one of {', '.join(WALKS)} for tensors")]
     name = "row_lanes" if isinstance(layout, LaneLayout) else "column_tiles" if isinstance(layout, ColumnLayout) else None
     if name is None:
         name = "row_blocks" if isinstance(layout, BlockLayout) and layout.blocks_per_row else "the series and streaming"

@@ -63,6 +63,7 @@ def plan_workspace(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, 
         groups = tiles_formula(spec, choice)
         partials = f"{choice.splits * arithmetic.state_bytes} * {outputs_formula(spec)}"
     else:
+        assert isinstance(choice, BlockChoice)
         groups = "1" if choice.blocks_per_row is None else "outer"
         blocks = _blocks_formula(choice)
         partials = f"{arithmetic.state_bytes} * {blocks}" if not blocks.isdecimal() else str(arithmetic.state_bytes * int(blocks))
@@ -70,7 +71,8 @@ def plan_workspace(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, 
         return Workspace(Formula("0"), Formula(partials))
     if finish == "last_block":
         return Workspace(Formula(f"4 * {groups}" if groups != "1" else "4"), Formula(partials))
-    blocks = _blocks_formula(choice)  # type: ignore[arg-type]
+    assert isinstance(choice, BlockChoice)
+    blocks = _blocks_formula(choice)
     bytes_per_block = 8 if packed else 4
     signs = str(bytes_per_block * int(blocks)) if blocks.isdecimal() else f"{bytes_per_block} * {blocks}"
     return Workspace(Formula(signs), Formula("0" if packed else partials))
@@ -191,6 +193,7 @@ def _grid(spec: ReductionSpec, choice: Choice) -> tuple[Formula, Formula, Formul
         return _one_dimension(f"ceil_div({rows}, {max(1, choice.threads // choice.lanes) * choice.rows})")
     if isinstance(choice, ColumnChoice):
         return Formula(tiles_formula(spec, choice)), Formula(str(choice.splits)), Formula("1")
+    assert isinstance(choice, BlockChoice)
     if choice.blocks_per_row is not None:
         return _one_dimension("outer" if choice.blocks_per_row == 1 else f"outer * {choice.blocks_per_row}")
     return _one_dimension(_grid_formula(choice))

@@ -150,7 +150,7 @@ class FlatRows(Walk):
     """Elements of a row at most."""
 
 
-WALKS: tuple[type[Walk], ...] = (TensorRows, TensorColumns, FlatColumns, FlatRows)
+WALKS = ("tensor_rows", "tensor_columns", "flat_columns", "flat_rows")
 """The strategies for tensors."""
 
 Strategy = Annotated[

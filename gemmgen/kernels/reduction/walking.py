@@ -139,7 +139,6 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     outer = math.prod(axis.extent for axis in kept[:-1])
     count = math.prod(axis.extent for axis in reduced)
     full = VECTOR_BYTES // size
-    numbered = types.has_index or types.state == "moments"
     wide = max(outer * inner.extent, count) > MOST_COUNTED
     strides = [axis.stride for axis in (*kept[:-1], *reduced) if axis.extent > 1]
     vector = widest(full, (alignment // size, inner.extent, *strides)) if inner.stride == 1 else 1
@@ -165,8 +164,8 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     wanted = ceil_div(multiprocessors * RESIDENT_THREADS // THREADS, max(tiles, 1))
     parts = max(1, min(wanted, count // (groups * unroll * 2), MOST_PARTS))
     strategy = TensorColumns(
-        name="tensor_columns", threads=THREADS, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced),
-        wide=wide or (numbered and count > MOST_COUNTED), lanes=lanes, columns=columns,  # type: ignore[arg-type]
+        name="tensor_columns", threads=THREADS, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced),  # type: ignore[arg-type]
+        wide=wide, lanes=lanes, columns=columns,  # type: ignore[arg-type]
     )  # fmt: skip
     return Walking(strategy, vector, parts, kept, reduced)
 

@@ -50,7 +50,26 @@ def test_moments_of_integers_are_no_integers() -> None:
         ops.reduce(X, "mean_variance", axis=1, out=(np.empty(3, np.int32), np.empty(3, np.int32)))
 
 
-def test_negative_strides_are_named() -> None:
-    with pytest.raises(LaunchError, match=r"strides that are not negative; reduce a contiguous copy$"):
-        ops.reduce(X[::-1], "sum", axis=1)
-    assert (ops.reduce(X[:1][::-1], "sum", axis=1) == X[:1].sum(1)).all()
+CUBE = np.random.default_rng(5).integers(-9, 10, (4, 3, 5, 6)).astype(np.float32)
+TENSORS = {
+    "kept axis between": (CUBE, (0, 2, 3)),
+    "reversed rows": (CUBE[::-1, :, ::-2], (1, 2)),
+    "reversed kept axes": (CUBE[:, ::-1, :, ::-1], (0, 2)),
+    "another order": (CUBE.transpose(2, 0, 3, 1), (0, 2)),
+    "broadcast": (np.broadcast_to(CUBE[:, :, None], (4, 3, 7, 5, 6)), (1, 2, 4)),
+    "an axis of length 1": (CUBE[..., :1], (3,)),
+    "eight axes": (np.arange(256, dtype=np.float32).reshape((2,) * 8).transpose(7, 5, 3, 1, 0, 2, 4, 6)[::-1], (0, 2, 5)),
+    "short rows": (CUBE.reshape(-1, 6)[:, :5].copy(), (1,)),
+    "few columns": (np.tile(CUBE.reshape(-1, 3), (20, 1)), (0,)),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_is_reduced_where_it_lies(name: str) -> None:
+    x, axes = TENSORS[name]
+    assert (ops.reduce(x, "sum", axis=axes) == x.sum(axes)).all()
+    assert (ops.reduce(x, "max", axis=axes, keepdims=True) == x.max(axes, keepdims=True)).all()
+
+
+def test_positions_in_reversed_rows_are_those_of_the_view() -> None:
+    assert (ops.reduce(CUBE[::-1, :, ::-1], "argmax", axis=2) == CUBE[::-1, :, ::-1].argmax(2)).all()
