@@ -1,8 +1,8 @@
 """Times the GEMM instances for Hopper's tensor cores beside cuBLAS through torch, type by type and shape by shape, in one run.
 
-    python -m measurements.tensor_gemm            on a machine with an H100 or H200, and torch
+    python -m measurements.tensor_gemm --kinds bf16,tf32            on a machine with an H100 or H200, and torch
 
-Writes tensor_gemm.json and tensor_gemm.md beside this file.
+Writes tensor_gemm.json and tensor_gemm.md beside this file; kinds that are not measured keep what was there.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import argparse
 import datetime
 import json
 import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gemmgen.api import load_spec, plan
 from gemmgen.core.errors import GemmgenError
-from gemmgen.kernels import family_of
-from gemmgen.perf.benchmark import Candidate, benchmark
+from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.selection import fitted
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.spec_files import load_spec
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -27,121 +32,156 @@ SPECS = HERE.parent / "specs" / "gemm"
 CUBES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 ROWS = (1, 16, 64, 128, 512, 2048, 8192)
 LAYERS = ((4096, 4096), (11008, 4096), (4096, 11008), (6144, 4096))
-OTHERS = ((8192, 8192, 64), (4096, 4096, 256), (128, 128, 65536), (50257, 1024, 768), (777, 3000, 336))
+OTHERS = ((8192, 8192, 64), (4096, 4096, 256), (128, 128, 65536), (50257, 1024, 768))
+ODD = ((1023, 1023, 1023), (2047, 2047, 2047), (777, 3001, 333))
 SHAPES = [(n, n, n) for n in CUBES] + [(m, n, k) for n, k in LAYERS for m in ROWS] + list(OTHERS)
-FEW = [(n, n, n) for n in (512, 1024, 2048, 4096, 8192)] + [(m, n, k) for n, k in LAYERS[:2] for m in (16, 128, 2048)] + list(OTHERS[:4])
-KINDS: dict[str, tuple[str, ...]] = {
-    "bf16": ("hopper/bf16_*",),
-    "int8": ("hopper/int8_*",),
-    "fp8": ("hopper/fp8_*",),
-    "tf32": ("hopper_tf32",),
+BATCHES = ((512, 512, 64, 64), (128, 128, 64, 96))
+CHAIN_ROWS = (128, 512, 2048, 8192)
+
+
+def _texts(words: str, shapes: Iterable[Sequence[int]]) -> list[str]:
+    return [",".join([*map(str, shape), words]) for shape in shapes]
+
+
+def _half(kind: str) -> list[str]:
+    """All shapes with the second factor transposed, the other storage orders, batches, and extents that no copy engine takes."""
+    found = _texts(f"nt,{kind}", SHAPES)
+    for layout in ("nn", "tn", "tt"):
+        found += _texts(f"{layout},{kind}", [(n, n, n) for n in (1024, 4096)])
+    found += [text for *shape, batch in BATCHES for text in _texts(f"nt,{kind},batch={batch}", [shape])]
+    return found + _texts(f"nt,{kind},unaligned", ODD)
+
+
+PROBLEMS: dict[str, list[str]] = {
+    "bf16": _half("bf16"),
+    "f16": _half("f16"),
+    "int8": _texts("nt,s8", SHAPES),
+    "int8_scaled": _texts("nt,s8_s8_s8,scale_row,scale_column", SHAPES),
+    "fp8": _texts("nt,e4m3", SHAPES),
+    "tf32": _texts("nt,tf32", SHAPES) + _texts("nt,tf32,unaligned", ODD),
+    "bias_gelu": _texts("nt,bf16,bias,gelu", [(m, n, k) for n, k in LAYERS for m in CHAIN_ROWS]),
+    "bias_residual_relu": _texts("nt,bf16,bias,residual,relu", [(m, n, k) for n, k in LAYERS for m in CHAIN_ROWS]),
 }
-LAYOUTS = {"nt": "nt", "nn": "nn", "tn": "tn", "tt": "tt"}
+TITLES = {
+    "int8": "int8 to int32, beside `_int_mm`",
+    "int8_scaled": "int8 to int8 with a scale for each row and column, beside `_int_mm` alone",
+    "fp8": "e4m3 to bfloat16, beside `_scaled_mm`",
+    "bias_gelu": "bf16, bias and GELU, beside `addmm` and `gelu`",
+    "bias_residual_relu": "bf16, bias, residual and ReLU, beside `addmm`, `+` and `relu`",
+}
+LARGEST_TURNED = 256
+"""Rows up to which instances that compute the transpose of C, for few rows, are timed."""
+FACTORS = {
+    "bf16": "bf16", "f16": "bf16", "int8": "s8", "int8_scaled": "s8", "fp8": "e4m3", "tf32": "tf32", "bias_gelu": "bf16",
+    "bias_residual_relu": "bf16",
+}  # fmt: skip
+"""The type of A in instances that are timed on a kind of problem."""
 
 
-def candidates(kind: str, layout: str) -> list[tuple[str, bool, Candidate]]:
-    """Instances of a type: name, whether they compute the transpose of C, and the instance."""
-    made = []
-    for pattern in KINDS[kind]:
-        for path in sorted(SPECS.glob(f"{pattern}.yaml")):
-            turned = load_spec(path).order == "column_major"  # type: ignore[attr-defined]
-            if turned and layout != "nt":
-                continue
-            try:
-                made.append((path.stem, turned, plan(path, gpu(0).architecture, () if turned else (f"transpose={layout}",))))
-            except GemmgenError as error:
-                print(f"{path.stem} {layout}: {error}")
-    with ThreadPoolExecutor() as pool:
-        binaries = list(pool.map(lambda item: compile_plan(item[2]), made))
-    return [(name, turned, Candidate(planned, binary)) for (name, turned, planned), binary in zip(made, binaries, strict=True)]
-
-
-def measure(fitting: list[tuple[str, bool, Candidate]], shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    """Times of the instances that take a shape, and of cuBLAS."""
-    times: dict[str, list[float]] = {}
-    peers = []
-    clocks = ""
-    m, n, k = shape
-    for turned in (False, True):
-        group = [(name, candidate) for name, is_turned, candidate in fitting if is_turned == turned and not (turned and m > 256)]
-        kept = []
-        for name, candidate in group:
-            problem = family_of(candidate.plan.spec).problem(candidate.plan, (n, m, k) if turned else shape)
-            if all(constraint.condition.evaluate(problem) for constraint in candidate.plan.sequence.constraints):
-                kept.append((name, candidate, problem))
-        if not kept:
+def instances(kind: str, folders: Sequence[Path]) -> list[Candidate]:
+    """The instances on tensor cores that multiply a kind's type."""
+    found: dict[str, Candidate] = {}
+    for path in sorted(path for folder in folders for path in folder.rglob("*.yaml")):
+        spec = load_spec(path)
+        if not isinstance(spec, GemmSpec) or not isinstance(spec.mainloop, TensorCoreMainloop) or spec.mainloop.arithmetic.f32_by:
             continue
-        report = benchmark([candidate for _, candidate, _ in kept], kept[0][2], rounds=rounds)
-        names = {candidate.plan.name: name for name, candidate, _ in kept}
-        clocks = str(report.clocks.sm_highest)
-        for timing in report.timings:
-            if timing.kind == "peer":
-                peers.append([timing.median_us, timing.p10_us, timing.p90_us])
-            else:
-                times[names[timing.name]] = [timing.median_us, timing.p10_us, timing.p90_us]
-    return {"shape": shape, "peer_us": min(peers) if peers else None, "times_us": times, "clocks": clocks}
+        if spec.storage.a == FACTORS[kind]:
+            found.setdefault(path.stem, Candidate(path.stem, spec))
+    return list(found.values())
 
 
-def markdown(about: dict[str, str], rows: list[dict[str, Any]]) -> str:
-    """The tables, one a type."""
-    lines = [
-        "# GEMM on Hopper's tensor cores beside cuBLAS",
-        "",
-        "Device time by CUDA-graph replay, random data, operands rotated beyond the L2 where they fit in it, all interleaved in one run",
-        "with torch (`matmul`, `_int_mm`, `_scaled_mm`); medians. Every result was first compared on small integers, for equality.",
-        f"`python -m measurements.tensor_gemm` makes this file. {about['device']}, {about['date']}, {about['clocks']}.",
-    ]
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        ratios = []
-        table = []
-        for row in (row for row in rows if row["kind"] == kind and row["times_us"]):
-            best = min(row["times_us"], key=lambda name: row["times_us"][name][0])
-            time = row["times_us"][best][0]
-            rate = 2 * math.prod(row["shape"]) / time / 1e6
-            ratio = ""
-            if row["peer_us"]:
-                ratios.append(row["peer_us"][0] / time)
-                ratio = f"{ratios[-1]:.2f}"
-            peer = f"{row['peer_us'][0]:.1f}" if row["peer_us"] else "refuses"
-            table.append(f"| {row['layout']} | {'×'.join(map(str, row['shape']))} | {peer} | {time:.1f} | {rate:.0f} | {ratio} | {best} |")
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else float("nan")
-        lines += ["", f"## {kind}: {mean:.2f} as a geometric mean, {min(ratios, default=0):.2f} at worst", ""]
-        lines += ["| layout | m×n×k | torch µs | best µs | Top/s | torch / best | instance |", "|---|---|---:|---:|---:|---:|---|", *table]
-    return "\n".join(lines) + "\n"
+def fitting(request: GemmRequest, candidates: Sequence[Candidate], names: Mapping[str, str]) -> dict[str, Any]:
+    """Fits, plans and dimensions of the instances that can serve a request, each kernel once; ``names``: of those with their specs."""
+    architecture = gpu(0).architecture
+    assert architecture is not None
+    found: dict[str, Any] = {}
+    for candidate in candidates:
+        assert isinstance(candidate.spec, GemmSpec) and isinstance(candidate.spec.mainloop, TensorCoreMainloop)
+        if candidate.spec.order == "column_major" and request.m > LARGEST_TURNED:
+            continue
+        option = fitted(candidate, request, architecture)
+        if not isinstance(option, str):
+            found.setdefault(option[1].name, (candidate.label, *option))
+    return {label: (fit, plan, dimensions) for label, fit, plan, dimensions in found.values()}
+
+
+def compile_all(plans: Mapping[str, Any], pool: ThreadPoolExecutor) -> dict[str, Any]:
+    """Binaries by the names of kernels; without those that do not compile."""
+
+    def one(plan: Any) -> Any:
+        try:
+            return compile_plan(plan)
+        except GemmgenError as error:
+            print(f"{plan.name}: {str(error)[:300]}", flush=True)
+            return None
+
+    return {name: binary for name, binary in zip(plans, pool.map(one, plans.values()), strict=True) if binary is not None}
+
+
+def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], until: float) -> list[dict[str, Any]]:
+    """Measures one kind's problems until a time."""
+    from measurements.tensor_gemm_contest import Entry, measure
+
+    device = gpu(0)
+    candidates = instances(kind, folders)
+    requests = [request for request in (parse_problem(f"gemm:{text}") for text in texts) if isinstance(request, GemmRequest)]
+    served = {request.text: fitting(request, candidates, {}) for request in requests}
+    with ThreadPoolExecutor() as pool:
+        binaries = compile_all({plan.name: plan for fits in served.values() for _, plan, _ in fits.values()}, pool)
+    rows = []
+    for text, request in zip(texts, requests, strict=True):
+        if time.monotonic() > until:
+            print(f"{kind}: no time for {text} and what follows", flush=True)
+            break
+        entries = [
+            Entry(label, fit, plan, dimensions, binaries[plan.name])
+            for label, (fit, plan, dimensions) in served[request.text].items()
+            if plan.name in binaries
+        ]
+        try:
+            outcome = measure(request, entries, device.l2_bytes, rounds)
+        except GemmgenError as error:
+            print(f"{text}: {str(error)[:300]}", flush=True)
+            continue
+        best = sorted(outcome.times, key=lambda name: outcome.times[name][0])
+        ratio = outcome.peer[0] / outcome.times[best[0]][0] if outcome.peer and best else math.nan
+        shown = ", ".join(f"{name} {outcome.times[name][0]:.2f}" for name in best[:4])
+        print(
+            f"{text}: {ratio:.2f} (torch {outcome.peer[0] if outcome.peer else math.nan:.2f}: {shown}){' WRONG ' + str(outcome.wrong) if outcome.wrong else ''}",
+            flush=True,
+        )
+        rows.append(
+            {
+                "kind": kind, "problem": text, "shape": request.sizes, "batch": request.c.shape[0] if request.batched else 1,
+                "peer_us": outcome.peer, "times_us": outcome.times, "trials_us": outcome.trials, "wrong": outcome.wrong,
+            }
+        )  # fmt: skip
+    return rows
 
 
 def main() -> None:
     """Measures and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="replays of each instance for a shape")
-    parser.add_argument("--few", action="store_true", help="a third of the shapes")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="types, with commas")
+    parser.add_argument("--kinds", default=",".join(PROBLEMS), help="types, with commas")
+    parser.add_argument("--problems", type=Path, help="a file of problems to measure instead, a kind and a problem's words on a line")
+    parser.add_argument("--specs", type=Path, action="append", help="folders of instances to time; default: specs/gemm")
+    parser.add_argument("--rounds", type=int, default=7, help="replays of each instance for a problem")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after so long")
     parser.add_argument("--output", type=Path, default=HERE / "tensor_gemm", help="where to write, without .json and .md")
     arguments = parser.parse_args()
-    rows = []
-    for kind in arguments.kinds.split(","):
-        for layout in LAYOUTS if kind == "bf16" else ("nt",):
-            made = candidates(kind, layout)
-            for shape in (FEW if arguments.few else SHAPES) if layout == "nt" else [(n, n, n) for n in (1024, 4096)]:
-                if kind in ("int8", "fp8") and any(extent % 16 for extent in shape[1:]):
-                    continue
-                try:
-                    row = measure(made, shape, arguments.rounds)
-                except GemmgenError as error:
-                    print(f"{kind} {layout} {shape}: {str(error)[:300]}", flush=True)
-                    continue
-                rows.append({"kind": kind, "layout": layout, **row})
-                best = min(row["times_us"], key=lambda name: row["times_us"][name][0], default="")
-                ratio = row["peer_us"][0] / row["times_us"][best][0] if row["peer_us"] and best else 0.0
-                print(f"{kind} {layout} {shape}: {ratio:.2f} {best}", flush=True)
-                about = {
-                    "device": str(gpu(0)),
-                    "date": datetime.date.today().isoformat(),
-                    "clocks": f"SM up to {max(int(row['clocks']) for row in rows if row['clocks'].isdigit())} MHz",
-                }
-                arguments.output.with_suffix(".json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    text = markdown(about, rows)
-    arguments.output.with_suffix(".md").write_text(text)
+    until = time.monotonic() + arguments.seconds
+    wanted: dict[str, list[str]] = {kind: PROBLEMS[kind] for kind in arguments.kinds.split(",")}
+    if arguments.problems:
+        wanted = {}
+        for line in arguments.problems.read_text().splitlines():
+            kind, _, text = line.strip().partition(" ")
+            if kind:
+                wanted.setdefault(kind, []).append(text)
+    rows: list[dict[str, Any]] = []
+    for kind, texts in wanted.items():
+        rows += run(kind, arguments.specs or [SPECS], arguments.rounds, texts, until)
+        about = {"device": str(gpu(0)), "date": datetime.date.today().isoformat()}
+        arguments.output.with_suffix(".json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Matrix:
             meaning = f"{self.count} of {meaning}"
         return ArrayArgument(
             name=self.name,
-            type=self.type,
+            type="f32" if self.type == "tf32" else self.type,  # stored the same: callers have float32
             role=role,
             shape=tuple(Formula(extent) for extent in shape),
             strides=tuple(Formula(stride) for stride in strides),

@@ -1,0 +1,295 @@
+"""One product on tensor cores: every instance that fits and torch, checked on small integers and replayed in turns."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.requests import Fit, Layout
+from gemmgen.perf.timing import Replay, capture, replay_seconds
+from gemmgen.runtime.cuda.driver import LoadedBinary
+from gemmgen.runtime.cuda.launcher import Launcher
+from gemmgen.toolchain.nvrtc import Binary
+
+TYPES = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "s32": torch.int32, "s8": torch.int8,
+    "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2,
+}  # fmt: skip
+GRAPH_SECONDS = 1.2e-3
+TRIAL_SECONDS = 2.5e-4
+KEPT = 1.15
+"""Instances that took so many times as long as the best in a trial are timed no further."""
+MOST_SETS = 512
+MOST_BYTES = 6e9
+INT_MM_ROWS = 17
+"""Rows from which on ``torch._int_mm`` computes."""
+HALF_ROUNDING = 2.0**-7
+"""Largest relative difference of results with an epilogue: rounded twice, to bfloat16."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An instance fitted to a request, compiled."""
+
+    name: str
+    fit: Fit
+    plan: KernelPlan
+    dimensions: Mapping[str, int]
+    binary: Binary
+
+
+@dataclass
+class Outcome:
+    """Microseconds of one launch: median, 10th and 90th percentile; of instances that a trial ruled out, the trial's alone."""
+
+    times: dict[str, list[float]] = field(default_factory=dict)
+    trials: dict[str, float] = field(default_factory=dict)
+    peer: list[float] | None = None
+    wrong: list[str] = field(default_factory=list)
+
+
+class Operands:
+    """Memory of the operands of a request, in as many sets as exceed the L2 twice."""
+
+    def __init__(self, request: GemmRequest, entries: Sequence[Entry], l2_bytes: int) -> None:
+        self.layouts: dict[tuple[str, tuple[int, ...]], Layout] = {
+            (request.operands[0], request.a.shape): request.a,
+            (request.operands[1], request.b.shape): request.b,
+            ("out", request.c.shape): request.c,
+        }
+        if request.residual is not None:
+            self.layouts["residual", request.c.shape] = request.residual
+        for entry in entries:
+            for name, layout in entry.fit.arrays.values():
+                if name not in (*request.operands, "out", "residual"):
+                    self.layouts.setdefault((name, layout.shape), layout)
+        sizes = {key: self._elements(layout) for key, layout in self.layouts.items()}
+        total = sum(size * self.layouts[key].element_bytes for key, size in sizes.items())
+        read = total - sizes["out", request.c.shape] * request.c.element_bytes
+        self.count = max(2, min(math.ceil(2 * l2_bytes / read), MOST_SETS, int(MOST_BYTES / total)))
+        self.memory = {
+            key: torch.empty((self.count, (size + 512) // 256 * 256), dtype=TYPES[self.layouts[key].type], device="cuda")
+            for key, size in sizes.items()
+        }
+
+    @staticmethod
+    def _elements(layout: Layout) -> int:
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True))
+
+    def tensor(self, index: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """One operand of a set as the request sees it."""
+        key = (name, shape)
+        memory = self.memory[key][index]
+        return memory.as_strided(shape, self.layouts[key].strides, memory.storage_offset())
+
+    def pointers(self, index: int, fit: Fit) -> dict[str, int]:
+        """Addresses of the arrays of an instance in a set."""
+        found = {}
+        for array, (name, layout) in fit.arrays.items():
+            shape = layout.shape if (name, layout.shape) in self.memory else (*layout.shape[:-2], *layout.shape[:-3:-1])
+            found[array] = int(self.memory[name, shape][index].data_ptr())
+        return found
+
+    def fill(self, integers: bool) -> None:
+        """Small integers in the first set, or random numbers in all."""
+        for (name, _), memory in self.memory.items():
+            target = memory[:1] if integers else memory
+            if name == "out":
+                target.view(torch.uint8).fill_(0x7F)
+            elif integers:
+                target.copy_(torch.randint(-2, 3, target.shape, device="cuda", dtype=torch.int8))
+            elif memory.dtype == torch.int8:
+                target.random_(-128, 128)
+            else:
+                for part in target:
+                    part.copy_(torch.randn(part.shape, device="cuda"))
+
+
+def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, rounds: int) -> Outcome:
+    """Checks and times all entries and torch."""
+    outcome = Outcome()
+    with ExitStack() as cleanup, torch.no_grad():
+        operands = Operands(request, entries, l2_bytes)
+        stream = torch.cuda.Stream()
+        handle = int(stream.cuda_stream)
+        launches: dict[str, Callable[[int], None]] = {}
+        operands.fill(integers=True)
+        expected = _expected(request, operands)
+        out = operands.tensor(0, "out", request.c.shape)
+        for entry in entries:
+            launch = _launch(cleanup, entry, operands, handle)
+            out.view(torch.uint8).fill_(0x7F) if out.is_contiguous() else out.zero_()
+            torch.cuda.synchronize()
+            launch(0)
+            torch.cuda.synchronize()
+            if _agrees(request, out, expected):
+                launches[entry.name] = launch
+            else:
+                outcome.wrong.append(entry.name)
+        del expected
+        operands.fill(integers=False)
+        torch.cuda.synchronize()
+        graphs = {name: _graph(cleanup, launch, min(operands.count, 32), operands.count, handle) for name, launch in launches.items()}
+        trial = dict(zip(graphs, replay_seconds(handle, list(graphs.values()), 3, lambda: None), strict=True)) if graphs else {}
+        seconds = {name: min(times) / min(operands.count, 32) for name, times in trial.items()}
+        outcome.trials = {name: value * 1e6 for name, value in seconds.items()}
+        limit = KEPT * min(seconds.values(), default=0.0)
+        kept = [name for name in seconds if seconds[name] <= limit]
+        counts = {name: _repeats(seconds[name], operands.count) for name in kept}
+        replays: dict[str, Replay] = {name: _graph(cleanup, launches[name], counts[name], operands.count, handle) for name in kept}
+        peer = _peer(cleanup, request, operands, stream)
+        if peer is not None:
+            counts["peer"], replays["peer"] = peer
+        if replays:
+            replay_seconds(handle, list(replays.values()), 1, lambda: None)
+            samples = dict(zip(replays, replay_seconds(handle, list(replays.values()), rounds, lambda: None), strict=True))
+            figures = {
+                name: [float(value) / counts[name] * 1e6 for value in np.percentile(np.array(values), [50, 10, 90])]
+                for name, values in samples.items()
+            }
+            outcome.peer = figures.pop("peer", None)
+            outcome.times = figures
+        torch.cuda.synchronize()
+    del operands
+    gc.collect()
+    torch.cuda.empty_cache()
+    return outcome
+
+
+def _repeats(seconds: float, sets: int) -> int:
+    wanted = max(1, math.ceil(GRAPH_SECONDS / seconds))
+    return max(2, min(wanted, 1024)) if wanted < sets else math.ceil(min(wanted, 1024) / sets) * sets
+
+
+def _launch(cleanup: ExitStack, entry: Entry, operands: Operands, stream: int) -> Callable[[int], None]:
+    loaded = LoadedBinary(entry.binary.cubin, entry.binary.architecture, 0)
+    cleanup.callback(loaded.unload)
+    sequence = entry.plan.sequence
+    launcher = Launcher(loaded, sequence.resolve(entry.dimensions), entry.dimensions)
+    workspace: dict[str, int] = {}
+    if size := sequence.workspace_bytes.evaluate(entry.dimensions):
+        memory = torch.zeros(size, dtype=torch.uint8, device="cuda")
+        cleanup.callback(memory.untyped_storage)  # the stack keeps it alive as long as the graphs
+        workspace = dict.fromkeys(sequence.workspace_names, int(memory.data_ptr()))
+    scalars = {"gamma": 1.0} | sequence.default_scalars
+    values = [launcher.values(operands.pointers(index, entry.fit) | workspace, scalars) for index in range(operands.count)]
+    return lambda index: launcher.launch(stream, *values[index])
+
+
+def _graph(cleanup: ExitStack, launch: Callable[[int], None], launches: int, sets: int, stream: int) -> Replay:
+    def enqueue() -> None:
+        for number in range(launches):
+            launch(number % sets)
+
+    return capture(cleanup, stream, enqueue)
+
+
+def _steps(request: GemmRequest, operands: Operands, index: int) -> list[tuple[str, Any]]:
+    """The epilogue's operations with what they read."""
+    found: list[tuple[str, Any]] = []
+    for operation in request.epilogue:
+        if operation.op == "residual":
+            found.append(("residual", operands.tensor(index, "residual", request.c.shape)))
+        elif operation.op in ("bias", "factor"):
+            name = "bias" if operation.op == "bias" else request.scales[len([step for step, _ in found if step == "factor"])]
+            extent = {"row": request.m, "column": request.n}.get(operation.model_dump()["per"], 1)
+            value = operands.tensor(index, name, (extent,))
+            found.append((operation.op, value[:, None] if operation.model_dump()["per"] == "row" else value))
+        else:
+            found.append((operation.op, None))
+    return found
+
+
+def _applied(step: str, value: torch.Tensor, read: Any) -> torch.Tensor:
+    """One operation, as eager torch computes it."""
+    if step in ("bias", "residual"):
+        return value + read
+    if step == "factor":
+        return value * read
+    return torch.relu(value) if step == "relu" else torch.nn.functional.gelu(value)
+
+
+def _expected(request: GemmRequest, operands: Operands) -> torch.Tensor:
+    """The result on small integers, from float32, which holds all sums of such."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b = (operands.tensor(0, name, layout.shape).float() for name, layout in zip(request.operands, (request.a, request.b), strict=True))
+    value = torch.matmul(a, b)
+    for step, read in _steps(request, operands, 0):
+        value = _applied(step, value, None if read is None else read.float())
+    kind = TYPES[request.c.type]
+    return value.round().clamp(-128, 127).to(kind) if kind == torch.int8 else value.to(kind)
+
+
+def _agrees(request: GemmRequest, got: torch.Tensor, expected: torch.Tensor) -> bool:
+    if request.epilogue and got.dtype.is_floating_point:
+        return torch.allclose(got.float(), expected.float(), rtol=HALF_ROUNDING, atol=HALF_ROUNDING)
+    if got.dtype.itemsize == 1:
+        return torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
+    return torch.equal(got, expected)
+
+
+def _peer(cleanup: ExitStack, request: GemmRequest, operands: Operands, stream: torch.cuda.Stream) -> tuple[int, Replay] | None:
+    """torch as a graph of so many calls; None where it has no such product.
+
+    ``_int_mm`` gives int32: a result of s8 with scales is compared with it alone. In front of activations a bias is ``addmm``'s.
+    """
+    calls = [_call(request, operands, index) for index in range(operands.count)]
+    tf32 = request.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        with torch.cuda.stream(stream):
+            calls[0]()
+            torch.cuda.synchronize()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            for _ in range(3):
+                calls[0]()
+            end.record()
+            torch.cuda.synchronize()
+            # Launches from Python take some microseconds each, which small products hide in.
+            count = _repeats(max(start.elapsed_time(end) * 1e-3 / 3, 2e-6), operands.count)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                for number in range(count):
+                    calls[number % operands.count]()
+        cleanup.callback(graph.reset)
+    except RuntimeError as error:
+        print(f"torch refuses {request.text}: {str(error).splitlines()[0][:120]}", flush=True)
+        return None
+
+    def replay() -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return count, replay
+
+
+def _call(request: GemmRequest, operands: Operands, index: int) -> Callable[[], Any]:
+    a, b = (operands.tensor(index, name, layout.shape) for name, layout in zip(request.operands, (request.a, request.b), strict=True))
+    c = operands.tensor(index, "out", request.c.shape)
+    if request.a.type == "s8":
+        result = c if c.dtype == torch.int32 else torch.empty(request.c.shape, dtype=torch.int32, device="cuda")
+        return lambda: torch._int_mm(a, b, out=result)
+    if request.a.type == "e4m3":
+        one = torch.ones((), device="cuda")
+        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, out=c)
+    steps = _steps(request, operands, index)
+    if not steps:
+        return lambda: torch.matmul(a, b, out=c)
+
+    def chain() -> torch.Tensor:
+        value = torch.addmm(steps[0][1], a, b) if steps[0][0] == "bias" else torch.matmul(a, b)
+        for step, read in steps[1:] if steps[0][0] == "bias" else steps:
+            value = _applied(step, value, read)
+        return value
+
+    return chain
