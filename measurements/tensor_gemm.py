@@ -118,6 +118,15 @@ def compile_all(plans: Mapping[str, Any], pool: ThreadPoolExecutor) -> dict[str,
     return {name: binary for name, binary in zip(plans, pool.map(one, plans.values()), strict=True) if binary is not None}
 
 
+def described(text: str, peer: Sequence[float] | None, times: Mapping[str, Sequence[float]], wrong: Sequence[str]) -> str:
+    """One problem's result in a line."""
+    best = sorted(times, key=lambda name: times[name][0])
+    beside = f"torch {peer[0]:.2f}" if peer else "torch refuses"
+    ratio = f"{peer[0] / times[best[0]][0]:.2f}" if peer and best else "-"
+    mistakes = f" WRONG: {', '.join(wrong)}" if wrong else ""
+    return f"{text}: {ratio} ({beside}: {', '.join(f'{name} {times[name][0]:.2f}' for name in best[:4])}){mistakes}"
+
+
 def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], until: float) -> list[dict[str, Any]]:
     """Measures one kind's problems until a time."""
     from measurements.tensor_gemm_contest import Entry, measure
@@ -144,18 +153,8 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
             print(f"{text}: {str(error)[:300]}", flush=True)
             continue
         best = sorted(outcome.times, key=lambda name: outcome.times[name][0])
-        ratio = outcome.peer[0] / outcome.times[best[0]][0] if outcome.peer and best else math.nan
-        shown = ", ".join(f"{name} {outcome.times[name][0]:.2f}" for name in best[:4])
-        print(
-            f"{text}: {ratio:.2f} (torch {outcome.peer[0] if outcome.peer else math.nan:.2f}: {shown}){' WRONG ' + str(outcome.wrong) if outcome.wrong else ''}",
-            flush=True,
-        )
-        rows.append(
-            {
-                "kind": kind, "problem": text, "shape": request.sizes, "batch": request.c.shape[0] if request.batched else 1,
-                "peer_us": outcome.peer, "times_us": outcome.times, "trials_us": outcome.trials, "wrong": outcome.wrong,
-            }
-        )  # fmt: skip
+        print(described(text, outcome.peer, outcome.times, outcome.wrong), flush=True)
+mt: skip
     return rows
 
 

@@ -106,7 +106,7 @@ class Operands:
             if name == "out":
                 target.view(torch.uint8).fill_(0x7F)
             elif integers:
-                target.copy_(torch.randint(-2, 3, target.shape, device="cuda", dtype=torch.int8))
+                target.copy_(torch.randint(-2, 3, target.shape, device="cuda").float())
             elif memory.dtype == torch.int8:
                 target.random_(-128, 128)
             else:
