@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -152,9 +151,13 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
         except GemmgenError as error:
             print(f"{text}: {str(error)[:300]}", flush=True)
             continue
-        best = sorted(outcome.times, key=lambda name: outcome.times[name][0])
         print(described(text, outcome.peer, outcome.times, outcome.wrong), flush=True)
-mt: skip
+        rows.append(
+            {
+                "kind": kind, "problem": text, "shape": request.sizes, "batch": request.c.shape[0] if request.batched else 1,
+                "peer_us": outcome.peer, "times_us": outcome.times, "trials_us": outcome.trials, "wrong": outcome.wrong,
+            }
+        )  # fmt: skip
     return rows
 
 
