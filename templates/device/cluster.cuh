@@ -28,3 +28,10 @@ __device__ __forceinline__ void store_remote(unsigned target, float a, float b, 
     asm volatile(
         "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(target), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+
+// Writes four integers to the shared memory of a block of the cluster.
+__device__ __forceinline__ void store_remote_integers(unsigned target, int a, int b, int c, int d)
+{
+    asm volatile(
+        "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}

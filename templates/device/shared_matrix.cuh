@@ -34,6 +34,16 @@ __device__ __forceinline__ void store_half(unsigned target, unsigned short value
     asm volatile("st.shared.b16 [%0], %1;" :: "r"(target), "h"(value) : "memory");
 }
 
+// Reads four integers from shared memory.
+__device__ __forceinline__ int4 load_integers(unsigned source)
+{
+    int4 value;
+    asm volatile(
+        "ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(source) : "memory");
+    return value;
+}
+
 // Reads four floats from shared memory.
 __device__ __forceinline__ float4 load_floats(unsigned source)
 {

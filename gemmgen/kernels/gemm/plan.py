@@ -228,6 +228,11 @@ class GemmPlan(KernelPlan):
         return fragment_store(self)
 
     @property
+    def sum_type(self) -> str:
+        """The type of sums of products."""
+        return self.loop.accumulator if isinstance(self.loop, WarpgroupLoop) else "float"
+
+    @property
     def result_type(self) -> str:
         """The type of a result before it is stored, in a kernel on tensor cores."""
         return "int" if self.matrix_c.type == "s32" else "float"

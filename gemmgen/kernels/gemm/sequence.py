@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
@@ -218,11 +219,11 @@ def gemm_sequence(
     )
 
 
-def workspace_argument(element: str, size: Formula, width: int, meaning: str) -> ArrayArgument:
+def workspace_argument(element: DataType, size: Formula, width: int, meaning: str) -> ArrayArgument:
     """The workspace, in elements of so many bytes."""
     return ArrayArgument(
         name="workspace",
-        type="u8" if element == "u8" else "f32",
+        type=element,
         role="workspace",
         shape=(Formula(f"({size}) // {width}"),),
         strides=(Formula("1"),),

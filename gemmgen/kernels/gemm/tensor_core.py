@@ -236,8 +236,6 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
     if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster"):
         need = "data_parallel, split_k_parallel or split_k_cluster for tensor cores"
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
-    if isinstance(decomposition, SplitKCluster | SplitKParallel) and spec.storage.a in BYTE_INTEGERS:
-        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, "data_parallel for integers")
     if isinstance(decomposition, SplitKCluster):
         if cluster.m * cluster.n > 1:
             yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", "1 x 1: the cluster's blocks share out k")
@@ -321,6 +319,6 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         add("staging", "unsigned char", buffers, size, "results on their way out, [group][buffer][row][byte], swizzled")
     if loop.cluster_k > 1:
         held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers, 4)
-        add("sums", "float", held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
+        add("sums", loop.accumulator, held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
     add("barriers", "unsigned long long", (loop.barriers,), 8 * loop.barriers, "for each stage: it is full, it is empty; turns of groups")
     return tuple(regions)

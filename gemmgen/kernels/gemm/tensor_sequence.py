@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
@@ -53,7 +54,8 @@ def tensor_core_sequence(
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
     factors: list[Argument] = [*problem.extents, *batch, *offsets, *problem.alphas, map_a, map_b, *strides]
     if partial:
-        workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
+        sums: DataType = "s32" if loop.accumulator == "int" else "f32"
+        workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         main: list[Argument] = [*factors, workspace]
     elif loop.staging is not None:
         map_c = _map(matrices[2], loop.staging.box)
