@@ -10,6 +10,7 @@ from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.epilogue.steps import Access
 from gemmgen.kernels.family import Cost, Work
+from gemmgen.kernels.gemm.copied import CopyPlan
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
@@ -29,6 +30,9 @@ TENSOR_CORE_ISSUE = 1.25
 """Share of their peak that tensor cores keep over a whole product: power above all, on an H200."""
 PROMOTION_ISSUE = 0.2
 """Added cost of sums outside of them."""
+COPY_REGISTERS = 40
+COPY_SHARE = 2.0
+"""Time of a copy by single elements, over that of one by vectors."""
 COPY_ENGINE_SHARE = 0.55
 """Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
 
@@ -184,8 +188,24 @@ def _tensor_core_work(
     )
     if plan.planes is not None:
         return _around_planes(plan, plan.planes, problem, main)
+    if plan.copied is not None:
+        return _copy_work(plan, plan.copied, problem), replace(main, follows=True)
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
+
+
+def _copy_work(plan: GemmPlan, copied: CopyPlan, problem: Mapping[str, int]) -> Work:
+    """The kernel that copies factors first."""
+    launch = plan.sequence.launches[0]
+    grid = launch.grid_of(problem)
+    blocks = grid[0] * grid[1] * grid[2]
+    moved = 2.0 * problem.get("batch", 1) * problem["k"]
+    moved *= sum(problem[factor.extent] * factor.matrix.element_bytes for factor in copied.factors)
+    each = moved / max(blocks, 1) / 2
+    return Work(
+        blocks, launch.threads, COPY_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, each * COPY_SHARE, 4.0, each * COPY_SHARE, moved,
+        early=plan.spec.early_launch,
+    )  # fmt: skip
 
 
 def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], main: Work) -> tuple[Work, ...]:

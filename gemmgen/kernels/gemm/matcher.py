@@ -223,6 +223,11 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),
         "c": min(alignment_elements(spec.alignment.c, layout, row_major) for layout in like_c),
     }
+    mainloop = spec.mainloop
+    if isinstance(mainloop, TensorCoreMainloop) and _may_copy(spec, mainloop):
+        copied = _copied_factors(request, orders, alignment)
+        alignment |= dict.fromkeys(copied, 1)
+        mainloop = mainloop.model_copy(update={"copied": "both" if len(copied) > 1 else copied[0] if copied else "none"})
     # The copy engine stores whole units of 16 bytes; threads store what is aligned or ends otherwise.
     whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
     unaligned = spec.store == "tma" and not (whole_rows and alignment["c"] * request.c.element_bytes == MOST_ALIGNMENT)
@@ -246,8 +251,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "epilogue": request.epilogue,
         "store": "direct" if unaligned else spec.store,
         "amax": request.amax,
+        "mainloop": mainloop,
     }
-    mainloop = spec.mainloop
     takes_planes = isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.f32_by == PLANES and not request.batched
     if takes_planes and request.planes is not None:
         assert isinstance(mainloop, TensorCoreMainloop)
@@ -373,6 +378,23 @@ def keeping_spec(spec: GemmSpec, b: Layout) -> GemmSpec:
     alignment = spec.alignment.model_copy(update={"b": alignment_elements(spec.alignment.b, b, row_major)})
     changes = {"transpose": "nn" if row_major else "nt", "alignment": alignment, "mainloop": with_kept_planes(spec.mainloop, "b")}
     return spec.model_copy(update=changes)
+
+
+def _may_copy(spec: GemmSpec, mainloop: TensorCoreMainloop) -> bool:
+    """True if the instance can copy factors first that it could not read as they lie."""
+    if mainloop.arithmetic.f32_by is not None:
+        return False
+    return spec.batch != "grouped" and spec.decomposition.scheme != "split_k_parallel"
+
+
+def _copied_factors(request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int]) -> list[str]:
+    """The factors that neither the copy engine nor matrix instructions can read as they lie."""
+    found = []
+    for name, layout, along_k in (("a", request.a, row_major["a"]), ("b", request.b, not row_major["b"])):
+        unaligned = alignment[name] * layout.element_bytes < MOST_ALIGNMENT
+        if unaligned or (not along_k and layout.element_bytes != 2):
+            found.append(name)
+    return found
 
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:

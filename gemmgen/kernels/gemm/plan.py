@@ -11,6 +11,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
+from gemmgen.kernels.gemm.copied import CopyPlan, copy_plan
 from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
@@ -93,11 +94,13 @@ class GemmPlan(KernelPlan):
     """Groups of threads among which a block that sums up slices of k shares them."""
     planes: PlanesPlan | None = None
     """Computation of float32 by planes of a smaller type, if there is one."""
+    copied: CopyPlan | None = None
+    """The kernel that copies factors first, if there is one."""
 
     @property
     def main_launch(self) -> int:
         """The place in the sequence of the kernel that multiplies."""
-        return len(self.planes.kernels) if self.planes else 0
+        return len(self.planes.kernels) if self.planes else int(self.copied is not None)
 
     @property
     def inner_epilogue(self) -> tuple[Step, ...]:
@@ -347,7 +350,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         reduction_threads=REDUCTION_THREADS,
         reduction_elements=reduction_elements,
     )
-    planes = None
+    planes, copied = None, copy_plan(name, spec, matrices)
     if isinstance(loop, VectorLoop):
         sequence = vector_sequence(name, spec, matrices, loop, epilogue)
     elif isinstance(loop, WarpgroupLoop):
@@ -356,7 +359,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         if planes is not None:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:
-            sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements))
+            sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), copied)
     else:
         sequence = gemm_sequence(name, spec, matrices, geometry, epilogue)
     return GemmPlan(
@@ -382,6 +385,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         exchange=exchange,
         reduction_groups=_reduction_groups(spec),
         planes=planes,
+        copied=copied,
     )
 
 
@@ -397,6 +401,7 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
     parts += [f"kept_{mainloop.arithmetic.kept}"] if mainloop.arithmetic.kept != "none" else []
     parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []
     parts += ["tma"] if spec.store == "tma" else []
+    parts += [f"copied_{mainloop.copied}"] if mainloop.copied != "none" else []
     return parts
 
 

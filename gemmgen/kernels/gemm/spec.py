@@ -194,6 +194,9 @@ class TensorCoreMainloop(SpecModel):
     """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once."""
+    copied: Literal["none", "a", "b", "both"] = "none"
+    """Factors that a first kernel copies into the workspace, in rows along k, from whatever storage order and alignment they have:
+    the copy engine wants addresses and strides of 16 bytes, and matrix instructions want rows along k of all but 16-bit types."""
 
 
 class Multiples(SpecModel):
@@ -354,4 +357,6 @@ class GemmSpec(KernelSpec):
         for name in ("sums", "kept"):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
+        if fields["mainloop"].get("copied") == "none":
+            del fields["mainloop"]["copied"]
         return fields

@@ -10,6 +10,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.copied import as_copied
 from gemmgen.kernels.gemm.planes import SCHEMES, Scheme
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
@@ -43,6 +44,7 @@ def warpgroup_loop(
 ) -> WarpgroupLoop | None:
     """The loop, or None with what is wrong added to ``reasons``."""
     scheme = plane_scheme(mainloop)
+    matrices = as_copied(spec, matrices[0]), as_copied(spec, matrices[1]), matrices[2]
     unfit = [
         *_architecture_reasons(architecture),
         *(_type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop, matrices, scheme)),
@@ -236,6 +238,14 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
     if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster"):
         need = "data_parallel, split_k_parallel or split_k_cluster for tensor cores"
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+    if mainloop.copied != "none":
+        if isinstance(decomposition, SplitKParallel) or spec.batch == "grouped" or plane_scheme(mainloop) is not None:
+            need = "none with split_k_parallel, groups, or float32 by planes, which have other uses for the workspace"
+            yield Reason("copied", "mainloop.copied", mainloop.copied, need)
+        if mainloop.copied == "both" and spec.storage.a != spec.storage.b:
+            yield Reason(
+                "copied", "mainloop.copied", "both", f"a or b for factors of different types, {spec.storage.a} and {spec.storage.b}"
+            )
     if isinstance(decomposition, SplitKCluster):
         if cluster.m * cluster.n > 1:
             yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", "1 x 1: the cluster's blocks share out k")

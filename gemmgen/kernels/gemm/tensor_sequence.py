@@ -6,6 +6,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.gemm.copied import COPY_THREADS, CopyPlan
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
@@ -35,13 +36,14 @@ def tensor_core_sequence(
     loop: WarpgroupLoop,
     epilogue: tuple[Step, ...],
     reduction: tuple[int, int],
+    copied: CopyPlan | None,
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that
-    adds up slices, and elements of C that it finishes."""
+    adds up slices, and elements of C that it finishes; ``copied``: the kernel that copies factors first, if there is one."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     slices = getattr(spec.decomposition, "slices", 1)
     partial = isinstance(spec.decomposition, SplitKParallel)
-    map_a, map_b = _map(matrices[0], loop.a.box), _map(matrices[1], loop.b.box)
+    map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))
     batch = [ScalarArgument("batch", "s32", "problems in the batch")] if spec.batch == "strided" else []
     offsets: list[Argument] = []
     if spec.batch == "grouped":
@@ -86,6 +88,20 @@ def tensor_core_sequence(
         *problem.extents, *batch, *offsets, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result,
         *maps,
     ]  # fmt: skip
+    if copied is not None:
+        workspace_bytes = copied.workspace_bytes
+        workspace = workspace_argument("u8", workspace_bytes, 1, "copies of factors, in rows along k")
+        read = [(problem.a, matrices[0]), (problem.b, matrices[1])]
+        sources = [argument for array, matrix in read if copied.factor(matrix.name) for argument in (array, *matrix.scalars)]
+        first = KernelLaunch(
+            entry=copied.entry,
+            grid=(copied.grid, Formula("1"), Formula("batch" if spec.batch == "strided" else "1")),
+            block=(COPY_THREADS, 1, 1),
+            arguments=tuple(argument.name for argument in (*problem.extents, *problem.alphas, *sources, workspace)),
+            programmatic=spec.early_launch,
+        )
+        launches = (first, *launches)
+        arguments.append(workspace)
     if partial:
         launches += (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
         arguments.append(workspace)
@@ -97,6 +113,30 @@ def tensor_core_sequence(
         launches=launches,
         constraints=(*problem.constraints, fits),
         workspace_bytes=workspace_bytes,
+    )
+
+
+def _factor_map(copied: CopyPlan | None, matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:
+    """A factor, or its copy in the workspace, as the copy engine sees it."""
+    copy = copied.factor(matrix.name) if copied is not None else None
+    if copy is None:
+        return _map(matrix, box)
+    size = matrix.element_bytes
+    extents, strides = ["k", copy.extent], [f"{size} * {copy.pitch}"]
+    if matrix.batch_stride is not None:
+        extents.append(f"select({matrix.batch_stride} == 0, 1, {matrix.count})")
+        strides.append(f"{size} * {copy.extent} * {copy.pitch}")
+    return TensorMapArgument(
+        name=f"map_{copy.suffix}",
+        array="workspace",
+        element=MAP_ELEMENTS[matrix.type],
+        extents=tuple(Formula(extent) for extent in extents),
+        strides=tuple(Formula(stride) for stride in strides),
+        meaning=f"the copy of {matrix.name} in boxes of {box[1]} rows of {box[0]} elements",
+        box=(*box, 1) if matrix.batch_stride is not None else box,
+        offset_bytes=copy.offset_bytes,
+        swizzle="128B",
+        l2_promotion="128B",
     )
 
 

@@ -36,16 +36,25 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     operations += [{"op": "residual"}] if reads else []
     batches = ["none", "none", "strided"]
     batches += ["grouped", "grouped"] if decomposition["scheme"] == "data_parallel" and not column_major else []
+    batch = draw(st.sampled_from(batches))
+    may_copy = decomposition["scheme"] != "split_k_parallel" and batch != "grouped"
+    copied = draw(st.sampled_from(("none", "none", "a", "b", *(("both",) if a == b else ())))) if may_copy else "none"
+    letters = [
+        draw(st.sampled_from("nt")) if size == 2 or copied in (name, "both") else letter for name, letter in zip("ab", along_k, strict=True)
+    ]
     return {
         "kind": "gemm",
         "architecture": "sm_90a",
         "order": "column_major" if column_major else "row_major",
-        "transpose": draw(st.sampled_from(("nn", "nt", "tn", "tt"))) if size == 2 else along_k,
+        "transpose": "".join(letters),
         "alpha": "one" if plain else draw(st.sampled_from(("one", "argument"))),
         "beta": draw(st.sampled_from(("zero", "argument"))) if reads else "zero",
         "storage": {"a": a, "b": b, "c": c},
-        "batch": draw(st.sampled_from(batches)),
-        "alignment": {"a": 16 // size, "b": 16 // size, "c": whole if store == "tma" else draw(st.sampled_from((1, 2)))},
+        "batch": batch,
+        "alignment": {
+            **{name: draw(st.sampled_from((1, 2))) if copied in (name, "both") else 16 // size for name in "ab"},
+            "c": whole if store == "tma" else draw(st.sampled_from((1, 2))),
+        },
         "multiple_of": {"n": whole} if store == "tma" else {},
         "rasterization": {"along": draw(st.sampled_from(("minor", "major"))), "group": draw(st.sampled_from((1, 2)))},
         "decomposition": decomposition,
@@ -64,6 +73,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "consumers": consumers,
             "schedule": "ping_pong" if ping_pong else "cooperative",
             "cluster": cluster,
+            "copied": copied,
             "persistent_blocks": draw(st.sampled_from((0, 2, 4))) if decomposition["scheme"] != "split_k_cluster" else 0,
         },
     }

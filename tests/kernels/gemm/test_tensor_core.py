@@ -29,6 +29,12 @@ PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_
 CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
 AMAX = {**SPEC, "amax": "stored", "epilogue": [{"op": "bias", "per": "column"}]}
 GROUPED = {**SPEC, "batch": "grouped"}
+COPIED = {**SPEC, "transpose": "nn", "alignment": {"a": 1, "b": 1, "c": 8}, "mainloop": {**MAINLOOP, "copied": "both"}}
+INTEGERS = {
+    **SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}, "multiple_of": {}, "store": "direct",
+    "decomposition": {"scheme": "split_k_parallel", "slices": 3},
+    "mainloop": {**MAINLOOP, "tile": {"m": 64, "n": 32, "k": 128}},
+}  # fmt: skip
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
 
@@ -61,6 +67,9 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         ({**SPEC, "amax": "unscaled", "epilogue": [{"op": "factor", "per": "row"}]}, "amax"),
         ({**BYTES, "amax": "stored"}, "amax"),
         ({**GROUPED, "decomposition": {"scheme": "split_k_cluster", "slices": 2}}, "decomposition"),
+        ({**COPIED, "store": "direct", "decomposition": {"scheme": "split_k_parallel", "slices": 2}}, "copied"),
+        ({**COPIED, "batch": "grouped"}, "copied"),
+        ({**with_loop(COPIED, tile={"m": 64, "n": 32, "k": 128}), "storage": {"a": "s8", "b": "u8", "c": "f32"}}, "copied"),
         ({**GROUPED, "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}, "batch"),
     ],
 )
@@ -92,7 +101,11 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-@pytest.mark.parametrize("spec", [SPEC, PING_PONG, CLUSTER, GROUPED], ids=["cooperative", "ping_pong", "cluster", "grouped"])
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, PING_PONG, CLUSTER, GROUPED, COPIED, INTEGERS],
+    ids=["cooperative", "ping_pong", "cluster", "grouped", "copied", "integers"],
+)
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -115,6 +128,12 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (CLUSTER, "n += rank * 16;", ""),
         (AMAX, "__float_as_uint(fabsf(values[v]))", "__float_as_uint(values[v])"),
         (AMAX, "if (lane == 0)\n            atomicMax", "if (lane == 1 && warp == 0)\n            atomicMax"),
+        (COPIED, "if (first + i < k)", "if (first + i < k - 1)"),
+        (COPIED, "const int pitch = (k + 7) / 8 * 8;", "const int pitch = k;"),
+        (COPIED, "square[along][i]", "square[i][along]"),
+        (COPIED, "- blocks)", "- blocks + 1)"),
+        (INTEGERS, "slice < kSlices", "slice < kSlices - 1"),
+        (INTEGERS, "work.first_step = min(work.slice * share, steps)", "work.first_step = 0"),
         (GROUPED, "first + 64 <= work.end", "true"),
         (GROUPED, "first + row < work.end", "true"),
         (GROUPED, "first + 64 > work.end", "first + 64 > m"),

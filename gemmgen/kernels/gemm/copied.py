@@ -1,0 +1,128 @@
+"""Factors that a first kernel copies into the workspace, in rows along k that the copy engine can read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.matrix import Matrix
+
+COPY_THREADS = 256
+ROW_ELEMENTS = 512
+"""Elements of a row that a warp copies."""
+SQUARE = 64
+"""Rows and columns of the tile that a block turns around."""
+ROW_BYTES = 16
+"""Rows of a copy begin at multiples of so many bytes."""
+PART_BYTES = 256
+"""Each copy begins at a multiple of so many bytes."""
+
+
+@dataclass(frozen=True)
+class CopiedFactor:
+    """A factor that is copied."""
+
+    matrix: Matrix
+    """As the caller stores it."""
+    offset_bytes: Formula
+    """Offset of the copy in the workspace."""
+
+    @property
+    def suffix(self) -> str:
+        return self.matrix.name.lower()
+
+    @property
+    def extent(self) -> str:
+        """The dimension that rows of the copy are counted along."""
+        return "m" if self.matrix.name == "A" else "n"
+
+    @property
+    def turned(self) -> bool:
+        """True if rows of the original do not run along k."""
+        return self.matrix.contiguous != "k"
+
+    @property
+    def pitch_multiple(self) -> int:
+        return ROW_BYTES // self.matrix.element_bytes
+
+    @property
+    def pitch(self) -> str:
+        """Elements from one row of the copy to the next."""
+        return f"round_up(k, {self.pitch_multiple})"
+
+    @property
+    def bytes(self) -> str:
+        """Of the copies of a whole batch."""
+        batch = f"{self.matrix.count} * " if self.matrix.batch_stride else ""
+        return f"{batch}{self.extent} * {self.pitch} * {self.matrix.element_bytes}"
+
+    @property
+    def c_bytes(self) -> str:
+        """``bytes`` in CUDA, of a kernel that has the batch along z."""
+        batch = "gridDim.z * " if self.matrix.batch_stride else ""
+        return f"{batch}static_cast<long long>({self.extent}) * pitch * {self.matrix.element_bytes}"
+
+    @property
+    def blocks(self) -> str:
+        """Blocks that copy it."""
+        if self.turned:
+            return f"ceil_div({self.extent}, {SQUARE}) * ceil_div(k, {SQUARE})"
+        return f"ceil_div({self.extent}, {COPY_THREADS // 32}) * ceil_div(k, {ROW_ELEMENTS})"
+
+    @property
+    def c_blocks(self) -> str:
+        """The same in CUDA."""
+        rows, columns = (SQUARE, SQUARE) if self.turned else (COPY_THREADS // 32, ROW_ELEMENTS)
+        return f"(({self.extent} + {rows - 1}) / {rows}) * ((k + {columns - 1}) / {columns})"
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The kernel that copies factors."""
+
+    entry: str
+    factors: tuple[CopiedFactor, ...]
+
+    @property
+    def workspace_bytes(self) -> Formula:
+        last = self.factors[-1]
+        return Formula(f"{last.offset_bytes} + {last.bytes}")
+
+    @property
+    def grid(self) -> Formula:
+        return Formula(" + ".join(factor.blocks for factor in self.factors))
+
+    def factor(self, name: str) -> CopiedFactor | None:
+        """The factor of that name, if it is copied."""
+        return next((factor for factor in self.factors if factor.matrix.name == name), None)
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Constants of the kernel."""
+        return {"threads": COPY_THREADS, "row_elements": ROW_ELEMENTS, "square": SQUARE, "part_bytes": PART_BYTES}
+
+
+def copied_names(spec: GemmSpec) -> str:
+    """The factors that are copied, of ``AB``."""
+    if not isinstance(spec.mainloop, TensorCoreMainloop):
+        return ""
+    return {"none": "", "a": "A", "b": "B", "both": "AB"}[spec.mainloop.copied]
+
+
+def as_copied(spec: GemmSpec, matrix: Matrix) -> Matrix:
+    """A factor as the mainloop reads it: its copy, if there is one."""
+    if matrix.name not in copied_names(spec):
+        return matrix
+    return replace(matrix, row_major=matrix.columns == "k", alignment=ROW_BYTES // matrix.element_bytes)
+
+
+def copy_plan(name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> CopyPlan | None:
+    """The kernel that copies factors of the instance ``name``; None if it copies none."""
+    factors: list[CopiedFactor] = []
+    for matrix in matrices[:2]:
+        if matrix.name in copied_names(spec):
+            previous = factors[-1] if factors else None
+            offset = Formula(f"round_up({previous.bytes}, {PART_BYTES})" if previous else "0")
+            factors.append(CopiedFactor(matrix, offset))
+    return CopyPlan(f"{name}_copy", tuple(factors)) if factors else None
