@@ -91,10 +91,9 @@ def tensor_core_sequence(
     if copied is not None:
         workspace_bytes = copied.workspace_bytes
         workspace = workspace_argument("u8", workspace_bytes, 1, "copies of factors, in rows along k")
-        read = [(problem.a, matrices[0]), (problem.b, matrices[1])]
-        sources: list[Argument] = [
-            argument for array, matrix in read if copied.factor(matrix.name) for argument in (array, *matrix.scalars)
-        ]
+        sources: list[Argument] = []
+        for array, matrix in ((problem.a, matrices[0]), (problem.b, matrices[1])):
+            sources += [array, *matrix.scalars] if copied.factor(matrix.name) else []
         first = KernelLaunch(
             entry=copied.entry,
             grid=(copied.grid, Formula("1"), Formula("batch" if spec.batch == "strided" else "1")),
