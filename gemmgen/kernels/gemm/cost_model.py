@@ -63,7 +63,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         )  # fmt: skip
         return (work,)
     steps = ceil_div(k, loop.tile_k)
-    scheme, slices = plan.spec.decomposition.scheme, plan.slices
+    scheme, slices = plan.spec.decomposition.scheme, problem.get("slices", plan.slices)
     groups = loop.k_groups
     blocks, own_steps, stored, turns = tiles, float(ceil_div(steps, slices * groups)), tile_result, 1
     partial = float(plan.tile_m * plan.tile_n * FLOAT_BYTES)
@@ -72,7 +72,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         own_steps = tiles * steps / blocks
         stored = partial * 2 + tile_result
         turns = 2
-    elif slices > 1:
+    elif slices > 1 or plan.cut_at_launch:
         blocks = tiles * slices
         stored = partial if scheme == "split_k_parallel" else 2 * partial
         turns = slices if scheme == "split_k_serial" else 1
@@ -84,11 +84,10 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     copies = sum(o.copy.passes * (o.copy.vector if o.is_async and not o.mn_major else 1) for o in loop.copied)
     guards = 3 * copies * (sum(o.guards_rows or o.guards_columns for o in loop.copied) > 0)
     loaded = float((plan.tile_m * a.element_bytes + plan.tile_n * b.element_bytes) * loop.tile_k * groups)
-    limit = 65536 // (plan.threads * loop.min_blocks_per_sm) // 8 * 8
     main = Work(
         blocks=blocks,
         threads=plan.threads,
-        registers=max(32, min(255, limit, loop.estimated_registers)),
+        registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
         steps=own_steps,
         operations=2.0 * plan.tile_m * plan.tile_n * loop.tile_k * groups,
@@ -104,6 +103,12 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     if scheme != "split_k_parallel":
         return (main,)
     return main, _reduction_work(plan, problem, result, c.element_bytes * (1 + reads))
+
+
+def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop) -> int:
+    """Registers of a thread, an estimate within what the spec allows."""
+    limit = 65536 // (plan.threads * loop.min_blocks_per_sm) // 8 * 8
+    return max(32, min(255, limit, estimated_registers(loop) if isinstance(loop, VectorLoop) else loop.estimated_registers))
 
 
 def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], moved: tuple[float, float, float]) -> Work:
@@ -123,7 +128,7 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
     return Work(
         blocks=tiles * slices,
         threads=plan.threads,
-        registers=estimated_registers(loop),
+        registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
         steps=max(1.0, own_k / step),
         operations=2.0 * loop.elements * step,
@@ -145,7 +150,8 @@ def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, e
     grid = reduction.grid_of(problem)
     elements = reduction.threads // plan.reduction_groups * 4
     return Work(
-        grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0, ceil_div(plan.slices, plan.reduction_groups),
+        grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0,
+        ceil_div(problem.get("slices", plan.slices), plan.reduction_groups),
         0.0, "fp32", 1.0, 0.0, float(elements * FLOAT_BYTES * plan.reduction_groups), 4.0,
         float(elements * element_bytes), result, follows=True, early=reduction.programmatic,
     )  # fmt: skip

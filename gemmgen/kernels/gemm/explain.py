@@ -180,9 +180,10 @@ def _division_of_k(plan: GemmPlan) -> Lines:
             ("workspace", f"{zeroed}: for each tile whose turn it is, then its sum"),
         )
     if isinstance(division, SplitKParallel):
+        slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{division.slices} slices"
         groups = f", shared among {plan.reduction_groups} groups of its threads" if plan.reduction_groups > 1 else ""
         return (
-            ("division of k", f"{division.slices} slices, a block for each slice of a tile (z of the grid); none waits for another"),
+            ("division of k", f"{slices}, a block for each slice of a tile (z of the grid); none waits for another"),
             ("sum", f"a second kernel adds the slices up in a fixed order{groups}, and writes C"),
             ("workspace", f"{workspace}: the partial products of all slices"),
         )

@@ -16,10 +16,13 @@ from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
+from gemmgen.kernels.gemm.cost_model import registers
+from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
+from gemmgen.kernels.gemm.sequence import MOST_SLICES
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop, VectorMainloop
-from gemmgen.kernels.gemm.vector import MOST_SLICES, VectorLoop, estimated_registers
+from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
@@ -311,16 +314,18 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
 
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:
     """Values for what a launch may choose: numbers of slices of k that fill the device once, or a few times over."""
-    if "slices" not in problem or not isinstance(plan.loop, VectorLoop):
+    loop = plan.loop
+    if "slices" not in problem or not isinstance(loop, TiledLoop | VectorLoop):
         return [{}]
     tiles = math.prod(plan.sequence.launches[0].grid_of({**problem, "slices": 1}))
-    most = max(1, min(MOST_SLICES, problem["k"] // plan.loop.step))
-    fitting = occupancy(device.architecture, plan.threads, estimated_registers(plan.loop), plan.shared_bytes).blocks_per_sm
+    step = loop.step if isinstance(loop, VectorLoop) else loop.tile_k * loop.k_groups
+    most = max(1, min(MOST_SLICES, problem["k"] // step))
+    fitting = max(1, occupancy(device.architecture, plan.threads, registers(plan, loop), plan.shared_bytes).blocks_per_sm)
     wanted = {1}
-    for blocks in {1, 2, max(1, fitting // 2), max(1, fitting), 2 * max(1, fitting)}:
+    for blocks in {1, 2, max(1, fitting // 2), fitting, 2 * fitting}:
         exact = device.sm_count * blocks / max(1, tiles)
         wanted |= {int(exact), math.ceil(exact)}
-    return [{"slices": slices} for slices in sorted(min(most, max(1, slices)) for slices in wanted)]
+    return [{"slices": slices} for slices in sorted({min(most, max(1, slices)) for slices in wanted})]
 
 
 def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) -> Fit:

@@ -91,7 +91,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
         cases.append(_case(plan, name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
-    if plan.store == "last":
+    if "slices" in uneven:
         for slices in (2, 5, 70):  # of those, slices of one step, and slices without any
             cut = {**uneven, "slices": slices}
             cases.append(_case(plan, f"k in {slices} slices", cut, scalars["integers"], "integers"))

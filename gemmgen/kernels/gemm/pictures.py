@@ -11,7 +11,7 @@ from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.operand import Operand, every_load
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.shared_pictures import bank_maps
-from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, WarpgroupLoop
 from gemmgen.kernels.pictures import (
@@ -54,6 +54,8 @@ def _overview(plan: GemmPlan, tile_k: int, stages: int, notes: tuple[str, ...]) 
 
 def _division_of_k(plan: GemmPlan) -> tuple[str, ...]:
     division = plan.spec.decomposition
+    if isinstance(division, SplitKLast) or plan.cut_at_launch:
+        return ("k is divided among as many blocks for each tile of C as the launch says",)
     if isinstance(division, SplitKSerial | SplitKParallel | SplitKCluster):
         return (f"k is divided among {division.slices} blocks for each tile of C",)
     if isinstance(division, StreamK):

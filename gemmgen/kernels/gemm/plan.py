@@ -49,6 +49,8 @@ REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
 """Elements of C that a thread of the kernel that sums up slices works on."""
 MAXIMUM_REDUCTION_GROUPS = 16
+REDUCTION_GROUPS_OF_ANY = 8
+"""Groups where the launch says how many slices there are."""
 
 
 STORES = {
@@ -192,8 +194,14 @@ class GemmPlan(KernelPlan):
 
     @property
     def slices(self) -> int:
-        """Parts that k is divided into, those of a cluster's blocks aside."""
-        return 1 if isinstance(self.spec.decomposition, SplitKCluster) else int(getattr(self.spec.decomposition, "slices", 1))
+        """Parts that k is divided into, those of a cluster's blocks aside; 1 where the launch says how many."""
+        slices = getattr(self.spec.decomposition, "slices", 1)
+        return 1 if isinstance(self.spec.decomposition, SplitKCluster) or slices == "launch" else int(slices)
+
+    @property
+    def cut_at_launch(self) -> bool:
+        """True if the launch says into how many slices a parallel split cuts k."""
+        return getattr(self.spec.decomposition, "slices", 1) == "launch"
 
     @property
     def store(self) -> str:
@@ -320,8 +328,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         ]
         parts += [f"g{mainloop.k_groups}"] if mainloop.k_groups > 1 else []
         template = "gemm/tiled.cu.j2"
-    if isinstance(spec.decomposition, SplitKLast):
-        parts.append("splitk")
+    if isinstance(spec.decomposition, SplitKLast) or getattr(spec.decomposition, "slices", 1) == "launch":
+        parts.append(spec.decomposition.scheme.replace("_", ""))
     elif not isinstance(spec.decomposition, DataParallel):
         count = spec.decomposition.blocks if isinstance(spec.decomposition, StreamK) else spec.decomposition.slices
         parts.append(f"{spec.decomposition.scheme.replace('_', '')}{count}")
@@ -408,6 +416,8 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
 def _reduction_groups(spec: GemmSpec) -> int:
     """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups."""
     slices = getattr(spec.decomposition, "slices", 1)
+    if slices == "launch":
+        return REDUCTION_GROUPS_OF_ANY
     return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
 
 

@@ -37,6 +37,9 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if isinstance(mainloop, VectorMainloop) != isinstance(decomposition, SplitKLast) and not isinstance(decomposition, DataParallel):
         need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it alone"
         reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need))
+    if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, TiledMainloop):
+        need = "a number of slices for every strategy but tiled"
+        reasons.append(Reason("decomposition", "decomposition.slices", "launch", need))
     if not isinstance(mainloop, TensorCoreMainloop):
         hint = "or strategy: tensor_core"
         if isinstance(decomposition, SplitKCluster):

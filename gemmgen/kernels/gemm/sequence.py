@@ -25,8 +25,15 @@ from gemmgen.kernels.matrix import Matrix
 MAXIMUM_EXTENT = 2**31 - 1 - 1024
 """Largest m, n and k: coordinates of a tile that reaches past the edge still fit into an int."""
 LARGEST_GROUPS = 65536
+MOST_SLICES = 4096
+"""Largest number of slices that a launch may cut k into."""
+SLICE_OF_A_CALL = 8192
+"""Depth of a slice where nobody says how many there are."""
 WORKSPACE_ALIGNMENT = 256
 """Bytes that the workspace, and what follows the flags in it, are multiples of."""
+
+
+SLICES = ScalarArgument("slices", "s32", "parts that k is cut into")
 
 
 @dataclass(frozen=True)
@@ -125,20 +132,28 @@ def reduction_launch(
     m, n, _ = problem.extents
     major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
+    own = (SLICES,) if getattr(spec.decomposition, "slices", 1) == "launch" else ()
     return KernelLaunch(
         entry=f"{name}_reduce",
         grid=(Formula(f"ceil_div({major} * round_up({minor}, 4), {elements})"), products(spec), Formula("1")),
         block=(threads, 1, 1),
-        arguments=tuple(argument.name for argument in [m, n, *problem.alphas, *result, workspace]),
+        arguments=tuple(argument.name for argument in [m, n, *problem.alphas, *result, workspace, *own]),
         programmatic=spec.early_launch,
     )
 
 
-def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slices: int) -> Formula:
-    """Workspace for the partial products of all slices."""
+def slices_dimension() -> Dimension:
+    """The number of slices of k where the launch chooses it."""
+    default = Formula(f"max(1, min(64, k // {SLICE_OF_A_CALL}))")
+    return Dimension("slices", "parts that k is cut into, a block for each of every tile", minimum=1, maximum=MOST_SLICES, default=default)
+
+
+def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slices: int | str) -> Formula:
+    """Workspace for the partial products of all slices, a number or the name of a dimension."""
     major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
     times_batch = " * batch" if spec.batch == "strided" else ""
-    return Formula(f"{slices * FLOAT_BYTES} * {major} * round_up({minor}, 4){times_batch}")
+    times = f"{FLOAT_BYTES} * {slices}" if isinstance(slices, str) else f"{slices * FLOAT_BYTES}"
+    return Formula(f"{times} * {major} * round_up({minor}, 4){times_batch}")
 
 
 def products(spec: GemmSpec) -> Formula:
@@ -155,7 +170,8 @@ def gemm_sequence(
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     slices = getattr(spec.decomposition, "slices", 1)
-    parts_of_k = slices * getattr(spec.mainloop, "k_groups", 1)
+    at_launch = slices == "launch"
+    parts_of_k = (MOST_SLICES if at_launch else slices) * getattr(spec.mainloop, "k_groups", 1)
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - parts_of_k * geometry.tile_k, GRID_LIMITS[1])
     constraints = list(problem.constraints)
     layout_a, layout_b, layout_c = matrices
@@ -164,7 +180,7 @@ def gemm_sequence(
     shared = max((region.offset + region.bytes for region in geometry.regions), default=0)
     tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
 
-    def main_launch(arguments: list[Argument], depth: int = 1, blocks: str = tiles) -> KernelLaunch:
+    def main_launch(arguments: list[Argument], depth: int | str = 1, blocks: str = tiles) -> KernelLaunch:
         return KernelLaunch(
             entry=name,
             grid=(Formula(blocks), products(spec), Formula(str(depth))),
@@ -179,11 +195,11 @@ def gemm_sequence(
     workspace_bytes, zero_bytes = Formula("0"), Formula("0")
     launches: tuple[KernelLaunch, ...]
     if isinstance(spec.decomposition, SplitKParallel):
-        workspace_bytes = partials_bytes(spec, matrices, slices)
+        workspace_bytes = partials_bytes(spec, matrices, "slices" if at_launch else slices)
         workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         reduction = reduction_launch(name, spec, problem, matrices, workspace, geometry.reduction_elements, geometry.reduction_threads)
-        launches = (main_launch([*factors, workspace], slices), reduction)
-        arguments = [*factors, *result, workspace]
+        launches = (main_launch([*factors, workspace], "slices" if at_launch else slices), reduction)
+        arguments = [*factors, *result, workspace, *((SLICES,) if at_launch else ())]
     elif isinstance(spec.decomposition, SplitKSerial):
         turns = f"4 * {tiles}{times_batch}"
         sums = f"{geometry.tile_m * geometry.tile_n * FLOAT_BYTES} * {tiles}{times_batch}"
@@ -210,7 +226,7 @@ def gemm_sequence(
         launches = (main_launch(arguments),)
     return LaunchSequence(
         name=name,
-        dimensions=problem.dimensions,
+        dimensions=(*problem.dimensions, *((slices_dimension(),) if at_launch else ())),
         arguments=tuple(arguments),
         launches=launches,
         constraints=tuple(constraints),

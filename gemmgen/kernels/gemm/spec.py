@@ -248,7 +248,9 @@ class SplitKParallel(SpecModel):
     second kernel adds them up in a fixed order."""
 
     scheme: Literal["split_k_parallel"]
-    slices: Slices
+    slices: Slices | Literal["launch"]
+    """``launch``: as many as the dimension ``slices`` of a problem says, so that one kernel serves every depth and every device; without
+    tensor cores."""
 
 
 class SplitKCluster(SpecModel):

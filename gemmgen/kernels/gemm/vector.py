@@ -12,15 +12,20 @@ from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, WORKSPACE_ALIGNMENT, gemm_problem, products, workspace_argument
+from gemmgen.kernels.gemm.sequence import (
+    MAXIMUM_EXTENT,
+    MOST_SLICES,
+    WORKSPACE_ALIGNMENT,
+    gemm_problem,
+    products,
+    slices_dimension,
+    workspace_argument,
+)
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKLast, VectorMainloop
-from gemmgen.kernels.launch import GRID_LIMITS, Argument, Dimension, KernelLaunch, LaunchSequence
+from gemmgen.kernels.launch import GRID_LIMITS, Argument, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_BYTES = 16
-MOST_SLICES = 4096
-SLICE_OF_A_CALL = 8192
-"""Depth of a slice where nobody says how many there are."""
 MOST_HELD = 96
 """Elements of A that a thread may hold at a time, in registers."""
 MOST_SUMMERS = 32
@@ -166,9 +171,7 @@ def vector_sequence(
     dimensions = problem.dimensions
     slices, workspace_bytes, zero_bytes = Formula("1"), Formula("0"), Formula("0")
     if isinstance(spec.decomposition, SplitKLast):
-        meaning = "parts that k is cut into, a block for each of every tile"
-        default = Formula(f"max(1, min(64, k // {SLICE_OF_A_CALL}))")
-        dimensions += (Dimension("slices", meaning, minimum=1, maximum=MOST_SLICES, default=default),)
+        dimensions += (slices_dimension(),)
         slices = Formula("slices")
         times_batch = " * batch" if spec.batch == "strided" else ""
         tickets = f"{FLOAT_BYTES} * {tiles}{times_batch}"
