@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from gemmgen.core.errors import SpecError
 
 if TYPE_CHECKING:
     from gemmgen.dispatch.selection import Choice, Option
-    from gemmgen.hardware.target import Device
+    from gemmgen.hardware.target import Architecture, Device
 
 RUNNERS_UP = 5
 _SOURCES = {
@@ -22,7 +23,28 @@ _SOURCES = {
 }
 
 
-def explain_choice(text: str, device: Device, as_json: bool) -> None:
+def problem_device(architecture: Architecture | None) -> Device:
+    """The device that a problem is asked about where none is named: this machine's GPU if it has the architecture, else the first known
+    one that has, or what choices are made for without a GPU. Raises ``SpecError`` for an architecture without a known device."""
+    from gemmgen.core.errors import EnvironmentMissing
+    from gemmgen.dispatch.devices import gpu_device, host_device
+    from gemmgen.hardware.target import DEVICES
+
+    known = [*DEVICES.values()] if architecture is not None else [host_device()]
+    with contextlib.suppress(EnvironmentMissing):
+        known.insert(0, gpu_device(0))
+    found = [device for device in known if architecture is None or _runs(device, architecture)]
+    if not found:
+        raise SpecError(f"no known device runs {architecture.name if architecture else 'it'}; name one with --device")
+    return found[0]
+
+
+def _runs(device: Device, architecture: Architecture) -> bool:
+    """True if kernels for the architecture run on the device and use the most that it has."""
+    return device.architecture.compute_capability == architecture.compute_capability
+
+
+def explain_choice(text: str, device: Device, as_json: bool, architecture: Architecture | None = None) -> None:
     """Prints the choice for a problem such as ``gemm:512,512,512,nt``. Raises ``SpecError`` and ``LaunchError``."""
     from gemmgen.dispatch.selection import choose
     from gemmgen.dispatch.table import parse_problem
@@ -30,7 +52,7 @@ def explain_choice(text: str, device: Device, as_json: bool) -> None:
     request = parse_problem(text)
     if request.is_empty:
         raise SpecError(f"--problem {text}: its result has no element, so that nothing is launched")
-    choice = choose(request, device)
+    choice = choose(request, device, architecture)
     if as_json:
         print_json(choice_json(choice))
     else:

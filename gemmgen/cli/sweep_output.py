@@ -37,12 +37,17 @@ def by_reason(results: Sequence[PointResult]) -> list[dict[str, Any]]:
 
 
 def best_points(results: Sequence[PointResult], most: int = BEST, metric: str = "median_us") -> list[PointResult]:
-    """The fastest right points of each problem and device, best first."""
+    """The fastest right points of each problem and device, best first; problems in the order of their sizes."""
     groups: dict[Any, list[PointResult]] = {}
     for result in results:
         if result.status == "correct" and metric in result.metrics:
             groups.setdefault((result.kind, result.device, *result.problem.items()), []).append(result)
-    return [result for group in groups.values() for result in sorted(group, key=lambda one: one.metrics[metric])[:most]]
+
+    def speed(one: PointResult) -> tuple[float, str]:
+        return one.metrics[metric], one.instance
+
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]), [size for _, size in item[0][2:]]))
+    return [result for _, group in ordered for result in sorted(group, key=speed)[:most]]
 
 
 def print_counts(results: Sequence[PointResult]) -> None:
@@ -72,7 +77,7 @@ def print_best(results: Sequence[PointResult]) -> None:
                 ",".join(map(str, result.problem.values())),
                 result.instance,
                 f"{metrics['median_us']:.2f}",
-                rate(metrics.get("operations_per_second", 0.0), "op/s"),
+                rate(metrics.get("operations_per_second", 0.0), "OP/s"),
                 f"{peer / metrics['median_us']:.2f}x" if peer else "",
                 f"{metrics.get('registers', 0):.0f}",
             ]

@@ -189,7 +189,8 @@ class Tuner:
         for option in options:
             arrays = [array for array in option.plan.sequence.arrays if array.role != "workspace"]
             layout = tuple((a.name, a.type, a.role, a.shape, a.strides) for a in arrays)
-            groups.setdefault((layout, tuple(matcher.operand_orders(option.plan).items())), []).append(option)
+            chosen_at_launch = tuple(sorted(option.dimensions.items()))
+            groups.setdefault((layout, tuple(matcher.operand_orders(option.plan).items()), chosen_at_launch), []).append(option)
         times: dict[str, float] = {}
         models: dict[str, float] = {}
         peers: list[float] = []

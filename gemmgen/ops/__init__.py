@@ -21,12 +21,14 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.ops.engine import Operator
+from gemmgen.ops.engine import Operator, compile_in_background
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.planes import Planes
 from gemmgen.ops.warming import warm
 
-__all__ = ["Filter", "Planes", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm"]
+__all__ = [
+    "Filter", "Planes", "compile_in_background", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm",
+]  # fmt: skip
 
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import LaunchError
@@ -289,9 +293,27 @@ class Operator:
         elif emulated:
             raise LaunchError(f"{self.name}: the emulator works on arrays in host memory, and these are on {device}")
         choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
+        if _background:
+            choice = self._meanwhile(choice)
         orders = matcher_of(choice.request.kind).operand_orders(choice.chosen.plan)
         placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
         return Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
+
+    def _meanwhile(self, choice: Choice) -> Choice:
+        """The choice of what is compiled already, if the best is not and something else is; the best is then compiled by a thread, and
+        taken by later calls."""
+        ready = next((option for option in choice.options if is_compiled(option.plan)), None)
+        if ready is None or ready is choice.chosen:
+            return choice
+        best = choice.chosen.plan
+
+        def work() -> None:
+            compiled(best)
+            self._calls.clear()
+            self._alike.clear()
+
+        compilers().submit(work)
+        return replace(choice, chosen=ready)
 
     def _known(self, key: Any) -> Call | None:
         try:
@@ -359,6 +381,8 @@ class Operator:
         call.apart = pointers
 
 
+_background = False
+"""True if calls do not wait for the compiler where something else can serve them."""
 _kernels: dict[tuple[str, str], Kernel] = {}
 _loaded: dict[tuple[str, str, int], LoadedBinary] = {}
 
@@ -370,6 +394,31 @@ def compiled(plan: KernelPlan) -> Kernel:
     key = plan.name, plan.architecture.name
     found = _kernels.get(key)
     return found if found is not None else _kernels.setdefault(key, Kernel(plan.sequence, compile_plan(plan)))
+
+
+def compile_in_background(enabled: bool = True) -> None:
+    """From now on, the first call of a kind does not wait for the compiler where an instance that is compiled already can do it: a
+    thread compiles the best meanwhile, and later calls take that. The results of the two may differ in their last bits."""
+    global _background
+    _background = enabled
+
+
+def is_compiled(plan: KernelPlan) -> bool:
+    """True if this process or the user's cache has the kernel of a plan; it is then ready at once."""
+    from gemmgen.toolchain.compilation import cached_plan
+
+    key = plan.name, plan.architecture.name
+    if key not in _kernels:
+        binary = cached_plan(plan)
+        if binary is not None:
+            _kernels[key] = Kernel(plan.sequence, binary)
+    return key in _kernels
+
+
+@cache
+def compilers() -> ThreadPoolExecutor:
+    """Threads that compile while others serve."""
+    return ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)) // 2), thread_name_prefix="gemmgen-compiler")
 
 
 def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:

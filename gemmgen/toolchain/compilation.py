@@ -8,7 +8,7 @@ from gemmgen.codegen.rendering import render
 from gemmgen.core.cache import Cache
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.toolchain.host import HostBinary, compile_c
-from gemmgen.toolchain.nvrtc import Binary, compile_source
+from gemmgen.toolchain.nvrtc import Binary, cached_source, compile_source
 
 COMPILE_OPTIONS = ("--fmad=false",)
 """Multiplications and additions are fused only where the source says so, so that every backend computes the same bits."""
@@ -24,6 +24,12 @@ def compile_plan(planned: KernelPlan) -> Binary:
         name=source.file_name,
         cache=Cache(),
     )
+
+
+def cached_plan(planned: KernelPlan) -> Binary | None:
+    """The binary of a plan, if the user's compile cache has it."""
+    source = render(planned)
+    return cached_source(source.text, architecture=planned.architecture.name, options=COMPILE_OPTIONS, name=source.file_name, cache=Cache())
 
 
 def compile_host_plan(planned: Any, *, sanitize: bool = False) -> HostBinary:

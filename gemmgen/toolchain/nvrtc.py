@@ -104,17 +104,35 @@ def compile_source(
     """
     _check_arguments(source, architecture, options)
     version = nvrtc_version()
-    file_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "kernel.cu"
+    file_name = _file_name(name)
     all_options = _all_options(options, line_info)
-    # The name is part of the key because it is part of the line information.
-    key = cache_key("compile", source, file_name, "\0".join(all_options), architecture, f"{version[0]}.{version[1]}")
-    stored = cache.load(key) if cache is not None else None
-    binary = _from_files(stored, key) if stored is not None else None
+    key = _cache_key(source, file_name, all_options, architecture, version)
+    binary = _cached(cache, key)
     if binary is None:
         binary = _compile(source, architecture, all_options, file_name, version, key)
         if cache is not None:
             cache.store(key, _to_files(binary))
     return binary
+
+
+def cached_source(source: str, *, architecture: str, options: Sequence[str], name: str, cache: Cache) -> Binary | None:
+    """The binary that ``compile_source`` gives, if the cache has it."""
+    file_name = _file_name(name)
+    return _cached(cache, _cache_key(source, file_name, _all_options(options, True), architecture, nvrtc_version()))
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "kernel.cu"
+
+
+def _cache_key(source: str, file_name: str, options: Sequence[str], architecture: str, version: tuple[int, int]) -> str:
+    # The name is part of the key because it is part of the line information.
+    return cache_key("compile", source, file_name, "\0".join(options), architecture, f"{version[0]}.{version[1]}")
+
+
+def _cached(cache: Cache | None, key: str) -> Binary | None:
+    stored = cache.load(key) if cache is not None else None
+    return _from_files(stored, key) if stored is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
 
 
+DEFAULT_DEVICE = "H200"
+"""The device whose roofs bind where none is named."""
+
+
 @click.command("explain")
 @click.argument("spec", required=False, shell_complete=complete_spec)
 @click.option(
@@ -31,10 +35,8 @@ if TYPE_CHECKING:
 @click.option(
     "device_name",
     "--device",
-    default="H200",
-    show_default=True,
     shell_complete=complete_device,
-    help="The GPU whose roofs to hold it against.",
+    help="The GPU whose roofs to hold it against; else, with --problem, that of this machine, or the first of --arch, or an H200.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @architecture_option("Architecture to plan for; else the spec's own.")
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 def command(
     spec: str | None,
     problem_text: str | None,
-    device_name: str,
+    device_name: str | None,
     size: str | None,
     architecture: str | None,
     overrides: Sequence[str],
@@ -57,15 +59,16 @@ def command(
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.present.explanation import explanation_of
 
-    device = find_device(device_name)
+    device = find_device(device_name or DEFAULT_DEVICE)
     if (spec is None) == (problem_text is None):
         raise click.UsageError("expected a SPEC, or --problem for the choice of one: --problem gemm:512,512,512,nt")
     if problem_text is not None:
-        if size or architecture or overrides:
-            raise click.UsageError("--size, --arch and --set say more about a SPEC; with --problem there is none")
-        from gemmgen.cli.choice import explain_choice
+        if size or overrides:
+            raise click.UsageError("--size and --set say more about a SPEC; with --problem there is none")
+        from gemmgen.cli.choice import explain_choice, problem_device
 
-        explain_choice(problem_text, device, as_json)
+        target = find_architecture(architecture) if architecture else None
+        explain_choice(problem_text, device if device_name else problem_device(target), as_json, target)
         return
     assert spec is not None
     files = find_specs([spec])

@@ -48,7 +48,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     factors += float(k * n * b.element_bytes * (batch * groups if problem.get("stride_b", 1) else 1))
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     result = float(m * n * batch * c.element_bytes * (1 + reads))
-    tile_result = float(plan.tile_m * plan.tile_n * c.element_bytes * (1 + reads))
+    tile_result = result / max(1, tiles)
     loop = plan.loop
     if isinstance(loop, WarpgroupLoop):
         return _tensor_core_work(plan, loop, problem, tiles, (factors, result, tile_result))
@@ -76,6 +76,9 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         blocks = tiles * slices
         stored = partial if scheme == "split_k_parallel" else 2 * partial
         turns = slices if scheme == "split_k_serial" else 1
+    if plan.exchange is None and plan.store == "finished":
+        # Lanes whose stores are narrower than what lies side by side fill lines in several goes.
+        stored *= max(1.0, loop.minor.fragment.vector / plan.vector_c)
     warps = plan.threads // WARP_THREADS
     tile = plan.spec.mainloop.tile
     fma = tile.thread.m * tile.thread.n * loop.tile_k
@@ -130,14 +133,14 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         threads=plan.threads,
         registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
-        steps=max(1.0, own_k / step),
+        steps=float(max(1, ceil_div(own_k, step))),
         operations=2.0 * loop.elements * step,
         unit="fp32",
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
         # Loads that one of A's elements needs keep the L1 busy, and so do those of B, which every team reads.
         shared_clocks=loads * loop.unroll * warps * max(1.0, WARP_THREADS * loop.width_a * a.element_bytes / 128),
         loaded_bytes=float(step * (loop.tile_m * a.element_bytes + loop.columns * b.element_bytes)),
-        in_flight=1.5,
+        in_flight=1.0,
         stored_bytes=tile_result + sums * 2,
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
         turns=2 if slices > 1 else 1,

@@ -49,7 +49,7 @@ Precision = Literal["f32", "ffma", "tf32"]
 that are cut to 11 bits."""
 PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 """Options that a problem's words may ask for beside the default."""
-MOST_COLUMNS = 32
+MOST_COLUMNS = 64
 """Rows or columns up to which a product is one of few."""
 MOST_COLUMNS_OF_A_BLOCK = 16
 PLANES = "f16x3"
@@ -119,7 +119,8 @@ class GemmRequest(Request):
         letters = "".join("n" if is_stored(layout, row_major=True) else "t" for layout in (self.a, self.b))
         types = (self.a.type, self.b.type, self.c.type)
         elements = min(
-            alignment_elements(ALIGNED_ELEMENTS, layout, is_stored(layout, row_major=True)) for layout in (self.a, self.b, self.c)
+            max(alignment_elements(ALIGNED_ELEMENTS, layout, order) for order in (True, False) if is_stored(layout, order) or not order)
+            for layout in (self.a, self.b, self.c)
         )
         return (
             "" if letters == "nn" else letters,
@@ -280,7 +281,7 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
     by_rows = is_stored(request.a, True) if along_k else not is_stored(request.a, False)
     if not by_rows and not is_stored(request.a, False):
         return "A is stored neither row-major nor column-major"
-    if along_k and not by_rows and request.m > MOST_COLUMNS:
+    if along_k and not by_rows and mainloop.lanes > 1 and request.m > MOST_COLUMNS_OF_A_BLOCK:
         return "its lanes lie along k, and would read A with gaps"
     if not along_k and by_rows:
         return "its lanes lie along m, and would read A with gaps"

@@ -458,10 +458,11 @@ def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
 
 def vector_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
     """Loads of A and B in a kernel for few columns, whole and guarded; what others call before those."""
-    kinds_a = ("whole", "guarded") if loop.along == "k" or loop.edge_threads else ("whole",)
-    wanted = [(plan.matrix_a, loop.width_a, kind) for kind in kinds_a]
-    wanted += [(plan.matrix_b, loop.width_b, kind) for kind in ("whole", "guarded")]
+    kinds = ("whole", "guarded")
+    wanted = [(matrix, width, kind) for matrix, width in ((plan.matrix_a, loop.width_a), (plan.matrix_b, loop.width_b)) for kind in kinds]
     needed: dict[Helper, None] = {}
+    if plan.store == "last":
+        needed[Helper("copy", "load_guarded", (loop.sum_width,))] = None
     for matrix, width, kind in wanted:
         needed[Helper("half" if matrix.is_half else "copy", f"load_{kind}", (width,))] = None
     for matrix, width, kind in wanted:

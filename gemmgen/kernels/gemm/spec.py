@@ -121,8 +121,8 @@ class VectorMainloop(SpecModel):
     """Rows of A that a team works on at a time; along m, it has as many for each lane as one vector of A holds."""
     columns: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """Columns of C that a block computes; A is read again for every further so many."""
-    unroll: Literal[1, 2, 4, 8, 16] = 4
-    """Vectors of each row that a thread reads before it multiplies."""
+    unroll: Literal[1, 2, 4, 8] = 2
+    """Vectors of 16 bytes of each row that a thread reads ahead; of narrower ones, where A is not aligned, as many more, within bounds."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 

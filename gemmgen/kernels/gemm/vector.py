@@ -26,8 +26,11 @@ from gemmgen.kernels.launch import GRID_LIMITS, Argument, KernelLaunch, LaunchSe
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_BYTES = 16
-MOST_HELD = 96
-"""Elements of A that a thread may hold at a time, in registers."""
+MOST_UNROLL = 16
+MOST_HELD = 32
+"""Elements of A that a thread may hold for a step, in registers, and as many for the next."""
+MOST_B_AHEAD = 32
+"""The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
 OTHER_REGISTERS = 32
 
@@ -83,7 +86,17 @@ class VectorLoop:
     @property
     def summers(self) -> int:
         """Groups of threads among which the last block of a tile shares out the slices."""
-        return max(1, min(MOST_SUMMERS, self.threads // (1 << (self.elements - 1).bit_length())))
+        return max(1, min(MOST_SUMMERS, self.threads // (1 << (self.elements // self.sum_width - 1).bit_length())))
+
+    @property
+    def sum_width(self) -> int:
+        """Elements of a slice's sums that the last block of a tile reads at a time."""
+        return 4 if self.elements % 4 == 0 else 1
+
+    @property
+    def reads_b_ahead(self) -> bool:
+        """True if B of the next step is read ahead as A is."""
+        return self.unroll * self.columns * self.vector <= MOST_B_AHEAD
 
     @property
     def shared_floats(self) -> int:
@@ -122,7 +135,8 @@ def vector_loop(
     whole_columns = spec.multiple_of.n % mainloop.columns == 0
     along_n = gcd(mainloop.columns, widest_b) if whole_columns else 1
     along_n = along_n & -along_n
-    if mainloop.along == "k":
+    along_k = mainloop.along == "k"
+    if along_k:
         vector = widest_a if a.row_major else widest_b if not b.row_major else 1
         rows = int(mainloop.rows)
         whole_rows = spec.multiple_of.m % rows == 0
@@ -139,7 +153,9 @@ def vector_loop(
             rows //= 2
         whole_rows = spec.multiple_of.m % rows == 0
         width_a, width_b = rows, along_n if b.row_major else 1
-    unroll = int(mainloop.unroll)
+    # As many bytes ahead in narrow loads as in wide ones.
+    read_at_a_time = vector if along_k else rows
+    unroll = min(MOST_UNROLL, int(mainloop.unroll) * max(1, WIDEST_BYTES // (a.element_bytes * read_at_a_time)))
     while unroll > 1 and unroll * rows * vector > MOST_HELD:
         unroll //= 2
     loop = VectorLoop(
@@ -200,5 +216,6 @@ def vector_sequence(
 
 def estimated_registers(loop: VectorLoop) -> int:
     """Registers of a thread: sums, what it reads of A and B, addresses."""
-    held = loop.unroll * loop.rows * loop.vector + loop.columns * (loop.rows + loop.vector)
+    steps_b = 2 * loop.unroll if loop.reads_b_ahead else 1
+    held = 2 * loop.unroll * loop.rows * loop.vector + loop.columns * (loop.rows + steps_b * loop.vector)
     return min(255, OTHER_REGISTERS + held + 2 * loop.rows)

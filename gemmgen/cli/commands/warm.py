@@ -1,0 +1,41 @@
+"""``gemmgen warm``: fills the compile cache with the kernels that operations will take, before a server is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from gemmgen.cli.options import NAMED_PATH, complete_device, json_option
+from gemmgen.cli.output import Column, counted, duration, print_json, print_table, progress_bar
+
+
+@click.command("warm")
+@click.argument("problems", nargs=-1, metavar="[KIND:SIZES]...")
+@click.option("file", "--problems", type=NAMED_PATH, metavar="FILE", help="Problems that FILE lists, one a line: gemm:512,512,512,nt")
+@click.option("device_name", "--device", shell_complete=complete_device, help="The GPU to compile for; else that of this machine.")
+@json_option
+def command(problems: Sequence[str], file: Path | None, device_name: str | None, as_json: bool) -> None:
+    """Choose and compile the kernels that gemmgen.ops takes for the problems given, gemm:4096,1,4096,nt,bf16 say, into the compile cache.
+
+    Programs on this machine then find them there. With --device, no GPU is needed.
+    """
+    from gemmgen.dispatch.tuning import read_problems
+    from gemmgen.kernels import FAMILIES
+    from gemmgen.ops.warming import warm
+
+    listed = list(problems)
+    if file is not None:
+        listed += [f"{request.kind}:{request.text}" for request in read_problems(file, list(FAMILIES))]
+    if not listed:
+        raise click.UsageError("expected problems, or --problems with a file of them: gemmgen warm gemm:512,512,512,nt")
+    with progress_bar() as progress:
+        task = progress.add_task("compiling", total=len(listed))
+        found = warm(listed, device=device_name, progress=lambda one: progress.advance(task))
+    if as_json:
+        print_json([{"problem": one.problem, "spec": one.spec, "name": one.name, "seconds": one.seconds} for one in found])
+        return
+    rows = [[one.problem, one.spec, one.name, duration(one.seconds)] for one in found]
+    print_table([Column("problem"), Column("from", folds=True), Column("instance", folds=True), Column("compiled in", "right")], rows)
+    click.echo(f"\n{counted(len({one.name for one in found}), 'kernel')} ready.")
