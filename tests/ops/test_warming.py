@@ -1,0 +1,61 @@
+"""Kernels that are compiled before they are asked for, or while something else serves."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from gemmgen import ops
+from gemmgen.cli import cli
+from gemmgen.core.errors import LaunchError, SpecError
+from gemmgen.ops import engine
+
+
+def test_warmed_kernels_are_in_the_cache(monkeypatch):
+    (warmed,) = ops.warm(["gemm:96,1,64"], device="T4")
+    monkeypatch.setattr(engine, "_kernels", {})
+    (again,) = ops.warm(["gemm:96,1,64"], device="T4")
+    assert again.name == warmed.name
+    assert again.seconds < 0.5
+
+
+def test_problems_with_one_kernel_compile_it_once(monkeypatch):
+    compiled = []
+    monkeypatch.setattr("gemmgen.ops.warming.compiled", lambda plan: compiled.append(plan.name))
+    warmed = ops.warm(["gemm:4096,1,4096", "gemm:4096,1,4096,nn"], device="H100")
+    assert len(warmed) == 2
+    assert compiled == [warmed[0].name]
+
+
+@pytest.mark.parametrize("problem, error", [("gemm:1,2", SpecError), ("gemm:0,2,3", SpecError), ("gemm:64,64,64,e4m3", LaunchError)])
+def test_problem_that_cannot_be_warmed_is_refused(problem, error):
+    with pytest.raises(error):
+        ops.warm([problem], device="T4")
+
+
+def test_command_names_what_it_compiled():
+    result = CliRunner().invoke(cli, ["warm", "gemm:96,1,64", "--device", "T4", "--json"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.output)
+    assert row["problem"] == "gemm:96,1,64"
+    assert row["spec"].startswith("gemm/vector/")
+
+
+def test_call_is_served_while_the_best_is_compiled(monkeypatch):
+    served = []
+    operator = ops._MATMUL
+    monkeypatch.setattr(operator, "_calls", {})
+    monkeypatch.setattr(engine, "_background", True)
+    monkeypatch.setattr(engine, "is_compiled", lambda plan: plan.name.startswith("sgemm_tiny") or plan.name in served)
+    monkeypatch.setattr(engine.compilers(), "submit", lambda work: (served.append(None), work()))
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((20, 30), (30, 1)))
+    np.testing.assert_array_equal(ops.matmul(a, b, backend="emulator"), a @ b)
+    assert served == [None]
+    first = next(iter(operator._calls.values())).choice.chosen
+    assert first.plan.name.startswith("sgemm_tiny")
+    served.append(next(iter(operator._calls.values())).choice.options[0].plan.name)
+    operator._calls.clear()
+    ops.matmul(a, b, backend="emulator")
+    assert next(iter(operator._calls.values())).choice.chosen.plan.name == served[-1]
