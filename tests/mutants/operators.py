@@ -85,10 +85,10 @@ OPERATORS = (
     ),
     Operator("an atomic addition becomes a plain one", r"atomicAdd\(([^,]+), ([^()]+)\)", r"((*(\1) += \2) - \2)"),
     # Asynchronous copies
-    Operator("drop a wait for copies", r"\bcopy_wait(<[^>]*>)?\([^)]*\);", ";", where=r"^(?!__device__)"),
-    Operator("wait for one group too few", r"(wait_group )(\d+)(;)", _plus(1)),
-    Operator("drop the end of a group of copies", r"\bcopy_commit\([^)]*\);", ";"),
-    Operator("copies that do not fill with zeros", r"\(available \? 16 : 0\)", "(16)"),
+    Operator("drop a wait for copies", r"\bcopy_async_wait<[^>]*>\(\);", ";"),
+    Operator("wait for one group too few", r"(copy_async_wait<kStages - )2(>)", r"\g<1>1\2"),
+    Operator("drop the end of a group of copies", r"^( +)copy_async_commit\(\);", r"\1;"),
+    Operator("copies that do not fill with zeros", r" \? 16 : 0\)", " ? 16 : 16)"),
     # Stages
     Operator("both stages are the same", r"stage \^ 1\b", "stage"),
     Operator("the stage never changes", r"stage \^= 1", "stage ^= 0"),

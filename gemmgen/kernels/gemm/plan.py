@@ -487,8 +487,6 @@ def copy_helpers(plan: GemmPlan, loop: TiledLoop) -> tuple[Helper, ...]:
                 load("whole", operand.load_width, half=True)
         else:
             load(kind, operand.copy.vector, operand.is_half)
-    if loop.copies == "cp_async":
-        needed[Helper("copy", "copy_async_groups")] = None
     kind = "whole" if plan.whole_minor else "guarded"
     if plan.store == "partial":
         needed[Helper("copy", f"store_{kind}", (plan.partial_vector,))] = None

@@ -64,8 +64,8 @@ def test_sources_are_self_contained_and_tidy(file: Path) -> None:
 
 MUTANTS = {
     "halves in each other's place": ("(half ^ (row >> 2 & 1)) * 16", "(half ^ (row >> 2 & 1) ^ (row >> 5 & 1)) * 16"),
-    "a stage read too early": ("cp.async.wait_group 2", "cp.async.wait_group 3"),
-    "a stage never waited for": ("                copy_wait();\n", ""),
+    "a stage read too early": ("copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>"),
+    "a stage never waited for": ("                copy_async_wait<kStages - 2>();\n", ""),
     "image bounds half checked": ("== needed", "!= 0"),
     "a filter column's bit in the next one's place": ("<< (16 + j)", "<< (15 + j)"),
     "a step of the first tap for all": ("taps.increment[pixels.tap]", "taps.increment[0]"),
@@ -79,7 +79,10 @@ MUTANTS = {
     "a lower end of saturation that is no ReLU": ("__saturatef(fmaf(alpha, value, shift))", "fminf(fmaf(alpha, value, shift), 1.0f)"),
     "bytes of a word swapped": ("0x5410", "0x5140"),
     "an image's pixels miscounted": ("position += 8", "position += 7"),
-    "a barrier left out": ("                copy_wait();\n                __syncthreads();\n", "                copy_wait();\n"),
+    "a barrier left out": (
+        "                copy_async_wait<kStages - 2>();\n                __syncthreads();\n",
+        "                copy_async_wait<kStages - 2>();\n",
+    ),
     "stages that wrap too early": ("write_stage == (kStages - 1) * kStageBytes ? 0", "write_stage == (kStages - 2) * kStageBytes ? 0"),
     "one half copied twice": ("half * 16)", "0)"),
 }
