@@ -190,8 +190,8 @@ def measure(torch: Any, problem: Problem) -> Row:
         result = ops.reduce(views[0], problem.operation, axes)
         fresh = [call for key, call in _REDUCE._calls.items() if key not in known]
         row.instance = fresh[-1].choice.chosen.plan.name if fresh else ""
-        # torch stores sums of floats in their own type; ours are asked for the same bytes.
-        if problem.operation in ("sum", "mean", "max", "logsumexp") and kind.is_floating_point:
+        # torch stores extrema, and sums of floats, in the elements' type; ours are asked for the same bytes.
+        if problem.operation == "max" or (problem.operation in ("sum", "mean", "logsumexp") and kind.is_floating_point):
             result = torch.empty(result.shape, dtype=kind, device="cuda")
             ops.reduce(views[0], problem.operation, axes, out=result)
             row.instance = list(_REDUCE._calls.values())[-1].choice.chosen.plan.name

@@ -192,6 +192,16 @@ class Arithmetic:
         return self.state != "scalar" or bool(self.epilogue) or self.output != self.compute or self.operation in ("mean", "l2_norm")
 
     @property
+    def ignores_zeros(self) -> bool:
+        """True if an element of 0 changes nothing, so that it may stand where there is none."""
+        return self.combiner == "add" and all(step.operation.op in ("square", "abs") for step in self.prologue)
+
+    @property
+    def adds_bytes(self) -> bool:
+        """True if four elements at a time are added by a dot product with ones."""
+        return self.combiner == "add" and self.stored == "s8" and not self.is_float and not self.prologue
+
+    @property
     def needs_count(self) -> bool:
         """True if the result depends on how many elements there are."""
         return self.operation == "mean"

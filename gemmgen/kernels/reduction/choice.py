@@ -31,6 +31,8 @@ VECTOR_BYTES = 16
 LOADS = 4
 """Loads of a thread that are on their way at the same time: with the threads that fit on an SM, more than memory needs."""
 ONE_BLOCK_THREADS = 256
+RESIDENT_THREADS = 1024
+"""Threads of an SM that, each with loads on their way, keep the memory busy."""
 LARGE_VECTORS = 1 << 24
 """Loads from which on an array is large: tens of microseconds on an H200."""
 LONG_ROW_VECTORS = 512

@@ -14,7 +14,16 @@ from gemmgen.kernels.family import KernelPlan, SharedRegion
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
-from gemmgen.kernels.reduction.choice import VECTOR_BYTES, BlockChoice, Choice, ColumnChoice, LaneChoice, WalkChoice, choose
+from gemmgen.kernels.reduction.choice import (
+    RESIDENT_THREADS,
+    VECTOR_BYTES,
+    BlockChoice,
+    Choice,
+    ColumnChoice,
+    LaneChoice,
+    WalkChoice,
+    choose,
+)
 from gemmgen.kernels.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
 from gemmgen.kernels.reduction.spec import SERIES, WALKS, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
@@ -113,6 +122,11 @@ class ReductionPlan(KernelPlan):
     def tiled_stream(self) -> bool:
         """True if a block loads tiles of several elements a thread."""
         return isinstance(self.layout, BlockLayout) and self.layout.loads == "stream" and self.vector * self.unroll > 1
+
+    @property
+    def adds_words(self) -> bool:
+        """True if a thread adds up bytes by words."""
+        return self.arithmetic.adds_bytes and self.vector % 4 == 0
 
     @property
     def store_bytes(self) -> int:
@@ -252,6 +266,8 @@ def _finish(choice: Choice) -> str | None:
 
 def _resident_blocks(spec: ReductionSpec, choice: Choice) -> int:
     """Blocks that have to fit on an SM at once, on the oldest architecture that the source is for."""
+    if isinstance(choice, WalkChoice):
+        return max(1, RESIDENT_THREADS // choice.threads) if choice.name in ("tensor_rows", "flat_columns") else 1
     if not isinstance(choice, BlockChoice):
         return 1
     return max(1, min(choice.blocks_per_sm, ARCHITECTURES[spec.architecture].threads_per_sm // choice.threads))
@@ -303,7 +319,10 @@ def _tensor_accumulators(arithmetic: Arithmetic, layout: TensorLayout) -> int:
 
 def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, architecture: Architecture) -> list[Reason]:
     reasons = []
-    if choice.threads & (choice.threads - 1):
+    if isinstance(choice, WalkChoice) and choice.name.startswith("flat"):
+        if choice.threads % WARP_THREADS:
+            reasons.append(Reason("threads", "strategy.threads", str(choice.threads), f"a multiple of {WARP_THREADS}"))
+    elif choice.threads & (choice.threads - 1):
         reasons.append(Reason("threads", "strategy.threads", str(choice.threads), "a power of two from 32 to 1024"))
     size = ELEMENTS[arithmetic.stored].bytes
     if choice.vector * size > VECTOR_BYTES:

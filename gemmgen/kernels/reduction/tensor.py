@@ -155,6 +155,8 @@ class TensorLayout:
     def grid(self) -> Formula:
         if self.name == "flat_rows":
             return Formula(f"ceil_div(k0, {self.choice.threads})")
+        if self.name == "flat_columns":  # without columns, nothing is launched
+            return Formula(f"{self.groups_of_parts} * min({self.inner}, 1) * parts")
         if self.in_parts:
             return Formula(f"{self.groups_of_parts} * parts")
         return Formula(f"ceil_div({self.results}, {self.groups})")

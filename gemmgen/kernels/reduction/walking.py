@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
-from gemmgen.kernels.reduction.choice import LOADS, VECTOR_BYTES, power_of_two
+from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYTES, power_of_two
 from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, TensorColumns, TensorRows
 from gemmgen.kernels.reduction.tensor import MOST_COUNTED, MOST_PARTS
 from gemmgen.kernels.requests import widest
 
 THREADS = 256
-RESIDENT_THREADS = 1024
-"""Threads of an SM that, each with its loads on their way, keep the memory busy: so many blocks are made of few long results."""
 SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 LONGEST_FLAT_ROW = 64
@@ -99,6 +97,21 @@ def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: 
     return _rows(kept, reduced, types, alignment, multiprocessors)
 
 
+def shares(groups: int, most: int, slots: int) -> int:
+    """Blocks that share each of ``groups`` pieces of work, at most ``most``, where the device holds ``slots`` blocks at a time: as few
+    as leave next to nothing of the device idle in the last wave."""
+    most = max(1, min(most, MOST_PARTS, ceil_div(2 * slots, max(groups, 1))))
+    if groups >= 8 * slots or most == 1:
+        return 1
+
+    def idle(parts: int) -> float:
+        blocks = groups * parts
+        return 1 - blocks / (ceil_div(blocks, slots) * slots)
+
+    best = min(map(idle, range(1, most + 1)))
+    return next(parts for parts in range(1, most + 1) if idle(parts) <= best + 0.04)
+
+
 def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
     """Lanes along the reduced axis; short rows without gaps by way of shared memory."""
     size, inner = ELEMENTS[types.stored].bytes, reduced[-1]
@@ -122,9 +135,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         lanes = min(32, max(min(8, power_of_two(units)), power_of_two(ceil_div(units, 8))))
         unroll = min(8, power_of_two(ceil_div(units, lanes)))
     else:
-        threads = min(512, max(64, power_of_two(ceil_div(units, 8))))
-        wanted = ceil_div(multiprocessors * RESIDENT_THREADS // threads, max(results, 1))
-        parts = max(1, min(wanted, units // (threads * unroll * 2), MOST_PARTS))
+        threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))
+        parts = shares(results, units // (threads * unroll * 2), multiprocessors * max(1, RESIDENT_THREADS // threads))
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = TensorRows(
@@ -161,8 +173,7 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2
     tiles = outer * ceil_div(vectors, lanes * columns)
-    wanted = ceil_div(multiprocessors * RESIDENT_THREADS // THREADS, max(tiles, 1))
-    parts = max(1, min(wanted, count // (groups * unroll * 2), MOST_PARTS))
+    parts = shares(tiles, count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS)
     strategy = TensorColumns(
         name="tensor_columns", threads=THREADS, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced),  # type: ignore[arg-type]
         wide=wide, lanes=lanes, columns=columns,  # type: ignore[arg-type]
@@ -179,21 +190,21 @@ def _flat_columns(
         return None
     outer = math.prod(axis.extent for axis in kept[:-1])
     found: list[tuple[float, int, int]] = []
-    for threads in (256, 512, 1024):
+    for threads in range(256, 1025, 32):
         vector = full
         while vector > 1 and threads * vector * types.state_bytes > SHARED_BYTES:
             vector //= 2
         period = columns // math.gcd(columns, vector)
         if columns <= threads and threads * vector * types.state_bytes <= SHARED_BYTES:
-            found.append((threads // period * period / threads * vector, -threads, vector))
+            found.append((round(20 * threads // period * period / threads) / 20 * vector, -threads, vector))
     if not found:
         return None
     share, negative, vector = max(found)
     threads = -negative
     if share < full / 4:
         return None
-    active = round(share / vector * threads)
-    wanted = ceil_div(multiprocessors * RESIDENT_THREADS // threads, max(outer, 1))
-    parts = max(1, min(wanted, ceil_div(rows * columns, active * vector * LOADS * 2), MOST_PARTS))
+    period = columns // math.gcd(columns, vector)
+    turn = threads // period * period * vector * LOADS
+    parts = shares(outer, rows * columns // turn, multiprocessors * max(1, RESIDENT_THREADS // threads))
     strategy = FlatColumns(name="flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)  # type: ignore[arg-type]
     return Walking(strategy, 1, parts, kept, reduced)
