@@ -18,11 +18,14 @@ from typing import Any
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.devices import as_device
+from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.selection import fitted
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
 from gemmgen.kernels.spec_files import load_spec
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -70,6 +73,8 @@ TITLES = {
 }
 LARGEST_TURNED = 256
 """Rows up to which instances that compute the transpose of C, for few rows, are timed."""
+RULED_OUT = 3.0
+"""Instances that the model says take so many times as long as the best are not timed."""
 FACTORS = {
     "bf16": "bf16", "f16": "bf16", "int8": "s8", "int8_scaled": "s8", "fp8": "e4m3", "tf32": "tf32", "bias_gelu": "bf16",
     "bias_residual_relu": "bf16",
@@ -89,10 +94,10 @@ def instances(kind: str, folders: Sequence[Path]) -> list[Candidate]:
     return list(found.values())
 
 
-def fitting(request: GemmRequest, candidates: Sequence[Candidate], names: Mapping[str, str]) -> dict[str, Any]:
-    """Fits, plans and dimensions of the instances that can serve a request, each kernel once; ``names``: of those with their specs."""
-    architecture = gpu(0).architecture
-    assert architecture is not None
+def fitting(request: GemmRequest, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """Fits, plans and dimensions of the instances that can serve a request and that the model does not rule out, each kernel once."""
+    device = as_device(gpu(0))
+    architecture = device.architecture
     found: dict[str, Any] = {}
     for candidate in candidates:
         assert isinstance(candidate.spec, GemmSpec) and isinstance(candidate.spec.mainloop, TensorCoreMainloop)
@@ -101,7 +106,10 @@ def fitting(request: GemmRequest, candidates: Sequence[Candidate], names: Mappin
         option = fitted(candidate, request, architecture)
         if not isinstance(option, str):
             found.setdefault(option[1].name, (candidate.label, *option))
-    return {label: (fit, plan, dimensions) for label, fit, plan, dimensions in found.values()}
+    work = cost_model_of("gemm").work
+    seconds = {name: model_seconds(work(plan, dimensions), device) for name, (_, _, plan, dimensions) in found.items()}
+    limit = RULED_OUT * min(seconds.values(), default=0.0)
+    return {label: entry for name, (label, *entry) in found.items() if seconds[name] <= limit}
 
 
 def compile_all(plans: Mapping[str, Any], pool: ThreadPoolExecutor) -> dict[str, Any]:
@@ -133,7 +141,7 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
     device = gpu(0)
     candidates = instances(kind, folders)
     requests = [request for request in (parse_problem(f"gemm:{text}") for text in texts) if isinstance(request, GemmRequest)]
-    served = {request.text: fitting(request, candidates, {}) for request in requests}
+    served = {request.text: fitting(request, candidates) for request in requests}
     with ThreadPoolExecutor() as pool:
         binaries = compile_all({plan.name: plan for fits in served.values() for _, plan, _ in fits.values()}, pool)
     rows = []
