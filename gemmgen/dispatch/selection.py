@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -76,7 +77,11 @@ def choose_by(
     near = table.near(request, without) if table is not None else []
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
+    common = _common_candidate(table, request.companions, device, target) if request.companions else None
     for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected):
+        if common not in (None, candidate.label):
+            rejected[candidate.label] = f"{common} serves all sizes of the batch"
+            continue
         name = base_name(candidate.spec, target)
         if among is not None and name not in among:
             continue
@@ -93,6 +98,24 @@ def choose_by(
         raise LaunchError(_nothing_fits(request, rejected))
     options = tuple(sorted(found.values(), key=_rank))
     return Choice(request, device, options, options[0], rejected, table)
+
+
+def _common_candidate(table: Table | None, requests: Sequence[Request], device: Device, architecture: Architecture) -> str:
+    """Label of the candidate that serves all the requests with the least geometric mean of its times. Raises ``LaunchError`` if none
+    can."""
+    logarithms: dict[str, list[float]] = {}
+    rejected: dict[str, str] = {}
+    for request in (each.on(device) for each in requests):
+        near = table.near(request) if table is not None else []
+        for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
+            _, seconds = set_best(plan, dimensions, device)
+            if table is not None:
+                seconds, _ = table.estimate(near, base_name(candidate.spec, architecture), seconds, row_model(device, architecture))
+            logarithms.setdefault(candidate.label, []).append(math.log(seconds))
+    complete = {label: sum(values) for label, values in logarithms.items() if len(values) == len(requests)}
+    if not complete:
+        raise LaunchError(_nothing_fits(requests[0], rejected))
+    return min(complete, key=lambda label: (complete[label], label))
 
 
 def _rank(option: Option) -> tuple[float, bool, int, float, str]:

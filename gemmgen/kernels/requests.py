@@ -67,6 +67,11 @@ class Request(ABC):
     def is_empty(self) -> bool:
         """True if the result has no element, so that nothing is launched."""
 
+    @property
+    def companions(self) -> tuple[Request, ...]:
+        """Requests that stand for all those that one instance has to serve alike; none if each may have its own."""
+        return ()
+
     def on(self, device: Device) -> Request:
         """The request with what decides how to do it on a device; for most, nothing."""
         return self

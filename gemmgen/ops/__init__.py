@@ -33,7 +33,7 @@ __all__ = [
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",),
     ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output"), ("amax",),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant"), ("amax",),
 )  # fmt: skip
 _GROUPED = Operator(
     "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha",),
@@ -61,6 +61,7 @@ def matmul(
     amax: Any = None,
     output: str | None = None,
     precision: Literal["f32", "ffma", "tf32"] = "f32",
+    batch_invariant: bool = False,
     stream: Any = None,
     backend: Literal["auto", "emulator"] = "auto",
 ) -> Any:
@@ -81,8 +82,9 @@ def matmul(
     it is rounded; on tensor cores. ``output``: the type of a new result, ``"int8"`` or ``"bfloat16"`` say.
     ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
     larger, whichever is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
-    ``torch.set_float32_matmul_precision("high")`` does. ``stream``: as for ``Kernel``. ``backend``: arrays in host memory are
-    multiplied by a kernel for the processor, if they are float32 and there is a C compiler; else, and for ``emulator``, by the
+    ``torch.set_float32_matmul_precision("high")`` does. ``batch_invariant``: a row of the result has the same bits however many rows
+    there are: one instance serves all, and some sizes are slower for it. ``stream``: as for ``Kernel``. ``backend``: arrays in host
+    memory are multiplied by a kernel for the processor, if they are float32 and there is a C compiler; else, and for ``emulator``, by the
     emulator, which is slow. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
 
     Raises ``LaunchError`` for arguments that do not go together.
@@ -91,7 +93,7 @@ def matmul(
         return _traced(
             "matmul",
             (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or ""),
-            beta == 0 and out is None and amax is None and stream is None and precision == "f32",
+            beta == 0 and out is None and amax is None and stream is None and precision == "f32" and not batch_invariant,
         )
     if scale_a is not None and _is_number(scale_a.__class__):
         scale_a, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_a", scale_a)
@@ -109,7 +111,7 @@ def matmul(
     if b.__class__ is Planes:
         planes = None if precision == "ffma" else b.array(backend == "emulator")
         b = b.source
-    options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output)
+    options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
@@ -316,7 +318,7 @@ def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     if not possible:
         raise LaunchError(
             f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, amax, stream, "
-            "precision or mappings"
+            "precision, batch_invariant or mappings"
         )
     return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
 

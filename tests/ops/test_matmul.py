@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
+from gemmgen.dispatch.selection import choose
+from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import matcher
-from gemmgen.kernels.requests import Fit
+from gemmgen.kernels.gemm.operator import interpret
+from gemmgen.kernels.requests import Fit, Layout
 from gemmgen.kernels.spec_files import load_spec
 
 RNG = np.random.default_rng(7)
@@ -264,3 +267,22 @@ def test_planes_serve_where_their_bound_is_no_larger(k, words, takes_planes):
     spec = load_spec(SPECS / "gemm" / "f32_by_f16x3.yaml")
     fit = matcher.fit(spec, matcher.parse_request([256, 256, k], words))
     assert isinstance(fit, Fit) == takes_planes
+
+
+def choice_for(rows, **options):
+    layouts = {"a": Layout.packed((rows, 4096), "bf16"), "b": Layout.packed((4096, 4096), "bf16")}
+    request = interpret(layouts, options).request
+    return choose(request, find_device("H200")).chosen.candidate.label
+
+
+def test_one_instance_serves_all_batches_if_rows_must_not_change():
+    assert len({choice_for(rows) for rows in (1, 100, 5000)}) > 1
+    assert len({choice_for(rows, batch_invariant=True) for rows in (1, 7, 100, 5000)}) == 1
+
+
+def test_rows_have_the_same_bits_in_batches_of_any_size():
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((70, 272), (272, 24)))
+    whole = ops.matmul(a, b, batch_invariant=True)
+    for rows in (1, 33):
+        assert np.array_equal(ops.matmul(a[:rows], b, batch_invariant=True), whole[:rows])

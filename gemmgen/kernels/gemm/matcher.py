@@ -37,6 +37,8 @@ ACTIVATIONS = {
 }  # fmt: skip
 """Activations by name."""
 BiasPer = Literal["row", "column", "all"]
+Extent = Literal["none", "m", "n"]
+_TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 _OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
 """What a problem's words say of scales: one for each row or column, or one for all that lies in memory."""
@@ -54,6 +56,8 @@ MOST_COLUMNS = 64
 MOST_COLUMNS_OF_A_BLOCK = 16
 PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
+INVARIANT_ROWS = (1, 64, 512, 4096)
+"""Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
 LEAST_DEPTH_OF_PLANES = 64
 """k from which on the error bound of products by planes is no larger than that of multiply-adds."""
 
@@ -84,6 +88,8 @@ class GemmRequest(Request):
     """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
     planes: Layout | None = None
     """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
+    invariant: Extent = "none"
+    """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
 
     @property
     def m(self) -> int:
@@ -132,6 +138,27 @@ class GemmRequest(Request):
         )
 
     @property
+    def companions(self) -> tuple[GemmRequest, ...]:
+        """Batches from a single row to many, if a row's result must be the same in all of them."""
+        if self.invariant == "none":
+            return ()
+        if self.invariant == "n":
+            return tuple(companion.transposed for companion in self.transposed.companions)
+        return tuple(self._with_rows(rows) for rows in INVARIANT_ROWS)
+
+    def _with_rows(self, rows: int) -> GemmRequest:
+        """The same with another number of rows, stored without gaps."""
+
+        def layout(old: Layout) -> Layout:
+            shape = (*old.shape[:-2], rows, old.shape[-1])
+            if is_stored(old, True):
+                return Layout.packed(shape, old.type)
+            return transposed(Layout.packed((*shape[:-2], shape[-1], rows), old.type))
+
+        residual = None if self.residual is None else layout(self.residual)
+        return replace(self, a=layout(self.a), c=layout(self.c), residual=residual)
+
+    @property
     def transposed(self) -> GemmRequest:
         """The same as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
         turned = tuple(
@@ -141,6 +168,7 @@ class GemmRequest(Request):
         return replace(
             self, a=transposed(self.b), b=transposed(self.a), c=transposed(self.c), epilogue=turned,
             residual=None if self.residual is None else transposed(self.residual), operands=self.operands[::-1],
+            invariant=_TURNED[self.invariant],
         )  # fmt: skip
 
 
@@ -190,6 +218,8 @@ def vector_type(result: str) -> str:
 
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
+    if request.invariant != "none" and (isinstance(spec.mainloop, VectorMainloop) or spec.decomposition.scheme == "stream_k"):
+        return "it divides k in another way for another number of rows"
     if isinstance(spec.mainloop, VectorMainloop):
         return vector_fit(spec, spec.mainloop, request)
     planes = isinstance(spec.mainloop, TensorCoreMainloop) and spec.mainloop.arithmetic.f32_by is not None

@@ -97,7 +97,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
     request = GemmRequest(
         a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors), amax=_amax(operands, "matmul"),
-        planes=operands.get("planes"),
+        planes=operands.get("planes"), invariant="m" if options.get("batch_invariant") else "none",
     )  # fmt: skip
     if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
         raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")

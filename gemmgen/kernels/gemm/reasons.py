@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm.spec import (
     NaiveMainloop,
     SplitKCluster,
     SplitKLast,
+    StreamK,
     TensorCoreMainloop,
     TiledMainloop,
     VectorMainloop,
@@ -40,6 +41,10 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, TiledMainloop):
         need = "a number of slices for every strategy but tiled"
         reasons.append(Reason("decomposition", "decomposition.slices", "launch", need))
+    varies = isinstance(decomposition, StreamK | SplitKLast) or getattr(decomposition, "slices", 1) == "launch"
+    if spec.batch_invariant and varies:
+        need = "a scheme that divides k in the same way for any number of rows, for batch_invariant: data_parallel, or a number of slices"
+        reasons.append(Reason("batch_invariant", "decomposition.scheme", decomposition.scheme, need))
     if not isinstance(mainloop, TensorCoreMainloop):
         hint = "or strategy: tensor_core"
         if isinstance(decomposition, SplitKCluster):

@@ -325,6 +325,9 @@ class GemmSpec(KernelSpec):
     which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
     other, each of which has a B of its own: those of a mixture of experts. ``offsets``, in the device's memory, says where each group ends;
     rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores of sm_90a."""
+    batch_invariant: bool = False
+    """Promise that a row's result does not depend on how many rows there are: k is divided, and its parts are added up, in the same way
+    for all of them. Refused where that depends on the sizes of a problem."""
     alignment: Alignment = Alignment()
     multiple_of: Multiples = Multiples()
     rasterization: Rasterization = Rasterization()
@@ -353,6 +356,8 @@ class GemmSpec(KernelSpec):
         for name in ("l1_a", "l1_b"):
             if fields["cache"][name] == CacheHints.model_fields[name].default:
                 del fields["cache"][name]
+        if not self.batch_invariant:
+            del fields["batch_invariant"]
         if self.amax == "none":
             del fields["amax"]
         arithmetic = fields["mainloop"].get("arithmetic", {})

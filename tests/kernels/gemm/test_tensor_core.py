@@ -70,6 +70,7 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         ({**COPIED, "store": "direct", "decomposition": {"scheme": "split_k_parallel", "slices": 2}}, "copied"),
         ({**COPIED, "batch": "grouped"}, "copied"),
         ({**with_loop(COPIED, tile={"m": 64, "n": 32, "k": 128}), "storage": {"a": "s8", "b": "u8", "c": "f32"}}, "copied"),
+        ({**SPEC, "batch_invariant": True, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "batch_invariant"),
         ({**GROUPED, "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}, "batch"),
     ],
 )
