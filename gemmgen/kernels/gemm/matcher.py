@@ -218,7 +218,7 @@ def vector_type(result: str) -> str:
 
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
-    if request.invariant != "none" and (isinstance(spec.mainloop, VectorMainloop) or spec.decomposition.scheme == "stream_k"):
+    if request.invariant != "none" and _divides_by_size(spec):
         return "it divides k in another way for another number of rows"
     if isinstance(spec.mainloop, VectorMainloop):
         return vector_fit(spec, spec.mainloop, request)
@@ -414,6 +414,12 @@ def keeping_spec(spec: GemmSpec, b: Layout) -> GemmSpec:
     alignment = spec.alignment.model_copy(update={"b": alignment_elements(spec.alignment.b, b, row_major)})
     changes = {"transpose": "nn" if row_major else "nt", "alignment": alignment, "mainloop": with_kept_planes(spec.mainloop, "b")}
     return spec.model_copy(update=changes)
+
+
+def _divides_by_size(spec: GemmSpec) -> bool:
+    """True if the division of k depends on the sizes of a problem."""
+    slices = getattr(spec.decomposition, "slices", 1)
+    return isinstance(spec.mainloop, VectorMainloop) or spec.decomposition.scheme == "stream_k" or slices == "launch"
 
 
 def _may_copy(spec: GemmSpec, mainloop: TensorCoreMainloop) -> bool:
