@@ -12,7 +12,8 @@ from click.shell_completion import CompletionItem
 
 from gemmgen.cli.options import architecture_option, complete_spec, json_option, named_specs, set_option
 from gemmgen.cli.output import Column, counted, print_json, print_table
-from gemmgen.cli.selection import find_specs, plan_specs, write_output
+from gemmgen.cli.pictures import write_picture
+from gemmgen.cli.selection import find_specs, plan_specs
 from gemmgen.core.errors import GemmgenError, SpecError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     "-o",
     "--output",
     metavar="FILE|DIR",
-    help="Where the pictures go: all into one SVG file, or a file for each into a directory; - is standard output.",
+    help="Where the pictures go: all into one file (.svg, .png, .pdf), or an SVG for each into a directory; - is standard output.",
 )
 @click.option(
     "names",
@@ -98,7 +99,7 @@ def command(
     else:
         written = [(path, draw(shown, pictures))]
     for file, text in written:
-        click.echo(f"{'written  ' if write_output(file, text) else 'unchanged'}  {file}")
+        click.echo(f"{'written  ' if write_picture(file, text) else 'unchanged'}  {file}")
 
 
 def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:

@@ -104,6 +104,48 @@ def register_banks(body: Sequence[Instruction], architecture: Architecture) -> B
     return report
 
 
+@dataclass(frozen=True, slots=True)
+class OperandRead:
+    """A register operand of an arithmetic instruction."""
+
+    place: int
+    """1 to 3: first, second or third source."""
+    register: int
+    marked: bool
+    """True if it is kept for the next instruction that reads this place."""
+    reused: bool
+    """True if it is found in place, so that no bank is read."""
+
+    @property
+    def bank(self) -> int:
+        return self.register % BANKS
+
+
+def operand_reads(body: Sequence[Instruction]) -> list[tuple[OperandRead, ...]]:
+    """The register operands of each instruction of a loop's body, once the loop has gone round; none for what does no arithmetic."""
+    kept: dict[int, int] = {}
+    reads: list[tuple[OperandRead, ...]] = []
+    for _ in range(_PASSES):
+        reads = [tuple(_operand_reads(instruction, kept)) for instruction in body]
+    return reads
+
+
+def _operand_reads(instruction: Instruction, kept: dict[int, int]) -> list[OperandRead]:
+    """The operands of one instruction; ``kept`` is what each place holds before it, and afterwards after it."""
+    reads = []
+    for place in _SOURCES if instruction_class(instruction) in _ARITHMETIC else ():
+        found = instruction.register(place)
+        if found is None:
+            continue
+        number, keeps = found
+        reads.append(OperandRead(place, number, keeps, kept.get(place) == number))
+        if keeps:
+            kept[place] = number
+        else:
+            kept.pop(place, None)
+    return reads
+
+
 class _Ports:
     """The banks' ports and the FP32 unit over time, in cycles of the issue slot."""
 
@@ -140,19 +182,10 @@ def _go_round(body: Sequence[Instruction], ports: _Ports, kept: dict[int, int]) 
     for instruction in body:
         is_ffma = instruction.mnemonic == "FFMA"
         reads = [0] * BANKS
-        for place in _SOURCES if instruction_class(instruction) in _ARITHMETIC else ():
-            found = instruction.register(place)
-            if found is None:
-                continue
-            number, keeps = found
-            hit = kept.get(place) == number
+        for read in _operand_reads(instruction, kept):
             if is_ffma:
-                operands, marked, reused = operands + 1, marked + keeps, reused + hit
-                reads[number % BANKS] += not hit
-            if keeps:
-                kept[place] = number
-            else:
-                kept.pop(place, None)
+                operands, marked, reused = operands + 1, marked + read.marked, reused + read.reused
+                reads[read.bank] += not read.reused
         if is_ffma:
             ffmas += 1
             conflicts += max(reads) > ports.interval

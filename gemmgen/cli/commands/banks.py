@@ -1,0 +1,108 @@
+"""``gemmgen banks``: the cost of any access to shared memory, and what a padding or a swizzle would change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemmgen.cli.options import NAMED_PATH, json_option
+from gemmgen.cli.output import Column, counted, print_json, print_table
+
+if TYPE_CHECKING:
+    from gemmgen.present.access_pattern import Pattern
+
+
+@click.command("banks")
+@click.argument("pattern")
+@click.option("width", "--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="4", show_default=True, help="Bytes a lane.")
+@click.option(
+    "store", "--store", is_flag=True, help="It is a store; else a load, for which neighbours that read the same are served together."
+)
+@click.option(
+    "row", "--row", type=click.IntRange(4, 1 << 18), metavar="BYTES", help="Bytes of a row of the tile, for paddings and swizzles."
+)
+@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Draw it, and the best other layout, as SVG, PNG or PDF.")
+@json_option
+def command(pattern: str, width: str, store: bool, row: int | None, output: Path | None, as_json: bool) -> None:
+    """Say how one warp's access to shared memory falls into the 32 banks, and how many wavefronts it costs.
+
+    PATTERN is the byte offset of each lane: a formula of lane, or up to 32 numbers separated by commas; -1: the lane takes no part.
+
+    \b
+    gemmgen banks 'lane*16' --width 16
+    gemmgen banks 'lane%8*256 + lane//8*16' --width 16 --row 256
+    gemmgen banks 'select(lane < 16, lane*8, -1)' --width 8 --store
+    """  # fmt: skip
+    from gemmgen.present.access_pattern import examine, picture_of
+
+    found = examine(pattern, int(width), store=store, row=row)
+    if output is not None:
+        from gemmgen.cli.pictures import write_picture
+        from gemmgen.present.drawing import draw
+
+        changed = write_picture(output, draw(pattern, [picture_of(found)]))
+        click.echo(f"{'written  ' if changed else 'unchanged'}  {output}", err=as_json)
+    if as_json:
+        print_json(_to_json(found))
+        return
+    _print(found)
+
+
+def _print(found: Pattern) -> None:
+    from gemmgen.hardware.shared_memory import served_groups
+
+    cost = found.given.cost
+    what = f"{'store' if found.store else 'load'} of {found.width} bytes a lane"
+    click.echo(f"{what}: {counted(cost.wavefronts, 'wavefront')}, {counted(cost.conflicts, 'conflict')}; {found.ideal} at best\n")
+    rows = []
+    for group in served_groups(found.given.offsets, found.width, store=found.store):
+        worst = [bank for bank, words in enumerate(group.bank_words) if words == group.wavefronts] if group.wavefronts > 1 else []
+        touched = sum(words > 0 for words in group.bank_words)
+        lanes = f"{group.first_lane}–{group.first_lane + group.lanes - 1}"
+        rows.append([lanes, str(touched), str(group.wavefronts), _ranges(worst)])
+    columns = [Column("lanes"), Column("banks", "right"), Column("wavefronts", "right"), Column("conflicts in banks", folds=True)]
+    print_table(columns, rows)
+    if found.merged:
+        click.echo("Neighbouring groups are served together: every lane i reads what lane i^1 reads, or every one what lane i^2 reads.")
+    click.echo("\nOther layouts:\n")
+    layouts = [[one.title, str(one.cost.wavefronts), str(one.cost.conflicts)] for one in found.variants]
+    print_table([Column("layout", folds=True), Column("wavefronts", "right"), Column("conflicts", "right")], layouts)
+
+
+def _ranges(banks: list[int]) -> str:
+    from gemmgen.kernels.pictures import runs
+
+    return ", ".join(str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in runs(banks))
+
+
+def _to_json(found: Pattern) -> dict[str, object]:
+    from gemmgen.hardware.shared_memory import served_groups
+
+    return {
+        "pattern": found.text,
+        "width": found.width,
+        "store": found.store,
+        "row": found.row,
+        "ideal": found.ideal,
+        "merged": found.merged,
+        "layouts": [
+            {
+                "title": one.title,
+                "offsets": list(one.offsets),
+                "wavefronts": one.cost.wavefronts,
+                "conflicts": one.cost.conflicts,
+                "groups": [
+                    {
+                        "first_lane": group.first_lane,
+                        "lanes": group.lanes,
+                        "bank_words": list(group.bank_words),
+                        "wavefronts": group.wavefronts,
+                    }
+                    for group in served_groups(one.offsets, found.width, store=found.store)
+                ],
+            }
+            for one in found.variants
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Pages of HTML that need nothing beside them: one kernel from source to machine code, and two kernels compared."""

@@ -1,0 +1,29 @@
+"""Two kernels compared, as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.present.comparison import Comparison
+from gemmgen.present.drawing import draw
+from gemmgen.present.explanation import illustration_of
+from gemmgen.present.web.colours import coloured_lines
+from gemmgen.present.web.pages import page
+
+
+def diff_page(comparison: Comparison, plans: Sequence[KernelPlan]) -> str:
+    """The page of a comparison, with the pictures of both plans side by side."""
+    sides = [{picture.name: draw(plan.name, [picture]) for picture in illustration_of(plan.spec.kind).pictures(plan)} for plan in plans]
+    groups = [
+        ("Spec", comparison.spec), ("Plan", comparison.plan), ("Resources and time", comparison.resources),
+        ("Machine code, instructions by class", comparison.mix), ("Counters of one case on the emulator", comparison.counters),
+    ]  # fmt: skip
+    return page(
+        "diff.html.j2",
+        title=f"{comparison.names[0]} → {comparison.names[1]}",
+        comparison=comparison,
+        groups=[(name, changes) for name, changes in groups if changes],
+        source=coloured_lines("\n".join(comparison.source), "diff"),
+        pictures=[(name, sides[0][name], sides[1][name]) for name in sides[0] if name in sides[1] and sides[0][name] != sides[1][name]],
+    )

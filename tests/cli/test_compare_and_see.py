@@ -1,0 +1,133 @@
+"""The commands that compare and show: diff, view, banks, and pictures in other forms than SVG."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import gemmgen
+from cli.conftest import Run
+from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.toolchain.control_codes import control_of, parse_annotations
+
+
+class Lines(HTMLParser):
+    """The lines of the source that the rows of each pane belong to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pane = ""
+        self.lines: dict[str, set[str]] = {}
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        if "pane" in (found.get("class") or "").split():
+            self.pane = found["id"] or ""
+        if line := found.get("data-line"):
+            self.lines.setdefault(self.pane, set()).add(line)
+        self.addresses += [value for name, value in attributes if name in ("src", "href") and value]
+
+
+def test_a_view_has_source_ptx_and_machine_code_of_the_same_lines(run: Run) -> None:
+    run("view", "gemm/v1_tiled", "-o", "out.html")
+    page = Path("out.html").read_text()
+    panes = Lines()
+    panes.feed(page)
+    assert len(panes.lines["cuda"] & panes.lines["ptx"] & panes.lines["sass"]) > 20
+    assert all(address.startswith("data:") for address in panes.addresses)
+    assert "Why slow" in page and "bank conflicts, most in line" in page
+
+
+def test_control_codes_are_decoded() -> None:
+    text = (
+        "\t.section\t.text.k,\"ax\",@progbits\n"
+        "        /*14d0*/   FFMA R116, R105.reuse, R67, R45 ;   /* 0x0000004369747223 */   // |   |   |   |\n"
+        "                                                       /* 0x058fe2000000002d */   // |  115  |   1    |    4   |\n"
+    )  # fmt: skip
+    (found,) = parse_annotations(text).values()
+    assert found.live_registers == 115
+    assert found.control == control_of(0x058FE2000000002D << 64)
+    assert found.control.stall == 1 and not found.control.yields and found.control.waits == (3, 4)
+
+
+def test_a_diff_names_what_changed(run: Run) -> None:
+    found = run("diff", "gemm/v1_tiled", "--set-b", "mainloop.stages=2", "--json").json
+    assert [(change["name"], change["difference"]) for change in found["spec"]] == [("mainloop.stages", 1)]
+    assert any(line.startswith("+") and "kStages" in line for line in found["source"])
+    names = {change["name"] for change in found["resources"]}
+    assert "shared memory a block, bytes" in names
+
+
+def test_a_kernel_does_not_differ_from_itself(run: Run) -> None:
+    assert run("diff", "gemm/v0_naive", "gemm/v0_naive").out == "gemm/v0_naive and gemm/v0_naive are the same kernel.\n"
+
+
+def test_a_diff_is_written_as_a_page(run: Run) -> None:
+    run("diff", "reduction/s0_interleaved", "reduction/s1_interleaved_compact", "-o", "out.html")
+    page = Path("out.html").read_text()
+    assert "s0_interleaved" in page and "<h2>Source</h2>" in page and "data:image/svg+xml" in page
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "wavefronts", "best"),
+    [
+        ("lane*4", [], 1, 1),
+        ("lane*128", [], 32, 1),
+        ("lane*16", ["--width", "16"], 4, 4),
+        ("lane//2*16", ["--width", "16"], 2, 2),
+        ("lane//2*16", ["--width", "16", "--store"], 4, 4),
+        ("lane%8*256 + lane//8*16", ["--width", "16"], 32, 4),
+        ("0,128,256,-1", [], 3, 1),
+        ("select(lane < 16, lane*8, -1)", ["--width", "8"], 1, 1),
+    ],
+)
+def test_an_access_costs_what_the_rule_says(run: Run, pattern: str, options: list[str], wavefronts: int, best: int) -> None:
+    layouts = run("banks", pattern, *options, "--json").json["layouts"]
+    assert layouts[0]["wavefronts"] == wavefronts
+    assert min(layout["wavefronts"] for layout in layouts) == best
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("__import__('os')", "not part of the grammar"),
+        ("lane.real", "is no number"),
+        ("[1]*10**9", "not part of the grammar"),
+        ("[lane]*1000000000", "a list is no number"),
+        ("threadIdx", "'threadIdx' has no value"),
+        ("lane*2", "not a multiple of the 4 bytes"),
+        ("1 << lane*60", "a shift by"),
+        ("lane // 0", "divides by zero"),
+        ("-1", "no lane takes part"),
+        ("-lane*4", "lane 1 accesses byte -4"),
+    ],
+)
+def test_a_pattern_that_means_nothing_is_told(run: Run, pattern: str, told: str) -> None:
+    assert told in run("banks", "--", pattern, code=2).err
+
+
+def test_a_picture_under_another_name_is_refused(run: Run) -> None:
+    assert ".svg, .png, .pdf" in run("draw", "gemm/v1_tiled", "-o", "x.gif", code=2).err
+    assert not Path("x.gif").exists()
+
+
+def test_a_png_is_a_png(run: Run) -> None:
+    pytest.importorskip("cairosvg", reason="CairoSVG draws PNG")
+    run("draw", "gemm/v1_tiled", "--picture", "tiles", "-o", "x.png")
+    assert Path("x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_live_registers_and_control_codes_are_of_every_instruction() -> None:
+    from gemmgen.perf.analysis.listing import listing
+    from gemmgen.toolchain.compilation import compile_plan
+
+    listed = listing(compile_plan(gemmgen.plan("gemm/v1_tiled", ARCHITECTURES["sm_80"])))
+    assert all(one.annotation is not None for one in listed)
+    assert max(one.annotation.live_registers or 0 for one in listed if one.annotation) <= 255
+    loop = [one for one in listed if one.in_main_loop]
+    assert sum(one.kind == "fma float32" for one in loop) == 8 * 8 * 8
+    assert all(re.fullmatch(r"[-0-5]{6}:[-0-5]:[-0-5]:[-Y]:\d+", str(one.annotation.control)) for one in loop if one.annotation)
