@@ -204,7 +204,70 @@ class Tree:
     name: str = "fragments"
 
 
-Picture = TileHierarchy | Fragments | LaneOrders | BankMaps | Tree
+@dataclass(frozen=True)
+class Span:
+    """Something that takes a while."""
+
+    row: int
+    start: float
+    length: float
+    text: str
+    color: int
+    strong: bool = True
+    """False: drawn pale, as what happens in the background."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Rows of spans over time, or over steps of a loop."""
+
+    title: str
+    rows: tuple[str, ...]
+    spans: tuple[Span, ...]
+    unit: str
+    """Meaning of the horizontal axis."""
+    notes: tuple[str, ...] = ()
+    marks: tuple[float, ...] = ()
+    """Moments that all rows have in common, barriers say."""
+    name: str = "pipeline"
+
+
+@dataclass(frozen=True)
+class LaunchWaves:
+    """One launch, in waves of as many blocks as a device holds at once."""
+
+    title: str
+    blocks: int
+    multiprocessors: int
+    blocks_per_multiprocessor: int
+
+
+@dataclass(frozen=True)
+class WavePicture:
+    """The launches of a problem over the multiprocessors of a device."""
+
+    title: str
+    launches: tuple[LaunchWaves, ...]
+    notes: tuple[str, ...] = ()
+    name: str = "waves"
+
+
+@dataclass(frozen=True)
+class OccupancyPicture:
+    """Blocks on a multiprocessor, and the resource that allows no more."""
+
+    title: str
+    limits: tuple[tuple[str, int], ...]
+    """Blocks that each resource allows, by what it is."""
+    blocks: int
+    warps_per_block: int
+    places: int
+    """Warps that a multiprocessor holds at most."""
+    notes: tuple[str, ...] = ()
+    name: str = "occupancy"
+
+
+Picture = TileHierarchy | Fragments | LaneOrders | BankMaps | Tree | Timeline | WavePicture | OccupancyPicture
 
 
 def runs(positions: Iterable[int]) -> tuple[tuple[int, int], ...]:

@@ -73,7 +73,7 @@ def command(
     if output is not None:
         from gemmgen.present.web.diff import diff_page
 
-        changed = write_output(output, diff_page(found, [side.plan for side in sides]))
+        changed = write_output(output, diff_page(found, [side.plan for side in sides], device))
         click.echo(f"{'written  ' if changed else 'unchanged'}  {output}", err=as_json)
     if as_json:
         print_json(found.to_json())

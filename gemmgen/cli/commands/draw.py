@@ -24,11 +24,12 @@ ALL = "all"
 
 def _complete_picture(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the pictures that there are of the spec."""
-    from gemmgen.present.explanation import illustration_of
+    from gemmgen.dispatch.prediction import device_for
+    from gemmgen.present.launch_pictures import all_pictures
 
     try:
         (planned,) = plan_specs(find_specs(named_specs(context)[:1]))
-        names = [picture.name for picture in illustration_of(planned.plan.spec.kind).pictures(planned.plan)]
+        names = [picture.name for picture in all_pictures(planned.plan, device_for(None))]
     except (GemmgenError, ValueError):
         return []
     return [CompletionItem(name) for name in [*names, ALL] if name.startswith(incomplete)]
@@ -70,17 +71,21 @@ def command(
 
     Without -o, list the pictures that there are of this spec.
     """  # fmt: skip
+    from gemmgen.dispatch.prediction import device_for
     from gemmgen.hardware.target import architecture as find_architecture
+    from gemmgen.kernels.family import KernelPlan
     from gemmgen.kernels.naming import NAME_DIGITS
     from gemmgen.present.drawing import draw
-    from gemmgen.present.explanation import illustration_of
+    from gemmgen.present.launch_pictures import all_pictures
 
     files = find_specs([spec])
     if len(files) != 1:
         raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
-    pictures = choose(illustration_of(plan.spec.kind).pictures(plan), names, access, planned.file.label)
+    pictures = choose(
+        all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None)), names, access, planned.file.label
+    )
     if output == "":
         raise click.UsageError("-o needs the name of a file or of a directory, or - for standard output")
     if output is None or as_json:

@@ -39,6 +39,7 @@ from gemmgen.kernels.pictures import (
     TileHierarchy,
     product,
 )
+from gemmgen.kernels.pipeline_picture import pipeline
 
 WORD = 4
 """Values of k that a lane has side by side: an int8 fragment comes in registers."""
@@ -47,9 +48,9 @@ WORD = 4
 def pictures(plan: FinishingPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan, WarpgroupPlan):
-        return [_warpgroup_tiles(plan)]
+        return [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
     assert isinstance(plan, Conv2dPlan)
-    return [_tiles(plan), _fragments(plan), _bank_maps(plan)]
+    return [_tiles(plan), pipeline("cp_async" if plan.asynchronous else "registers", plan.stages), _fragments(plan), _bank_maps(plan)]
 
 
 def _wide(plan: Conv2dPlan) -> bool:

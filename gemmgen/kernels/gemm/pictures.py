@@ -24,9 +24,12 @@ from gemmgen.kernels.pictures import (
     Rectangle,
     Share,
     SharedAccess,
+    Span,
     TileHierarchy,
+    Timeline,
     product,
 )
+from gemmgen.kernels.pipeline_picture import pipeline
 from gemmgen.kernels.tiles.indexing import FragmentMap, lane_position
 
 
@@ -37,8 +40,9 @@ def pictures(plan: GemmPlan) -> list[Picture]:
     if isinstance(plan.loop, VectorLoop):
         return [_vector_tiles(plan, plan.loop)]
     if isinstance(plan.loop, WarpgroupLoop):
-        return [_warpgroup_tiles(plan, plan.loop)]
-    pictures: list[Picture] = [_tiles(plan, plan.loop), _fragments(plan, plan.loop)]
+        return [_warpgroup_tiles(plan, plan.loop), pipeline("copy_engine", plan.loop.stages), *_shares_of_k(plan, plan.loop.tile_k)]
+    pictures: list[Picture] = [_tiles(plan, plan.loop), pipeline(plan.loop.copies, plan.loop.stages), *_shares_of_k(plan, plan.loop.tile_k)]
+    pictures.append(_fragments(plan, plan.loop))
     orders = _orders(plan, plan.loop)
     if len(orders.orders) > 1:
         pictures.append(orders)
@@ -61,6 +65,49 @@ def _division_of_k(plan: GemmPlan) -> tuple[str, ...]:
     if isinstance(division, StreamK):
         return (f"{division.blocks} blocks share the steps along k of all tiles",)
     return ()
+
+
+SHOWN_BLOCKS = 12
+SHARED_TILES = 15
+"""Tiles of C in the sketch of how blocks share out k."""
+SHARED_STEPS = 16
+"""Steps along k of each."""
+
+
+def _shares_of_k(plan: GemmPlan, tile_k: int) -> list[Picture]:
+    """Steps along k of the first blocks, where k is divided: a small product in the place of a large one."""
+    division = plan.spec.decomposition
+    spans: list[Span] = []
+    notes: tuple[str, ...]
+    if isinstance(division, StreamK):
+        blocks = min(SHOWN_BLOCKS, division.blocks)
+        total = SHARED_TILES * SHARED_STEPS
+        for block in range(blocks):
+            step, end = block * total // blocks, (block + 1) * total // blocks
+            start = step
+            while step < end:
+                tile = step // SHARED_STEPS
+                until = min(end, (tile + 1) * SHARED_STEPS)
+                spans.append(Span(block, step - start, until - step, f"tile {tile}", tile, strong=until - step == SHARED_STEPS))
+                step = until
+        notes = (
+            f"{blocks} of the {division.blocks} blocks on {SHARED_TILES} tiles of {SHARED_STEPS} steps: each takes as many steps.",
+            "Pale: a part of a tile, whose sum is added to that of the blocks that have the rest.",
+        )
+    elif isinstance(division, SplitKSerial | SplitKParallel | SplitKCluster):
+        blocks = min(SHOWN_BLOCKS // division.slices * division.slices or division.slices, 4 * division.slices)
+        for block in range(blocks):
+            tile, part = divmod(block, division.slices)
+            first, last = part * SHARED_STEPS // division.slices, (part + 1) * SHARED_STEPS // division.slices
+            spans.append(Span(block, first, last - first, f"tile {tile}", tile))
+        notes = (
+            f"k of each tile is cut into {division.slices} slices, one for each of {division.slices} blocks, whose sums are then added.",
+        )
+    else:
+        return []
+    rows = tuple(f"block {block}" for block in range(blocks))
+    unit = f"steps of {tile_k} along k; a sketch of {SHARED_STEPS} steps a tile"
+    return [Timeline("Steps along k that each block takes", rows, tuple(spans), unit, notes, name="k_division")]
 
 
 def _naive_tiles(plan: GemmPlan, loop: NaiveLoop) -> TileHierarchy:

@@ -18,14 +18,32 @@ CELL = 17.0
 ALL_LINES = 10
 """So many lines are shown even where nothing is accessed."""
 MOST_LINES = 34
+BESIDE = 16
+"""Bytes of a cell from which on layouts are so narrow that two stand side by side."""
+MOST_MAPS = 2
+"""Accesses of narrower cells that one picture draws; the others are told in words, so that a page stays one."""
 
 
 def draw_bank_maps(canvas: Canvas, picture: BankMaps, top: float) -> float:
     """Draws from ``top`` on; returns where the picture ends."""
     y = top
-    for place, one in enumerate(picture.maps):
+    drawn = drawn_maps(picture)
+    for place, one in enumerate(drawn):
         y = _draw_map(canvas, one, y + (22 if place else 0), len(picture.maps) > 1)
+    rest = picture.maps[len(drawn) :]
+    if rest:
+        canvas.text(0, y + 28, "The others; --access draws one of them", "head")
+        y += 48
+        for one in rest:
+            costs = "; ".join(f"{layout.title}: {_verdict(layout)}" for layout in one.layouts)
+            y = canvas.paragraph(0, y, f"{one.access}: {one.title}. {costs}", "text", WIDTH, LINE)
     return y
+
+
+def drawn_maps(picture: BankMaps) -> tuple[BankMap, ...]:
+    """The accesses that are drawn: all, or of many whose layouts stand below one another the first."""
+    tall = [one for one in picture.maps if one.unit < BESIDE]
+    return picture.maps if len(tall) <= MOST_MAPS else picture.maps[:MOST_MAPS]
 
 
 def _draw_map(canvas: Canvas, one: BankMap, top: float, several: bool) -> float:
@@ -36,27 +54,47 @@ def _draw_map(canvas: Canvas, one: BankMap, top: float, several: bool) -> float:
     y = canvas.paragraph(0, y, one.total, "text", WIDTH, LINE)
     for note in one.notes:
         y = canvas.paragraph(0, y, note, "note", WIDTH, LINE)
-    beside = one.unit >= 16
+    beside = one.unit >= BESIDE
     room = (WIDTH - GAP) / 2 if beside else float(WIDTH)
+    if _shortened(one, (room - LEFT - RIGHT) / (LINE_BYTES // one.unit) - 1):
+        y = canvas.paragraph(0, y, "In a cell: 0+7 is lane 0 and seven more, ×8 are eight lanes.", "note", WIDTH, LINE)
     ends = []
+    apart = beside and any(not _title_fits(layout, room) for layout in one.layouts)
     for place, layout in enumerate(one.layouts):
         with canvas.group(access=one.access, layout=layout.title):
-            ends.append(_draw_layout(canvas, one, layout, place * (room + GAP) if beside else 0, y + 8, room))
+            ends.append(_draw_layout(canvas, one, layout, place * (room + GAP) if beside else 0, y + 8, room, apart))
         y = y if beside else ends[-1] + 4
     return max(ends)
 
 
-def _draw_layout(canvas: Canvas, one: BankMap, layout: SharedLayout, x: float, top: float, room: float) -> float:
+def _shortened(one: BankMap, room: float) -> bool:
+    """True if a cell has more lanes than its room shows."""
+    cells = [lanes for layout in one.layouts for lanes in lanes_by_place(layout, one.unit).values()]
+    return any(text[0] == "×" or "+" in text for text, _ in (lanes_text(lanes, room) for lanes in cells))
+
+
+def _verdict(layout: SharedLayout) -> str:
+    cost = shared_access_cost(layout.access.offsets, layout.access.width, store=layout.access.store)
+    wavefronts = f"{cost.wavefronts} wavefront{'s' if cost.wavefronts > 1 else ''}"
+    return f"{wavefronts}, {cost.conflicts} conflict{'' if cost.conflicts == 1 else 's'}"
+
+
+def _title_fits(layout: SharedLayout, room: float) -> bool:
+    """True if a layout's title and its costs fit on one line."""
+    return width_of(layout.title, "head") + 12 + width_of(_verdict(layout), "head") <= room
+
+
+def _draw_layout(canvas: Canvas, one: BankMap, layout: SharedLayout, x: float, top: float, room: float, apart: bool) -> float:
+    """Draws one layout; ``apart``: the title of one beside it takes two lines, and so does this one's."""
     access = layout.access
     cost = shared_access_cost(access.offsets, access.width, store=access.store)
     unit = one.unit
     cells = LINE_BYTES // unit
     wide = (room - LEFT - RIGHT) / cells
     canvas.text(x, top + 8, layout.title, "head")
-    verdict = f"{cost.wavefronts} wavefront{'s' if cost.wavefronts > 1 else ''}, "
-    verdict += f"{cost.conflicts} conflict{'' if cost.conflicts == 1 else 's'}"
+    verdict = _verdict(layout)
     kind = "bad" if cost.conflicts else "good"
-    beside = width_of(layout.title, "head") + 12 + width_of(verdict, "head") <= room
+    beside = not apart and _title_fits(layout, room)
     y = top + (8 if beside else 24)
     at, anchor = (x + room, "end ") if beside else (x, "")
     canvas.text(at, y, verdict, f"head {anchor}{kind}", wavefronts=cost.wavefronts, conflicts=cost.conflicts)
@@ -133,13 +171,13 @@ def lanes_by_place(layout: SharedLayout, unit: int) -> dict[int, list[int]]:
 
 
 def lanes_text(lanes: Sequence[int], room: float) -> tuple[str, str]:
-    """Numbers of lanes, as many as fit, and the class of text in which they do."""
+    """Numbers of lanes and the class of text in which they fit; of too many the first and how many more, or how many there are."""
     parts = [str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in runs(lanes)]
     for kind in ("cell", "tiny"):
         if width_of(",".join(parts), f"{kind} strong") <= room:
             return ",".join(parts), kind
-    short = f"{lanes[0]},…"
-    return (short, "tiny") if width_of(short, "tiny strong") <= room else (str(lanes[0]), "tiny")
+    short = f"{lanes[0]}+{len(lanes) - 1}"
+    return (short, "tiny") if width_of(short, "tiny strong") <= room else (f"×{len(lanes)}", "tiny")
 
 
 def _draw_groups(canvas: Canvas, layout: SharedLayout, unit: int, left: float, y: float, wide: float) -> float:

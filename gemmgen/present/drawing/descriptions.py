@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from gemmgen.hardware.shared_memory import SharedAccessCost, shared_access_cost
-from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, SharedAccess, TileHierarchy
+from gemmgen.kernels.pictures import (
+    BankMaps,
+    Fragments,
+    LaneOrders,
+    OccupancyPicture,
+    Picture,
+    SharedAccess,
+    TileHierarchy,
+    Timeline,
+    WavePicture,
+)
 
 
 def title_of(picture: Picture) -> str:
@@ -39,5 +49,16 @@ def describe(picture: Picture) -> str:
             layouts = [f"{layout.title}: {cost_of(layout.access).wavefronts} wavefronts" for layout in one.layouts]
             maps.append(f"{one.title}, {'; '.join(layouts)}.")
         return " ".join(maps)
+    if isinstance(picture, Timeline):
+        return " ".join([f"{picture.title}, {', '.join(picture.rows)}.", *picture.notes])
+    if isinstance(picture, WavePicture):
+        launches = [
+            f"{one.title}: {one.blocks} on {one.multiprocessors} multiprocessors, {one.blocks_per_multiprocessor} on each"
+            for one in picture.launches
+        ]
+        return " ".join([f"{picture.title}: {'; '.join(launches)}.", *picture.notes])
+    if isinstance(picture, OccupancyPicture):
+        limits = ", ".join(f"{limit} by {name}" for name, limit in picture.limits)
+        return " ".join([f"{picture.title}: {picture.blocks} blocks; {limits}.", *picture.notes])
     steps = ", ".join(f"{step.title} by {len(step.workers)} threads" for step in picture.steps)
     return " ".join([f"{picture.title}, {picture.threads} threads: {steps}.", *picture.notes])

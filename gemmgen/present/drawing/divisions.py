@@ -100,8 +100,12 @@ def _label_kind(division: Division, place: Frame) -> str:
     return ""
 
 
+APART = 4
+"""Pixels between neighbouring numbers, so that 10 and 11 do not read as 1011."""
+
+
 def _fits(label: str, kind: str, width: float, height: float) -> bool:
-    return width_of(label, kind) <= width - 1 and SIZES[kind] <= height
+    return width_of(label, kind) <= width - APART and SIZES[kind] <= height
 
 
 def _grid(canvas: Canvas, place: Frame) -> None:

@@ -11,7 +11,7 @@ from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.perf.analysis.listing import ListedInstruction, listing
 from gemmgen.perf.analysis.why_slow import causes
 from gemmgen.present.drawing import draw
-from gemmgen.present.explanation import illustration_of
+from gemmgen.present.launch_pictures import all_pictures
 from gemmgen.present.web.colours import coloured_lines
 from gemmgen.present.web.pages import page
 
@@ -59,7 +59,7 @@ def view(analysis: Analysis, binary: Binary) -> str:
         sass, missing = _sass_lines(listing(binary)), ""
     except EnvironmentMissing as error:
         sass, missing = [], str(error)
-    pictures = illustration_of(plan.spec.kind).pictures(plan)
+    pictures = all_pictures(plan, analysis.device)
     roofs, main = analysis.roofs, analysis.main_kernel
     case = analysis.traffic.case if analysis.traffic else None
     return page(

@@ -17,6 +17,7 @@ from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, T
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.tiles.indexing import lane_position
 from gemmgen.present.drawing import draw
+from gemmgen.present.drawing.banks import drawn_maps
 from gemmgen.present.explanation import illustration_of
 from gemmgen.verification.oracle import oracle_of
 from present.drawing.reading import SVG, datum, groups, parse
@@ -103,7 +104,7 @@ WITH_BANKS = ["gemm/swizzled_cp_async", "gemm/v1_tiled", "gemm/staged_epilogue",
 def test_every_lane_stands_where_its_access_goes(name: str) -> None:
     plan = plan_of(name)
     (maps,) = (picture for picture in pictures_of(plan) if isinstance(picture, BankMaps))
-    layouts = [(one.access, one.unit, layout) for one in maps.maps for layout in one.layouts]
+    layouts = [(one.access, one.unit, layout) for one in drawn_maps(maps) for layout in one.layouts]
     for group, (access, unit, layout) in zip(groups(drawn(plan), "layout"), layouts, strict=True):
         assert group.attrib["data-access"] == access and group.attrib["data-layout"] == layout.title
         shown = {datum(cell, "offset"): cell.attrib["data-lanes"] for cell in group.iter(f"{SVG}rect") if "data-offset" in cell.attrib}

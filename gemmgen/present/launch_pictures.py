@@ -1,0 +1,72 @@
+"""Pictures of a plan on a device: its blocks in waves over the multiprocessors, and what limits how many are resident."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.hardware.target import WARP_THREADS, Device, occupancy
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import InstancePlan, KernelPlan, Work
+from gemmgen.kernels.pictures import LaunchWaves, OccupancyPicture, Picture, WavePicture
+from gemmgen.perf.cost_model import cost_model_of
+from gemmgen.present.explanation import illustration_of
+
+_NAMES = {"warps": "warps", "blocks": "blocks", "registers": "registers", "shared": "shared memory"}
+
+
+def all_pictures(plan: InstancePlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
+    """The pictures of a plan's family, and of kernels for GPUs those of its launches on ``device``.
+
+    ``sizes``: the problem, in the family's order; else a typical one.
+    """
+    pictures = illustration_of(plan.spec.kind).pictures(plan)
+    if not isinstance(plan, KernelPlan):
+        return pictures
+    return [*pictures, *launch_pictures(plan, device, sizes)]
+
+
+def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
+    """Waves and occupancy; registers are those that the plan estimates. None where nothing can be launched or nothing fits."""
+    family = family_of(plan.spec)
+    typical = family.instance_sizes(plan)
+    try:
+        problem = family.problem(plan, tuple(sizes) or tuple(typical.values()))
+    except GemmgenError:
+        return []
+    works = [work for work in cost_model_of(plan.spec.kind).work(plan, problem) if work.blocks > 0]
+    fitting = [(work, occupancy(device.architecture, work.threads, work.registers, work.shared_bytes)) for work in works]
+    if not fitting or any(found.blocks_per_sm == 0 for _, found in fitting):
+        return []
+    named = ", ".join(f"{name}={problem[name]}" for name in typical)
+    launches = tuple(
+        LaunchWaves(
+            "blocks" if len(fitting) == 1 else f"kernel {number}", work.blocks, device.sm_count, found.blocks_per_sm
+        )
+        for number, (work, found) in enumerate(fitting, 1)
+    )  # fmt: skip
+    notes = (
+        f"{named}. A wave is as many blocks as the {device.name} holds at once; hatched: places that stay empty in the last one.",
+        "A kernel of persistent blocks, or one that shares out k, has as many blocks as it wants, whatever the number of tiles.",
+    )
+    waves = WavePicture(f"Blocks in waves over the {device.name}", launches, notes)
+    return [waves, _occupancy(max(fitting, key=lambda each: each[0].blocks)[0], device)]
+
+
+def _occupancy(work: Work, device: Device) -> OccupancyPicture:
+    chip = device.architecture
+    warps = -(-work.threads // WARP_THREADS)
+    unlimited = occupancy(chip, WARP_THREADS, 0, 0).blocks_per_sm
+    limits = {
+        "warps": chip.warps_per_sm // warps,
+        "blocks": chip.blocks_per_sm,
+        "registers": occupancy(chip, WARP_THREADS, work.registers, 0).warps // warps,
+        "shared": occupancy(chip, WARP_THREADS, 0, work.shared_bytes).blocks_per_sm if work.shared_bytes else unlimited,
+    }
+    found = occupancy(chip, work.threads, work.registers, work.shared_bytes)
+    notes = (
+        f"{work.threads} threads a block, about {work.registers} registers a thread (estimated; gemmgen analyze has the compiler's), "
+        f"{work.shared_bytes:,} bytes of shared memory a block.",
+    )
+    by_name = tuple((_NAMES[name], max(limit, found.blocks_per_sm)) for name, limit in limits.items())
+    return OccupancyPicture(f"Occupancy of the {device.name}", by_name, found.blocks_per_sm, warps, chip.warps_per_sm, notes)

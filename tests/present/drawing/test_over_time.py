@@ -1,0 +1,69 @@
+"""Pictures of time and of devices: pipelines, shares of k, waves, occupancy."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+import gemmgen
+from gemmgen.hardware.target import device
+from gemmgen.kernels.pictures import OccupancyPicture, Timeline, WavePicture
+from gemmgen.kernels.pipeline_picture import MATH, Copies, pipeline
+from gemmgen.present.drawing import draw
+from gemmgen.present.drawing.banks import lanes_text
+from gemmgen.present.launch_pictures import all_pictures, launch_pictures
+
+
+@pytest.mark.parametrize(("copies", "stages"), [("registers", 1), ("registers", 2), ("cp_async", 3), ("cp_async", 4), ("copy_engine", 4)])
+def test_no_stage_is_filled_while_it_is_multiplied(copies: Copies, stages: int) -> None:
+    for row in range(stages):
+        spans = sorted((span for span in pipeline(copies, stages).spans if span.row == row), key=lambda span: span.start)
+        assert all(one.start + one.length <= other.start + 1e-9 for one, other in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize(("copies", "stages", "waits"), [("registers", 1, True), ("cp_async", 2, True), ("cp_async", 4, False)])
+def test_enough_stages_hide_memory(copies: Copies, stages: int, waits: bool) -> None:
+    begins = pipeline(copies, stages).marks
+    assert any(later - sooner > MATH + 1e-9 for sooner, later in itertools.pairwise(begins)) is waits
+
+
+def picture(name: str, kind: type) -> object:
+    return next(one for one in all_pictures(gemmgen.plan(name), device("H200")) if isinstance(one, kind))
+
+
+def test_stream_k_gives_blocks_equal_shares_and_cuts_tiles() -> None:
+    found = next(one for one in all_pictures(gemmgen.plan("gemm/stream_k"), device("H200")) if one.name == "k_division")
+    assert isinstance(found, Timeline)
+    steps = [sum(span.length for span in found.spans if span.row == row) for row in range(len(found.rows))]
+    assert len(set(steps)) == 1
+    assert any(not span.strong for span in found.spans)
+
+
+def test_waves_are_those_of_the_problem() -> None:
+    (waves, _) = launch_pictures(gemmgen.plan("gemm/v3_double_buffer", "sm_90a"), device("H200"), (4096, 4096, 512))
+    assert isinstance(waves, WavePicture)
+    (launch,) = waves.launches
+    assert launch.blocks == 32 * 32 and launch.multiprocessors == 132
+
+
+def test_occupancy_is_the_least_of_its_limits() -> None:
+    found = picture("gemm/v3_double_buffer", OccupancyPicture)
+    assert isinstance(found, OccupancyPicture)
+    assert found.blocks == min(limit for _, limit in found.limits)
+
+
+@pytest.mark.parametrize("name", ["gemm/stream_k", "gemm/hopper_bf16_128x256", "conv2d/split_k", "elementwise/relu"])
+def test_every_text_lies_on_the_page(name: str) -> None:
+    plan = gemmgen.plan(name)
+    svg = draw(
+        plan.name, [one for one in all_pictures(plan, device("H200")) if one.name in ("pipeline", "k_division", "waves", "occupancy")]
+    )
+    assert svg.count("<text") > 10
+    assert all(float(x) >= 0 for x in re.findall(r'<text [^>]*x="(-?[0-9.]+)"', svg))
+
+
+def test_lanes_that_do_not_fit_are_counted() -> None:
+    assert lanes_text([0, 4, 8, 12, 16, 20, 24, 28], 24) == ("0+7", "tiny")
+    assert lanes_text([10, 14, 18, 22], 15)[0] == "×4"
