@@ -70,6 +70,8 @@ def _division_of_k(plan: GemmPlan) -> tuple[str, ...]:
 SHOWN_BLOCKS = 12
 SHARED_TILES = 15
 """Tiles of C in the sketch of how blocks share out k."""
+SHOWN_SLICES = 4
+"""Slices of k in the sketch, where the launch chooses how many there are."""
 SHARED_STEPS = 16
 """Steps along k of each."""
 
@@ -95,14 +97,14 @@ def _shares_of_k(plan: GemmPlan, tile_k: int) -> list[Picture]:
             "Pale: a part of a tile, whose sum is added to that of the blocks that have the rest.",
         )
     elif isinstance(division, SplitKSerial | SplitKParallel | SplitKCluster):
-        blocks = min(SHOWN_BLOCKS // division.slices * division.slices or division.slices, 4 * division.slices)
+        slices = division.slices if isinstance(division.slices, int) else SHOWN_SLICES
+        blocks = min(SHOWN_BLOCKS // slices * slices or slices, 4 * slices)
         for block in range(blocks):
-            tile, part = divmod(block, division.slices)
-            first, last = part * SHARED_STEPS // division.slices, (part + 1) * SHARED_STEPS // division.slices
+            tile, part = divmod(block, slices)
+            first, last = part * SHARED_STEPS // slices, (part + 1) * SHARED_STEPS // slices
             spans.append(Span(block, first, last - first, f"tile {tile}", tile))
-        notes = (
-            f"k of each tile is cut into {division.slices} slices, one for each of {division.slices} blocks, whose sums are then added.",
-        )
+        chosen = "" if isinstance(division.slices, int) else ", as many as the launch chooses"
+        notes = (f"k of each tile is cut into {slices} slices{chosen}, one for each of {slices} blocks, whose sums are then added.",)
     else:
         return []
     rows = tuple(f"block {block}" for block in range(blocks))
