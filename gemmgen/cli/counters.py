@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,37 +20,47 @@ if TYPE_CHECKING:
 
 _LOADS = ("load", "ldmatrix")
 _STORES = ("store", "stmatrix", "cp.async")
+_QUANTITIES = ("shared ld", "shared st", "conflicts", "ideal", "sectors", "efficiency")
+_TABLE_WIDTH = 110
+"""Columns of a terminal from which on the table leaves room for the source."""
 
 
 def print_counters(counters: Counters) -> None:
-    """The table by line, totals below it, and what the columns mean."""
+    """The table by line, totals below it, and what the columns mean. A narrow terminal has two lines for each line of the source."""
     lines = counters.memory_lines
     files = {line.file for line in lines}
     rows = [[_where(line, len(files) > 1), line.text, *_cells(line.tally)] for line in lines]
     rows.append([styled("total", "bold"), "", *_cells(counters.total)])
-    print_table(
-        [
-            Column("line", "right"),
-            Column("source", folds=True),
-            Column("shared ld", "right"),
-            Column("shared st", "right"),
-            Column("conflicts", "right"),
-            Column("ideal", "right"),
-            Column("sectors", "right"),
-            Column("efficiency", "right"),
-        ],
-        rows,
-    )
+    columns = [Column("line", "right"), Column("source", folds=True), *(Column(name, "right") for name in _QUANTITIES)]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    if width is not None and width < _TABLE_WIDTH:
+        for row in rows:
+            _print_lines([str(cell) for cell in row], width)
+    else:
+        print_table(columns, rows)
     classes = sorted(counters.total.instructions.items(), key=lambda item: -item[1])
-    click.echo("\nInstructions of warps: " + ", ".join(f"{count(number)} {name}" for name, number in classes) + ".")
-    click.echo(f"Blocks passed {counted(counters.barriers, 'barrier')}.")
-    click.echo(
-        "shared ld, st: wavefronts of shared memory, of which conflicts are due to banks; ideal: the fewest for as many words.\n"
-        "sectors: pieces of 32 bytes of global memory; efficiency: the part of their bytes that was asked for."
-    )
+    told = [
+        "Instructions of warps: " + ", ".join(f"{count(number)} {name}" for name, number in classes) + ".",
+        f"Blocks passed {counted(counters.barriers, 'barrier')}.",
+        "shared ld, st: wavefronts of shared memory, of which conflicts are due to banks; ideal: the fewest for as many words.",
+        "sectors: pieces of 32 bytes of global memory; efficiency: the part of their bytes that was asked for.",
+    ]
     atomics = counters.total.shared_memory.get("atomic")
     if atomics is not None:
-        click.echo(f"Wavefronts of {counted(atomics.requests, 'shared-memory atomic')} are not predicted.")
+        told.append(f"Wavefronts of {counted(atomics.requests, 'shared-memory atomic')} are not predicted.")
+    click.echo()
+    for text in told:
+        click.echo(text if width is None else textwrap.fill(text, width))
+
+
+def _print_lines(cells: Sequence[str], width: int) -> None:
+    """A line of the source, cut off if need be, and below it what it counts."""
+    where, source, *values = cells
+    indent = " " * (len(where) + 2)
+    room = max(width - len(indent), 20)
+    click.echo(f"{where}  {source if len(source) <= room else source[: room - 3] + '...'}".rstrip())
+    told = ", ".join(f"{value} {name}" for value, name in zip(values, _QUANTITIES, strict=True) if value)
+    click.echo(textwrap.fill(told, width, initial_indent=indent, subsequent_indent=indent))
 
 
 def _where(line: LineCounters, name_file: bool) -> str | Text:

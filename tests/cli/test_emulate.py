@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import io
 from pathlib import Path
 
@@ -244,6 +245,21 @@ def test_nonsense_for_ptx_is_one_message(run: Run) -> None:
         "includes, definitions and options are for CUDA"
         in run("emulate", "bad.ptx", "--grid", "1", "--block", "1", "--define", "A", code=2).err
     )
+
+
+def test_counters_fit_into_80_columns(run: Run, saxpy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("emulate", saxpy, *LAUNCH, *ARGUMENTS, "--counters").out.splitlines()[2:]
+    assert max(map(len, shown)) <= 80
+    assert "4  if (i < n) y[i] = a * x[i] + y[i];" in shown and "   375 sectors, 100% efficiency" in shown
+
+
+def test_counters_beside_the_source(run: Run, saxpy: Path) -> None:
+    run("emulate", saxpy, *LAUNCH, *ARGUMENTS, "--counters-html", "counters.html")
+    page = Path("counters.html").read_text()
+    rows = {row.rpartition("<td class=source>")[2].partition("</td>")[0]: row for row in page.split("<tr>")}
+    assert all(html.escape(line) in rows for line in SAXPY.splitlines())
+    assert "<td>375</td><td>100%</td><td class=line>4</td>" in rows["    if (i &lt; n) y[i] = a * x[i] + y[i];"]
 
 
 class Terminal(io.StringIO):

@@ -112,6 +112,13 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
 @click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
+@click.option(
+    "counters_file",
+    "--counters-html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the counters beside the source, as HTML.",
+)
 @click.option("printed", "--print", metavar="ARRAY[:COUNT]", multiple=True, help="Print an array afterwards, by name or position.")
 @click.option("saved", "--save", metavar="ARRAY=FILE.npy", multiple=True, help="Save an array afterwards. Repeatable.")
 @click.option(
@@ -154,6 +161,7 @@ def command(
     strict: bool,
     no_hazards: bool,
     want_counters: bool,
+    counters_file: Path | None,
     printed: Sequence[str],
     saved: Sequence[str],
     expected: Sequence[str],
@@ -207,7 +215,9 @@ def command(
     symbols = dict(_parse_symbol(text, index) for index, text in enumerate(symbol_texts))
     began = time.perf_counter()
     progress = EmulationProgress(always_progress)
-    settings = Settings(strict=strict, hazards=not no_hazards, counters=want_counters, jobs=jobs or _cpus(), progress=progress)
+    settings = Settings(
+        strict=strict, hazards=not no_hazards, counters=want_counters or counters_file is not None, jobs=jobs or _cpus(), progress=progress
+    )
     try:
         run = run_launches(code, launches, given, symbols, None, settings)
     finally:
@@ -233,13 +243,17 @@ def command(
         _save(arrays[name], path)
     failed = any(finding.severity == "error" for finding in findings)
     _write_reports(file, entry_label, findings, sarif_file, junit_file, annotate)
+    if counters_file is not None and run.counters is not None:
+        from gemmgen.sanitizer.counters_page import counters_page
+
+        write_output(counters_file, counters_page(run.counters, code.text_of, f"{entry_label} in {file}"))
     if as_json:
         print_json(_to_json(code, launches, run, findings, [(name, limit) for name, limit in shown]))
     else:
         _print_run(file, entry_label, launches, run, findings, schedules, seed)
         for name, limit in shown:
             _print_array(name, arrays[name], limit)
-        if run.counters is not None:
+        if run.counters is not None and want_counters:
             click.echo()
             print_counters(run.counters)
     if failed:
