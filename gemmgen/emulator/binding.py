@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from gemmgen.emulator.call_graph import function_address
 from gemmgen.emulator.errors import EmulatorError, UnknownInstruction
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import GLOBAL_BASE, Spaces
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import (
     TYPE_BYTES,
@@ -29,22 +30,21 @@ from gemmgen.emulator.specials import SpecialRegisters
 
 if TYPE_CHECKING:
     from gemmgen.emulator.engines import Engines
+    from gemmgen.emulator.engines.warpgroups import Warpgroups
+    from gemmgen.emulator.in_flight import InFlight
 
 Source = Any
 """Value that an operand reads: a row of lanes (ndarray), or a NumPy scalar that all lanes share."""
-
-if TYPE_CHECKING:
-    from gemmgen.emulator.instructions.runtime import Frames
 
 Compute = Callable[..., Any]
 """`compute(*sources, out)`: writes to `out` if it is an array, returns the result either way (the ufunc convention)."""
 
 
-class Operation(NamedTuple):
-    """An instruction bound to a machine: `full()` executes it for all lanes, `some(lanes)` for those."""
+class Stack(Protocol):
+    """The calls of functions that call themselves."""
 
-    full: Callable[[], None]
-    some: Callable[[Lanes], None]
+    def clear(self, lanes: Lanes | None) -> None:
+        """Fresh lanes (None: all) have called nothing."""
 
 
 class Binder:
@@ -63,8 +63,12 @@ class Binder:
         self.registers = registers
         self.spaces = spaces
         self.specials = specials
-        self.frames: dict[str, Frames] = {}
+        self.frames: dict[str, Stack] = {}
         """The stacks of functions that call themselves."""
+        self.in_flight: InFlight | None = None
+        """What asynchronous copies are about to write; made by the first such instruction."""
+        self.warpgroups: Warpgroups | None = None
+        """The wgmma operations in flight; made with a machine whose program has any."""
         self.make_engines: Callable[[], Engines] | None = None
         self.started_engines: Engines | None = None
         """The engines, once an instruction that needs them has been bound."""

@@ -121,7 +121,7 @@ class Control:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _exit(self, lanes: Lanes | None) -> int:
-        warpgroups = self.binder.spaces.shared.warpgroups
+        warpgroups = self.binder.warpgroups
         if warpgroups is not None:
             warpgroups.exited(lanes)
         self.state.key[... if lanes is None else lanes] = EXITED

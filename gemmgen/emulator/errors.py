@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gemmgen.emulator.ptx.syntax import Instruction, Location
-
+from typing import Any, Protocol
 
 SourceText = Callable[[str], str | None]
 """The text of a CUDA file by its name; None if it is not known."""
+
+
+class Location(Protocol):
+    """A place in the CUDA source; as text, with the function and where that was inlined."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+
+    @property
+    def line(self) -> int:
+        """The line, from 1."""
+
+    @property
+    def column(self) -> int:
+        """The column, from 1."""
+
+    @property
+    def function(self) -> str | None:
+        """The function that was inlined here, if one was."""
+
+
+class Instruction(Protocol):
+    """A statement of PTX, as far as messages quote it."""
+
+    @property
+    def line(self) -> int:
+        """The line in the PTX."""
+
+    @property
+    def text(self) -> str:
+        """The statement as it stands there."""
+
+    @property
+    def location(self) -> Location | None:
+        """The CUDA line that it comes from."""
 
 
 class EmulatorError(Exception):

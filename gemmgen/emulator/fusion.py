@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gemmgen.emulator import ieee
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Float, Instruction, Operand, Register, registers_of
 
 _MIDPOINT_SHIFT = 35

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from gemmgen.emulator import fusion
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Control, Terminator
 from gemmgen.emulator.engines import Engines, PlacedMap
@@ -26,6 +26,7 @@ from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import mask_source, present_words, value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, LaneState
 from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.registers import RegisterFile
@@ -84,10 +85,11 @@ class Machine:
             BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes),
             BankedSpace("local", geometry, everyone, geometry.lanes, program.local_bytes),
         )
-        if any(inst.opcode == "wgmma" for block in program.blocks for inst in block.body):
-            self.spaces.shared.warpgroups = Warpgroups(geometry, self.registers, self.spaces.shared, program.blocks)
         self.specials = SpecialRegisters(geometry)
         self.binder = Binder(program, geometry, self.registers, self.spaces, self.specials)
+        if any(inst.opcode == "wgmma" for block in program.blocks for inst in block.body):
+            self.binder.warpgroups = Warpgroups(geometry, self.registers, self.spaces.shared, program.blocks)
+            self.spaces.shared.warpgroups = self.binder.warpgroups
         self.state = LaneState(geometry.lanes)
         self.control = Control(self.binder, self.state)
         self.scratch = fusion.Scratch(geometry.lanes)
@@ -120,8 +122,8 @@ class Machine:
                 operation = fusion.bind_group(piece, self.binder, self.scratch, self.flags)
             else:
                 operation = self.binder.guarded(piece, bind(piece, self.binder))
-            if self.spaces.shared.warpgroups is not None:
-                operation = self.spaces.shared.warpgroups.follow(piece if isinstance(piece, list) else [piece], operation)
+            if self.binder.warpgroups is not None:
+                operation = self.binder.warpgroups.follow(piece if isinstance(piece, list) else [piece], operation)
             if self.tracker is not None:
                 operation = self.tracker.follow(piece if isinstance(piece, list) else [piece], operation)
             operations.append(operation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -18,12 +18,8 @@ from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
-    from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
-    from gemmgen.emulator.engines.barriers import Barrier
-    from gemmgen.emulator.engines.clusters import Clusters
-    from gemmgen.emulator.engines.warpgroups import Warpgroups
-    from gemmgen.emulator.in_flight import InFlight
     from gemmgen.emulator.program import Program
+    from gemmgen.emulator.transfers import AsyncAccess, Barrier
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
@@ -153,6 +149,34 @@ class Observer:
 
     def blocks_ended(self, places: Sequence[int]) -> None:
         """The last threads of the blocks at these places have exited."""
+
+
+class Pending(Protocol):
+    """Writes to a space that are under way."""
+
+    def check(self, access: Access, lanes: Lanes | None, index: np.ndarray) -> None:
+        """Raises if an access meets one of them. `index`: units of min(width, 16) bytes."""
+
+
+class PendingOfLanes(Pending, Protocol):
+    """Such writes that end with the lanes that started them."""
+
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh lanes (None: all) have started nothing."""
+
+
+class Lasting(Protocol):
+    """What belongs to lanes beside their memory."""
+
+    def clear(self, lanes: Lanes | None = None) -> None:
+        """Fresh lanes (None: all)."""
+
+
+class Neighbours(Protocol):
+    """The blocks whose shared memory a lane may reach."""
+
+    def check_remote(self, inst: Instruction, lanes: Lanes, places: np.ndarray) -> None:
+        """Raises for lanes that reach into blocks (by place) that may not have started, or have ended."""
 
 
 class Space:
@@ -360,13 +384,13 @@ class BankedSpace(Space):
         self.size = size
         self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
         self.describe_miss: Callable[[int], str] | None = None
-        self.in_flight: InFlight | None = None
+        self.in_flight: PendingOfLanes | None = None
         """Bytes that asynchronous copies are about to write; made by the first such instruction."""
-        self.warpgroups: Warpgroups | None = None
+        self.warpgroups: Lasting | None = None
         """The wgmma operations in flight; made with a machine whose program has any."""
-        self.async_proxy: AsyncProxy | None = None
+        self.async_proxy: Pending | None = None
         """Engines' accesses to this memory; set by the first instruction that starts one."""
-        self.clusters: Clusters | None = None
+        self.clusters: Neighbours | None = None
         self._base = owner_of_lane.astype(np.int64) * self.stride
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))

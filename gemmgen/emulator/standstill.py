@@ -8,19 +8,20 @@ registers, will come there for ever, if no memory has changed in between.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock, polls
 from gemmgen.emulator.errors import Deadlock
-from gemmgen.emulator.geometry import Lanes
-from gemmgen.emulator.memory import GLOBAL_BASE, UNIT_BYTES, Access, BankedSpace, Observer, Space
+from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.lane_state import LaneState
+from gemmgen.emulator.memory import GLOBAL_BASE, UNIT_BYTES, Access, BankedSpace, Observer, Space, Spaces
+from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction, registers_of
+from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import BLOCKED
-
-if TYPE_CHECKING:
-    from gemmgen.emulator.machine import Machine
 
 _SOON = 256
 """Steps (basic blocks) in a row that only spin after which more blocks are started: several turns of a schedule's patience."""
@@ -30,10 +31,28 @@ _GROWTH = 4
 _NEVER = 1 << 62
 
 
+class Wave(Protocol):
+    """The machine that runs a wave, as far as this module asks."""
+
+    program: Program
+    geometry: Geometry
+    registers: RegisterFile
+    spaces: Spaces
+    state: LaneState
+    binder: Binder
+
+    @property
+    def blocks_left(self) -> int:
+        """Number of blocks of the grid that have not started."""
+
+    def start_more(self) -> bool:
+        """Puts the next blocks of the grid at the places of blocks that have ended; False if there are none."""
+
+
 class Watch:
     """Decides what to do about a wave whose lanes only spin."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Wave) -> None:
         self.machine = machine
         self.attention = _SOON if machine.program.polls else _NEVER
         """The step at which `attend` is to be called."""
@@ -75,7 +94,7 @@ class Watch:
 class Probe(Observer):
     """Follows every lane until it is back where it was. Watches the wave from its making until `leave`."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Wave) -> None:
         self.machine = machine
         lanes = machine.geometry.lanes
         self.refuted = False

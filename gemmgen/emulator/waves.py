@@ -65,8 +65,8 @@ class Waves:
             machine.maps = memory.maps
             machine.geometry.cluster_dim = self.cluster
             machine.geometry.explicit_cluster = self.explicit_cluster
-            if machine.spaces.shared.warpgroups is not None:
-                machine.spaces.shared.warpgroups.report = detector.fence_missing if detector is not None else None
+            if machine.binder.warpgroups is not None:
+                machine.binder.warpgroups.report = detector.fence_missing if detector is not None else None
             if detector is not None:
                 detector.attach(machine)
             machine.start_wave(first, self.grid, self.observers)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
-from gemmgen.emulator.engines.barriers import Barrier, Barriers
+from gemmgen.emulator.engines.async_proxy import AsyncProxy
+from gemmgen.emulator.engines.barriers import Barriers
 from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.engines.clusters import Clusters
 from gemmgen.emulator.engines.copies import Copy, CopyEngine
@@ -19,7 +19,7 @@ from gemmgen.emulator.memory import Spaces
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 
-__all__ = ["AsyncAccess", "AsyncProxy", "Barrier", "Barriers", "Clusters", "Copy", "CopyEngine", "Engines", "PlacedMap"]
+__all__ = ["AsyncProxy", "Barriers", "Clusters", "Copy", "CopyEngine", "Engines", "PlacedMap"]
 
 
 class Engines:

@@ -8,7 +8,7 @@ not change. Barriers that live in shared memory are no data at all. One byte of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -16,29 +16,12 @@ from gemmgen.emulator.errors import BarrierMisuse, EmulatorError, InFlightRead, 
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import UNIT_BYTES, Access, BankedSpace, verb
 from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.transfers import AsyncAccess, Kind
 
 CHUNK = UNIT_BYTES
 """Bytes of shared memory that are told apart."""
 
 _WRITING, _READING, _BARRIER, _WORDS = 1, 2, 4, 8
-
-Kind = Literal["read", "write"]
-
-
-@dataclass(eq=False, slots=True)
-class AsyncAccess:
-    """Shared memory that one asynchronous operation reads or writes: chunks of 16 bytes, counted over all blocks of the wave."""
-
-    instruction: Instruction
-    kind: Kind
-    lanes: Lanes
-    chunks: np.ndarray
-    awaits: str
-    """Completion that others have to wait for, in words."""
-    stream: int = -1
-    """Number of the engine's thread of control, for the order of events; -1 where nobody looks for hazards."""
-    time: int = -1
-    """Time of its end, in the order of events."""
 
 
 @dataclass(eq=False, slots=True)

@@ -8,7 +8,6 @@ these instructions may touch them, so they are kept here and not in memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
@@ -18,28 +17,12 @@ from gemmgen.emulator.errors import BarrierMisuse
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import BankedSpace
 from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.transfers import Barrier
 
 COUNT_LIMIT = (1 << 20) - 1
 """Largest arrival count and largest number of bytes that a phase can be owed (PTX ISA, "Contents of the mbarrier object")."""
 
 _PENDING_BITS = 20
-
-
-@dataclass(eq=False, slots=True)
-class Barrier:
-    """One barrier. `pending` arrivals and `owed` bytes keep its phase from completing; bytes may come before they are expected."""
-
-    offset: int
-    """Absolute byte offset in the wave's shared memory."""
-    expected: int
-    pending: int
-    instruction: Instruction
-    lane: int
-    """Who initialised it."""
-    owed: int = 0
-    phase: int = 0
-    waiters: list[Lanes] = field(default_factory=list)
-    last_arrival: Instruction | None = None
 
 
 class Barriers:

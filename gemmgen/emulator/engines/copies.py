@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
+from gemmgen.emulator.engines.async_proxy import AsyncProxy
 from gemmgen.emulator.engines.barriers import Barriers
 from gemmgen.emulator.errors import UnfinishedCopy
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import BankedSpace
 from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.transfers import AsyncAccess
 
 NOBODY = np.zeros(0, np.int64)
 

@@ -17,14 +17,15 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
-from gemmgen.emulator.binding import Operation
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.engines.async_proxy import AsyncAccess, AsyncProxy
+from gemmgen.emulator.engines.async_proxy import AsyncProxy
 from gemmgen.emulator.errors import RegisterInFlight, UnfinishedWgmma
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.memory import BankedSpace
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Register, registers_of
 from gemmgen.emulator.registers import RegisterFile
+from gemmgen.emulator.transfers import AsyncAccess
 
 WARPS = 4
 GROUP_LANES = WARPS * WARP

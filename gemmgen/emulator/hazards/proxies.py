@@ -15,23 +15,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from gemmgen.emulator.engines.async_proxy import CHUNK, AsyncAccess
-from gemmgen.emulator.engines.barriers import Barrier
+from gemmgen.emulator.engines.async_proxy import CHUNK
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.clocks import NOTHING
-from gemmgen.emulator.hazards.report import EarlyBarrierUse, MissingInitFence, MissingProxyFence, OutlivingAccess
-from gemmgen.emulator.hazards.shadow import WRITTEN
+from gemmgen.emulator.hazards.order import Order
+from gemmgen.emulator.hazards.report import EarlyBarrierUse, Findings, MissingInitFence, MissingProxyFence, OutlivingAccess
+from gemmgen.emulator.hazards.shadow import WRITTEN, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, site_of
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces
+from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from gemmgen.emulator.hazards.detector import HazardDetector
-    from gemmgen.emulator.hazards.shadow import Shadow
+from gemmgen.emulator.transfers import AsyncAccess, Barrier
 
 EARLIER = "the launch before this one"
 _WARPS = 4
@@ -71,10 +69,33 @@ class _Landed:
     packed: int
 
 
+class Detector(Protocol):
+    """The detector that these rules are a part of."""
+
+    program: Program
+    order: Order
+    records: Records
+    findings: Findings
+
+    @property
+    def shared_shadow(self) -> Shadow | None:
+        """What happened to shared memory."""
+
+    @property
+    def global_shadow(self) -> Shadow:
+        """What happened to global memory."""
+
+    def shared_place(self, offset: int) -> str:
+        """The variable at an offset in the shared memory of all blocks."""
+
+    def global_place(self, granule: int) -> str:
+        """The buffer at a granule of global memory."""
+
+
 class ProxyRules(Observer):
     """The part of a detector that watches engines. Comes after the detector among the observers."""
 
-    def __init__(self, detector: HazardDetector) -> None:
+    def __init__(self, detector: Detector) -> None:
         self.detector = detector
         self.order = detector.order
         self.findings = detector.findings

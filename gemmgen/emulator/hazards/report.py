@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gemmgen.emulator.errors import EmulatorError
+from gemmgen.emulator.errors import EmulatorError, Instruction
 from gemmgen.emulator.names import demangled
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Instruction
 
 MOST_HAZARDS = 8
 """After so many different errors a launch ends at once."""

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gemmgen.emulator import ieee
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.instructions.floating import finish_f32
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 
 _FUNCTIONS: dict[str, Callable[[Source], Source]] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import InvalidCopy, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.in_flight import InFlight
@@ -19,6 +19,7 @@ from gemmgen.emulator.instructions.memory import space_name
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.memory import Access
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, Register
 
 _SIZES = (4, 8, 16)
@@ -29,10 +30,9 @@ Sizes = Callable[[Lanes], np.ndarray]
 
 def in_flight_of(binder: Binder) -> InFlight:
     """The copies of cp.async of a machine."""
-    shared = binder.spaces.shared
-    if shared.in_flight is None:
-        shared.in_flight = InFlight(binder.geometry, shared)
-    return shared.in_flight
+    if binder.in_flight is None:
+        binder.in_flight = binder.spaces.shared.in_flight = InFlight(binder.geometry, binder.spaces.shared)
+    return binder.in_flight
 
 
 @instruction("cp", when=lambda inst: inst.modifiers[:1] == ("async",) and inst.first_of(("bulk", "mbarrier")) is None)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from gemmgen.emulator import ieee
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.floating import minimum
@@ -17,6 +17,7 @@ from gemmgen.emulator.instructions.half import _add, join, split
 from gemmgen.emulator.instructions.memory import Transfer, through_space
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.memory import Access, Space
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Sink, Vector
 from gemmgen.emulator.registers import DTYPES
 

@@ -7,9 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Pair
 from gemmgen.emulator.registers import DTYPES
 

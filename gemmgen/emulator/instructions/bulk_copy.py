@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
-from gemmgen.emulator.engines import AsyncAccess, Copy, PlacedMap
+from gemmgen.emulator.binding import Binder, Source
+from gemmgen.emulator.engines import Copy, PlacedMap
 from gemmgen.emulator.engines.boxes import Box, decode
 from gemmgen.emulator.errors import ClusterMisuse, InvalidCopy, Misaligned, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
@@ -21,8 +21,10 @@ from gemmgen.emulator.instructions.mbarrier import shared_offsets
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.memory import GLOBAL_BASE, Access
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Vector
 from gemmgen.emulator.registers import DTYPES
+from gemmgen.emulator.transfers import AsyncAccess
 from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGNMENT
 
 _CHUNK = 16

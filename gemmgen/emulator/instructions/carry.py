@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.integer import is_integer, multiply_high
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 
 

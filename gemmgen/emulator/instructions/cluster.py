@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.engines.async_proxy import SentWords
 from gemmgen.emulator.errors import ClusterMisuse, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
@@ -19,6 +19,7 @@ from gemmgen.emulator.instructions.mbarrier import shared_offsets
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.memory import REMOTE_SHIFT, SHARED_WINDOW
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from gemmgen.emulator.registers import DTYPES
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from gemmgen.emulator import ieee
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.instructions.compare import COMPARISONS
 from gemmgen.emulator.instructions.floating import is_mixed, minimum, saturated, with_crossed_signs
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Negated, Pair, Sink
 from gemmgen.emulator.registers import DTYPES
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Compute, Operation, Source
+from gemmgen.emulator.binding import Binder, Compute, Source
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 from gemmgen.emulator.registers import DTYPES
 

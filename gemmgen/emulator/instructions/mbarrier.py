@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
-from gemmgen.emulator.engines.barriers import Barrier, Barriers, pending_count
+from gemmgen.emulator.binding import Binder, Source
+from gemmgen.emulator.engines.barriers import Barriers, pending_count
 from gemmgen.emulator.errors import OutOfBounds, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.async_copy import in_flight_of
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.memory import SHARED_WINDOW, Access
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Operand, Sink
+from gemmgen.emulator.transfers import Barrier
 
 _BYTES = 8
 _LOCAL_ONLY = ("init", "inval", "test_wait", "try_wait")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, UNIT_BYTES, Access, Space
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Sink, Symbol, Vector
 from gemmgen.emulator.registers import DTYPES, widened
 

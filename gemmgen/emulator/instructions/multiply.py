@@ -14,11 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from gemmgen.emulator import tensor_core
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Operand
 
 _BYTES, _NIBBLES = ("s8", "u8"), ("s4", "u4")

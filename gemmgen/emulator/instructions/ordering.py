@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.engines.registers import register_count
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.forms import check_form
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction
 
 MISUSE = (IndexError, KeyError, ValueError, TypeError, AttributeError, AssertionError)

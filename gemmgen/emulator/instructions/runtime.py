@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation
+from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import BadAllocation, Trapped, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes
 from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, Access, Spaces
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Group, Instruction, Symbol
 
 _CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
@@ -235,9 +236,9 @@ def frame(inst: Instruction, binder: Binder) -> Operation:
         if to.variable.size != source.variable.size:
             raise UnknownInstruction("an argument of another size", instruction=inst)
         return by_lanes(binder, lambda lanes: _copy(binder, to.offset, source.offset, to.variable.size, lanes))
-    if symbols[0] not in binder.frames:
-        binder.frames[symbols[0]] = Frames(binder, symbols[0])
-    frames = binder.frames[symbols[0]]
+    known = binder.frames.get(symbols[0])
+    frames: Frames = known if isinstance(known, Frames) else Frames(binder, symbols[0])
+    binder.frames[symbols[0]] = frames
     if what == "push":
         return by_lanes(binder, lambda lanes: frames.push(inst, lanes))
     return by_lanes(binder, frames.pop)

@@ -8,10 +8,11 @@ from functools import cache
 import numpy as np
 
 from gemmgen.emulator import ieee
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.half import split
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Operand, Register
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction
 
 _OPERATIONS: dict[str, Callable[[np.ndarray, np.ndarray], Source]] = {

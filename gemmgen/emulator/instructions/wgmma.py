@@ -10,13 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from gemmgen.emulator import matrix_descriptor, tensor_core
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.engines.warpgroups import CHUNK_BYTES, GROUP_LANES, WARPS, Issue, Warpgroups
 from gemmgen.emulator.errors import DivergentWarp, InvalidMatrix, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, Register, Vector
 
 ROWS = 64
@@ -36,7 +37,7 @@ _MIXES = (_INTEGERS, _FP8)
 
 
 def _warpgroups(binder: Binder) -> Warpgroups:
-    found = binder.spaces.shared.warpgroups
+    found = binder.warpgroups
     assert found is not None
     return found
 

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from gemmgen.emulator import ieee, tensor_core
-from gemmgen.emulator.binding import Binder, Operation, Source
+from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps
@@ -20,6 +20,7 @@ from gemmgen.emulator.instructions.memory import Transfer, in_space
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.memory import Access, Space
+from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand
 
 _BYTES = {"tf32": 4, **TYPE_BYTES}
