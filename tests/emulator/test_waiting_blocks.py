@@ -18,7 +18,7 @@ PLACES = 4
 def places(monkeypatch):
     """Room for few blocks at a time."""
     module = importlib.import_module("gemmgen.emulator.launch")
-    monkeypatch.setattr(module, "_blocks_per_wave", lambda program, block, total, *more: min(PLACES, total))
+    monkeypatch.setattr(module, "blocks_per_wave", lambda program, block, grid, *more: min(PLACES, grid[0]))
 
 
 FIRST_WAITS = r"""extern "C" __global__ void first_waits(const int* in, int* results, unsigned* flags, int* out) {
