@@ -39,6 +39,7 @@ from gemmgen.verification.counters import count_case
 from measurements.counters_report import markdown
 
 HERE = Path(__file__).resolve().parent
+_INTERESTING = ("mem_shared", "mem_global", "ldsm", "ldgsts", "tma", "gmma", "ublk", "bulk", "pipe_tensor")
 SECONDS = 240
 """How long ncu may take for all specs together."""
 
@@ -151,7 +152,9 @@ def choose_metrics(available: set[str]) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def measure(ncu: str, specs: Sequence[str], metrics: Sequence[str]) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
+def measure(
+    ncu: str, specs: Sequence[str], metrics: Sequence[str], seconds: int
+) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
     """One profile for each kernel of each spec, and the errors of specs that could not be run.
 
     One process runs all specs, since starting one under ncu takes longer than its kernels; after a crash another goes on
@@ -160,7 +163,7 @@ def measure(ncu: str, specs: Sequence[str], metrics: Sequence[str]) -> tuple[dic
     profiles: dict[str, list[dict[str, float]]] = {}
     errors: dict[str, str] = {}
     left = list(specs)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:
         with tempfile.TemporaryDirectory() as folder:
             report, log = Path(folder) / "report", Path(folder) / "log"
@@ -174,7 +177,7 @@ def measure(ncu: str, specs: Sequence[str], metrics: Sequence[str]) -> tuple[dic
                 done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=HERE.parent)
                 said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
             except subprocess.TimeoutExpired:
-                said = f"ncu took more than {SECONDS} s in all"
+                said = f"ncu took more than {seconds} s in all"
             entries = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
             rows = read_report(ncu, report.with_suffix(".ncu-rep"), metrics)
         for entry in entries:
@@ -228,6 +231,7 @@ def main() -> None:
     parser.add_argument("--arch", help="architecture for --predict-only; else the GPU's")
     parser.add_argument("--predict-only", action="store_true")
     parser.add_argument("--list-metrics", action="store_true")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="how long ncu may take for all specs together")
     parser.add_argument("--output", type=Path, default=HERE / "counters", help="where to write, without .json and .md")
     arguments = parser.parse_args()
     ncu = shutil.which("ncu") or next(iter(sorted(map(str, Path("/opt/nvidia").glob("nsight-compute/*/ncu")), reverse=True)), "")
@@ -235,7 +239,7 @@ def main() -> None:
         parser.error("ncu was not found; with --predict-only it is not needed")
     if arguments.list_metrics:
         names = sorted(available_metrics(ncu))
-        print("\n".join(name for name in names if any(word in name for word in ("mem_shared", "mem_global", "ldsm", "ldgsts"))))
+        print("\n".join(name for name in names if any(word in name for word in _INTERESTING)))
         return
     if not arguments.predict_only and not gpu_available():
         parser.error("this machine has no GPU; with --predict-only none is needed")
@@ -256,7 +260,7 @@ def main() -> None:
         chosen = choose_metrics(available_metrics(ncu))
         metrics = list(dict.fromkeys(metric for names in chosen.values() for metric in names))
         started = time.monotonic()
-        profiles, errors = measure(ncu, [row["spec"] for row in rows if "error" not in row], metrics)
+        profiles, errors = measure(ncu, [row["spec"] for row in rows if "error" not in row], metrics, arguments.seconds)
         version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout.strip().splitlines()
         about |= {"device": str(gpu(0)), "ncu": version[-1] if version else "", "seconds": round(time.monotonic() - started, 1)}
         about["metrics"] = {name: [f"{metric}.sum" for metric in names] for name, names in chosen.items()}

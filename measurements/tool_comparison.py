@@ -85,11 +85,12 @@ def sanitized(folder: Path, kernel: Kernel) -> dict[str, str]:
     """What each tool of compute-sanitizer tells: the first lines that it prints, without their prefix."""
     found = {}
     for tool in SANITIZER_TOOLS:
-        text = (folder / f"{tool}.{kernel.name}.txt").read_text(encoding="utf-8", errors="replace")
+        report = folder / f"{tool}.{kernel.name}.txt"
+        text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
         lines = [line.removeprefix("========= ").strip() for line in text.splitlines() if line.startswith("========= ")]
-        quiet = ("COMPUTE-SANITIZER", "ERROR SUMMARY: 0", "RACECHECK SUMMARY: 0", "Saved host", "Host Frame", "Target application")
-        told = [line for line in lines if line and not line.startswith(quiet)]
-        found[tool] = told[0] if told else "" if lines else "did not end"
+        told = [line for line in lines if line and not line.startswith(("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY"))]
+        ended = any("SUMMARY" in line for line in lines)
+        found[tool] = re.split(r" at | between | encountered", told[0])[0] if told else "" if ended else "did not end"
     return found
 
 

@@ -19,6 +19,7 @@ F32_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 F32_MIN_NORMAL = np.float32(2.0**-126)
 F16_NAN_BITS = np.uint16(0x7FFF)
 BF16_NAN_BITS = np.uint16(0x7FFF)
+F64_NAN = np.uint64(0xFFF8000000000000).view(np.float64)
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 Array = Any
@@ -106,6 +107,24 @@ def canonical_f32(value: Array) -> Array:
 def canonical_f16(value: Array) -> Array:
     """Every NaN replaced by 0x7fff."""
     return np.where(np.isnan(value), F16_NAN_BITS.view(np.float16), value)
+
+
+def quiet(value: Array) -> Array:
+    """float64 NaNs as arithmetic passes them on: sign and payload kept, the top bit of the mantissa set."""
+    return (np.asarray(value, np.float64).view(np.uint64) | np.uint64(1 << 51)).view(np.float64)
+
+
+def passing_nan(result: Array, *operands: Array) -> Array:
+    """float64 results, with the NaN of the last operand that is one (the hardware's order differs from a processor's)."""
+    for operand in operands:
+        result = np.where(np.isnan(operand), quiet(operand), result)
+    return result
+
+
+def negated(value: Array) -> Array:
+    """float64 with the sign changed, of all but NaN."""
+    value = np.asarray(value, np.float64)
+    return np.where(np.isnan(value), value, -value)
 
 
 def flush_f32(value: Array) -> Array:
@@ -285,7 +304,8 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
         result[easy] = top + round_to_odd(rest, rest_low)
     for index in np.flatnonzero(~easy):
         result[index] = fma_f64_scalar(float(a[index]), float(b[index]), float(c[index]), mode)
-    return result
+    result[np.isnan(result)] = F64_NAN
+    return passing_nan(result, a, c, b)
 
 
 def directed_f64(operation: str, a: Array, b: Array | None, mode: str) -> Array:
@@ -301,7 +321,7 @@ def directed_f64(operation: str, a: Array, b: Array | None, mode: str) -> Array:
         if not isfinite(x) or not isfinite(y) or isnan(float(nearest[index])) or (operation == "div" and y == 0):
             continue
         result[index] = _directed_scalar(operation, x, y, float(nearest[index]), mode)
-    return result
+    return passing_nan(result, a, second) if operation in ("add", "mul") else result
 
 
 def _directed_scalar(operation: str, x: float, y: float, nearest: float, mode: str) -> float:

@@ -41,6 +41,15 @@ _UPDATES: dict[str, Update] = {
 }  # fmt: skip
 
 
+def _flushed(update: Update) -> Update:
+    return lambda old, b: ieee.flush_f32(update(ieee.flush_f32(old), ieee.flush_f32(b)))
+
+
+def _add_f64(old: np.ndarray, b: np.ndarray) -> Source:
+    """A sum that takes a NaN as it is, quiet or not."""
+    return np.where(np.isnan(b), b, np.where(np.isnan(old), old, old + b))
+
+
 def update_of(inst: Instruction, operation: str, type_name: str) -> Update:
     """The new values of an operation on a type."""
     if operation in _UPDATES:
@@ -53,7 +62,7 @@ def update_of(inst: Instruction, operation: str, type_name: str) -> Update:
     if type_name == "f32" and operation == "add":
         return lambda old, b: ieee.canonical_f32(old + b)
     if operation == "add":
-        return np.add
+        return _add_f64 if type_name == "f64" else np.add
     if operation in ("min", "max"):
         return np.minimum if operation == "min" else np.maximum
     raise UnknownInstruction(f"atomic operation .{operation} on .{type_name}", instruction=inst)
@@ -168,6 +177,8 @@ def _transfer(
     plain_add: bool,
 ) -> Transfer:
     units, width = space.units, access.width
+    # PTX ISA, atom: on global memory additions of float32 flush subnormal inputs and results, on shared memory they do not.
+    flushes = dtype == np.float32 and access.instruction.has("add")
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
         index = space.locate(access, lanes, addresses)
@@ -176,7 +187,8 @@ def _transfer(
             np.broadcast_to(source[lanes] if lanes is not None and isinstance(source, np.ndarray) else source, index.shape)
             for source in sources
         )
-        old = integer_add(memory, index, values[0]) if plain_add else in_turns(memory, index, update, values)
+        change = _flushed(update) if flushes and space.name == "global" else update
+        old = integer_add(memory, index, values[0]) if plain_add else in_turns(memory, index, change, values)
         if target is not None:
             target[... if lanes is None else lanes] = old
 

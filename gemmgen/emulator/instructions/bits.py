@@ -193,6 +193,11 @@ def prmt(inst: Instruction, binder: Binder) -> Operation:
     )
 
 
+def _field(number: Source, bits: int) -> Source:
+    """A start or a length of a bit field: its low byte; 64-bit fields, which the hardware has no instruction for, know larger ones."""
+    return number & np.uint32(255) if bits == 32 else np.minimum(number, np.uint32(255))
+
+
 @instruction("bfe")
 def bfe(inst: Instruction, binder: Binder) -> Operation:
     """A bit field, extended with the sign of its top bit for signed types."""
@@ -204,7 +209,7 @@ def bfe(inst: Instruction, binder: Binder) -> Operation:
 
     def compute(value: Source, start: Source, length: Source) -> Source:
         raw = np.asarray(value).view(unsigned)
-        first, count = start & np.uint32(255), length & np.uint32(255)
+        first, count = _field(start, bits), _field(length, bits)
         top = np.minimum(first + count - np.uint32(1), np.uint32(bits - 1)).astype(unsigned)
         one = unsigned(1)
         sign = np.where(count == 0, unsigned(0), (raw >> top) & one) if signed else unsigned(0)
@@ -232,7 +237,7 @@ def bfi(inst: Instruction, binder: Binder) -> Operation:
         limit: Source
         one: Source
         zero: Source
-        first, count = (start & np.uint32(255)).astype(dtype), (length & np.uint32(255)).astype(dtype)
+        first, count = _field(start, bits).astype(dtype), _field(length, bits).astype(dtype)
         limit, one, zero = dtype(bits), dtype(1), dtype(0)
         ones = np.where(count >= limit, ~zero, (one << np.minimum(count, limit - one)) - one)
         inside = first < limit

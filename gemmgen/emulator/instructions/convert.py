@@ -42,7 +42,8 @@ def cvt(inst: Instruction, binder: Binder) -> Operation:
         return _integer_to_integer(inst, binder, target, source, to, source_type)
     if source_type not in _FLOATS:
         return binder.gathered([target], _integer_to_float(inst, to, source_type), [source])
-    read = _as_f64(source_type, inst.has("ftz"))
+    # .ftz is for float32 on both sides; float16 and bfloat16 take subnormals as they are.
+    read = _as_f64(source_type, inst.has("ftz") and to not in ("f16", "bf16"))
     if to not in _FLOATS:
         return binder.gathered([target], _float_to_integer(inst, to, source_type, read), [source])
     return binder.gathered([target], _float_to_float(inst, to, source_type, read), [source])
@@ -66,7 +67,7 @@ def _to_tf32(inst: Instruction, binder: Binder) -> Operation:
             rounded = bits
         rounded = rounded & ~drop
         rounded = np.where(np.isinf(value), bits, rounded)
-        rounded = np.where(np.isnan(value), np.uint32(0x7FFFFFFF), rounded)
+        rounded = np.where(np.isnan(value), bits & ~drop if mode == "rna" else np.uint32(0x7FFFE000), rounded)
         if relu:
             rounded = np.where(np.signbit(value) & ~np.isnan(value), np.uint32(0), rounded)
         return rounded
@@ -116,7 +117,7 @@ def _integer_to_integer(
         low, high = max(int(info.min), int(source_info.min)), min(int(info.max), int(source_info.max))
         kind = source.dtype.type
         return binder.gathered([target], lambda a: np.clip(a, kind(low), kind(high)).astype(dtype), [source])
-    if TYPE_BYTES[to] >= TYPE_BYTES[source_type]:
+    if TYPE_BYTES[to] >= TYPE_BYTES[source_type] and (target is None or target.itemsize == dtype.itemsize):
         return binder.elementwise(target, _extend, [source])
     return binder.gathered([target], lambda a: a.astype(dtype), [source])
 
@@ -202,9 +203,47 @@ def _float_to_integer(inst: Instruction, to: str, source_type: str, read: Callab
     return compute
 
 
+def _nan_bits(value: np.ndarray, source_type: str, to: str, flush: bool) -> np.ndarray:
+    """NaNs of one float type as another one has them, as bits; what they become follows from the pair of types (measured on an H200)."""
+    raw = value.view(f"u{value.itemsize}").astype(np.uint64)
+    if source_type == "f64":
+        bits, mantissa = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}[to]
+        sign, payload = raw >> np.uint64(63), (raw & np.uint64((1 << 52) - 1)) >> np.uint64(52 - mantissa)
+        ones = np.uint64((1 << (bits - 1 - mantissa)) - 1)
+        return sign << np.uint64(bits - 1) | ones << np.uint64(mantissa) | np.uint64(1 << (mantissa - 1)) | payload
+    if to == "f64":
+        if flush:
+            return np.full(raw.shape, 0x7FFFFFFFE0000000, np.uint64)
+        wide = value.astype(np.float64) if source_type != "bf16" else ieee.bf16_to_f64(value)
+        return ieee.quiet(wide).view(np.uint64)
+    if source_type == "bf16" and to == "f32":
+        return raw << np.uint64(16)
+    return np.full(raw.shape, 0x7FFFFFFF if to == "f32" else 0x7FFF, np.uint64)
+
+
 def _float_to_float(inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source]) -> Callable[[Source], Source]:
     whole = inst.first_of(tuple(_INTEGER_ROUNDINGS))
     mode = inst.first_of((*ieee.ROUNDINGS, "rna")) or "rn"
+    saturate, flush = inst.has("sat"), inst.has("ftz")
+    if whole is None and not saturate and not inst.has("relu"):
+        plain = _float_to_number(inst, to, source_type, read, None, mode)
+        size = TYPE_BYTES[to]
+
+        def keep_nan(value: Source) -> Source:
+            given = np.array(value, ndmin=1)
+            result = np.array(plain(given))
+            nan = np.isnan(read(given))
+            if nan.any():
+                result.view(f"u{size}")[nan] = _nan_bits(given[nan], source_type, to, flush).astype(f"u{size}")
+            return result
+
+        return keep_nan
+    return _float_to_number(inst, to, source_type, read, whole, mode)
+
+
+def _float_to_number(
+    inst: Instruction, to: str, source_type: str, read: Callable[[Source], Source], whole: str | None, mode: str
+) -> Callable[[Source], Source]:
     saturate, flush = inst.has("sat"), inst.has("ftz")
     relu, satfinite = inst.has("relu"), inst.has("satfinite")
 

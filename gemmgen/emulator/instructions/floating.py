@@ -71,6 +71,21 @@ def _fast(ufunc: np.ufunc) -> Compute:
     return compute
 
 
+def _fast_f64(ufunc: np.ufunc) -> Compute:
+    """A float64 ufunc that is exact in NumPy, except that of two NaNs it takes the first; one reduction finds NaNs."""
+
+    def compute(a: Source, b: Source, out: np.ndarray | None) -> Source:
+        largest = np.max(b)
+        if largest == largest:
+            return ufunc(a, b, out)
+        result = ieee.passing_nan(ufunc(a, b), b)
+        if out is not None:
+            out[...] = result
+        return result
+
+    return compute
+
+
 def _sources(inst: Instruction, binder: Binder) -> list[Source]:
     return [binder.source(inst, operand, inst.type) for operand in inst.operands[1:]]
 
@@ -156,9 +171,9 @@ def arithmetic_f64(inst: Instruction, binder: Binder) -> Operation:
     mode = rounding(inst)
     ufunc = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[inst.opcode]
     if mode == "rn":
-        return binder.elementwise(target, ufunc, _sources(inst, binder))
+        return binder.elementwise(target, ufunc if inst.opcode == "div" else _fast_f64(ufunc), _sources(inst, binder))
     if inst.opcode == "sub":
-        return binder.gathered([target], lambda a, b: ieee.directed_f64("add", a, -np.asarray(b), mode), _sources(inst, binder))
+        return binder.gathered([target], lambda a, b: ieee.directed_f64("add", a, ieee.negated(b), mode), _sources(inst, binder))
     return binder.gathered([target], lambda a, b: ieee.directed_f64(inst.opcode, a, b, mode), _sources(inst, binder))
 
 
@@ -172,15 +187,23 @@ def fma_f64(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("rcp", "sqrt", when=is_f64)
 def unary_f64(inst: Instruction, binder: Binder) -> Operation:
-    """`rcp.approx.ftz.f64` keeps the top 20 mantissa bits on the GPU; here it is correctly rounded."""
+    """Roots and reciprocals; `rcp.approx.ftz.f64` looks at the upper words alone, and its results have 20 bits of mantissa."""
     target = binder.target(inst, inst.operands[0], "f64")
     mode, one = rounding(inst), np.float64(1)
     compute: Callable[..., Source]
-    if inst.opcode == "rcp":
+    if inst.opcode == "rcp" and inst.has("approx"):
+        compute = lambda a: _upper_word(one / _upper_word(a))  # noqa: E731
+    elif inst.opcode == "rcp":
         compute = (lambda a: one / a) if mode == "rn" else lambda a: ieee.directed_f64("div", np.ones_like(a), a, mode)
     else:
         compute = np.sqrt if mode == "rn" else lambda a: ieee.directed_f64("sqrt", a, None, mode)
     return binder.gathered([target], compute, _sources(inst, binder))
+
+
+def _upper_word(value: Source) -> Source:
+    """float64 without its low 32 bits, subnormals flushed."""
+    upper = (np.asarray(value, np.float64).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64)
+    return np.where(np.abs(upper) < np.finfo(np.float64).tiny, np.copysign(0.0, upper), upper)
 
 
 def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> Source:
@@ -205,7 +228,9 @@ def min_max(inst: Instruction, binder: Binder) -> Operation:
         result = minimum(values[0], values[1], largest, propagate)
         for value in values[2:]:
             result = minimum(result, value, largest, propagate)
-        return ieee.canonical_f32(result) if inst.type == "f32" else result
+        if inst.type == "f32":
+            return ieee.canonical_f32(result)
+        return np.where(np.isnan(result), ieee.passing_nan(result, *values), result)
 
     if inst.has("abs"):
         inner = compute
@@ -227,13 +252,16 @@ def with_crossed_signs(compute: Callable[..., Source]) -> Callable[..., Source]:
 
 @instruction("neg", "abs", when=lambda inst: inst.type in ("f32", "f64"))
 def neg_abs(inst: Instruction, binder: Binder) -> Operation:
-    """Only the sign bit changes; NaN payloads stay."""
-    type_name = inst.type
-    target = binder.target(inst, inst.operands[0], type_name)
-    compute = np.negative if inst.opcode == "neg" else np.absolute
-    if inst.has("ftz"):
-        return binder.gathered([target], lambda a: compute(ieee.flush_f32(a)), _sources(inst, binder))
-    return binder.elementwise(target, compute, _sources(inst, binder))
+    """A NaN becomes the one that arithmetic gives: of float64 it keeps its sign and payload, and is quiet."""
+    target = binder.target(inst, inst.operands[0], inst.type)
+    change, flush = np.negative if inst.opcode == "neg" else np.absolute, inst.has("ftz")
+
+    def compute(a: Source) -> Source:
+        if inst.type == "f64":
+            return np.where(np.isnan(a), ieee.quiet(a), change(a))
+        return ieee.canonical_f32(change(ieee.flush_f32(a) if flush else a))
+
+    return binder.gathered([target], compute, _sources(inst, binder))
 
 
 @instruction("copysign", when=lambda inst: inst.type in ("f32", "f64"))
@@ -254,7 +282,8 @@ def testp(inst: Instruction, binder: Binder) -> Operation:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= smallest),
-        "subnormal": lambda a: np.abs(a) < smallest,
+        # PTX ISA: zeros are considered normal numbers.
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0)),
+        "subnormal": lambda a: (np.abs(a) < smallest) & (a != 0),
     }
     return binder.gathered([target], tests[inst.modifiers[0]], [source])

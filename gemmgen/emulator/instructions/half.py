@@ -76,6 +76,10 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
         if flush:
             parts = [_flush(part) for part in parts]
         s, e = operation(*parts)
+        if flush:
+            # What is subnormal before it is rounded is flushed, even if it would round to a normal number.
+            small = (np.abs(s) < _F16_TINY) | ((np.abs(s) == _F16_TINY) & (e * np.sign(s) < 0))
+            s, e = np.where(small, np.copysign(0.0, s), s), np.where(small, 0.0, e)
         packed = join(s, e, type_name)
         if not (flush or saturate or relu):
             return packed
@@ -94,11 +98,16 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("neg", "abs", when=_is_half)
 def neg_abs(inst: Instruction, binder: Binder) -> Operation:
-    """Negation and magnitude."""
-    raw = f"b{TYPE_BYTES[inst.type] * 8}"
-    signs = np.uint32(0x80008000) if raw == "b32" else np.uint16(0x8000)
+    """Negation and magnitude; a NaN becomes the one that arithmetic gives."""
+    type_name, flush = inst.type, inst.has("ftz")
+    raw = f"b{TYPE_BYTES[type_name] * 8}"
+    change = np.negative if inst.opcode == "neg" else np.abs
+
+    def compute(value: Source) -> Source:
+        numbers = split(value, type_name)
+        return join(change(_flush(numbers) if flush else numbers), 0.0, type_name)
+
     target = binder.target(inst, inst.operands[0], raw)
-    compute = (lambda a: a ^ signs) if inst.opcode == "neg" else (lambda a: a & ~signs)
     return binder.gathered([target], compute, [binder.source(inst, inst.operands[1], raw)])
 
 
@@ -113,6 +122,11 @@ def _combined(inst: Instruction, binder: Binder) -> tuple[Callable[[Source, Sour
     return {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[name], [source], negated
 
 
+def _read_of(inst: Instruction) -> Callable[[Source, str], Source]:
+    """`split`, with subnormals flushed if the instruction says so."""
+    return (lambda value, type_name: _flush(split(value, type_name))) if inst.has("ftz") else split
+
+
 @instruction("setp", when=_is_half)
 def setp(inst: Instruction, binder: Binder) -> Operation:
     """Packed forms have one destination a half; each may be combined with the same predicate."""
@@ -124,9 +138,10 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
     first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
     targets = [binder.target(inst, first, "pred"), binder.target(inst, second, "pred")]
     packed = TYPE_BYTES[type_name] == 4
+    read = _read_of(inst)
 
     def compute(a: Source, b: Source, *conditions: Source) -> tuple[Source, Source]:
-        result = compare(split(a, type_name), split(b, type_name))
+        result = compare(read(a, type_name), read(b, type_name))
         both = [result[:, 0], result[:, 1] if packed else ~result[:, 0]]
         if combine is not None:
             other = ~conditions[0] if negated else conditions[0]
@@ -145,10 +160,11 @@ def set_(inst: Instruction, binder: Binder) -> Operation:
     raw_result, raw = f"b{TYPE_BYTES[result_type] * 8}", f"b{TYPE_BYTES[type_name] * 8}"
     target = binder.target(inst, inst.operands[0], raw_result)
     dtype = np.dtype(DTYPES[type_name]) if type_name not in _HALVES else None
+    read = _read_of(inst)
 
     def compute(a: Source, b: Source, *conditions: Source) -> Source:
         if dtype is None:
-            result = compare(split(a, type_name), split(b, type_name))
+            result = compare(read(a, type_name), read(b, type_name))
         else:
             result = compare(np.asarray(a).view(dtype)[..., None], np.asarray(b).view(dtype)[..., None])
         if combine is not None:

@@ -152,9 +152,9 @@ def divide(first: Source, second: Source) -> Source:
 
 
 def remainder(first: Source, second: Source) -> Source:
-    """Integer remainder with the sign of the dividend; by zero, the dividend itself."""
+    """Integer remainder with the sign of the dividend; by zero, all ones, as the hardware has it."""
     zero = first.dtype.type(0)
-    return np.where(second == zero, first, first - divide(first, second) * second).astype(first.dtype)
+    return np.where(second == zero, ~zero, first - divide(first, second) * second).astype(first.dtype)
 
 
 @instruction("div", "rem", when=is_integer)

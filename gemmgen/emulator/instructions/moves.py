@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gemmgen.emulator import ieee
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
@@ -156,5 +157,9 @@ def slct(inst: Instruction, binder: Binder) -> Operation:
     target = binder.target(inst, inst.operands[0], type_name)
     first, second = (binder.source(inst, operand, type_name) for operand in inst.operands[1:3])
     condition = binder.source(inst, inst.operands[3], condition_type)
-    zero = condition.dtype.type(0)
-    return binder.gathered([target], lambda c, a, b: np.where(c >= zero, a, b), [condition, first, second])
+    zero, flush = condition.dtype.type(0), inst.has("ftz")
+
+    def choose(c: Source, a: Source, b: Source) -> Source:
+        return np.where((ieee.flush_f32(c) if flush else c) >= zero, a, b)
+
+    return binder.gathered([target], choose, [condition, first, second])
