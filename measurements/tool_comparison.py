@@ -37,6 +37,8 @@ COUNT = 256
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PYTHON_TOOLS = ("numba", "triton")
 SECONDS = 60
+_FAILED = "Target application returned an error"
+"""Words of the tools that did not look for what has ended the program."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def table(record: dict[str, Any]) -> str:
 def _columns(told: dict[str, Any]) -> Iterator[str | None]:
     yield told["emulator"]
     sanitizer = told.get("sanitizer")
-    yield None if sanitizer is None else "; ".join(f"{tool}: {text}" for tool, text in sanitizer.items() if text)
+    yield None if sanitizer is None else "; ".join(f"{tool}: {text}" for tool, text in sanitizer.items() if text and text != _FAILED)
     yield from (told[tool] for tool in PYTHON_TOOLS)
 
 

@@ -37,7 +37,7 @@ BINARY = {
     "mul.lo": lambda a, b, t: a * b,
     "mul.hi": lambda a, b, t: (a * b) >> (np.dtype(DTYPES[t]).itemsize * 8),
     "div": lambda a, b, t: truncated_division(a, b) if b else -1,
-    "rem": lambda a, b, t: a - truncated_division(a, b) * b if b else a,
+    "rem": lambda a, b, t: a - truncated_division(a, b) * b if b else -1,
     "min": lambda a, b, t: min(a, b),
     "max": lambda a, b, t: max(a, b),
 }
