@@ -5,8 +5,8 @@ torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interfac
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
 emulator, which is slow and exact. The first call with new layouts chooses an
 instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
-later calls only launch. Nothing is copied: a layout that no kernel reads is an error. Derivatives are not computed: tensors
-that require gradients are refused.
+later calls only launch. Nothing is copied: a layout that no kernel reads is an error. ``matmul`` of torch tensors has derivatives;
+the other operations have none, and refuse tensors that require gradients.
 
 Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.reduce``,
 ``.conv2d`` and ``.elementwise``; else ``gemmgen.ops.register_torch()`` does that.
@@ -89,11 +89,18 @@ def matmul(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
-    if _compiling is not None and _compiling():
+    if _compiling is not None and (_compiling() or _recording(a, b, bias, residual)):
+        b = b.source if b.__class__ is Planes else b
         return _traced(
             "matmul",
-            (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or ""),
-            beta == 0 and out is None and amax is None and stream is None and precision == "f32" and not batch_invariant,
+            (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or "", precision),
+            beta == 0
+            and out is None
+            and amax is None
+            and stream is None
+            and not batch_invariant
+            and (activation is None or activation.__class__ is str)
+            and backend == "auto",
         )
     if scale_a is not None and _is_number(scale_a.__class__):
         scale_a, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_a", scale_a)
@@ -301,6 +308,8 @@ def elementwise(
 
 _compiling: Any = None
 """Once torch is known: whether a call is being traced by ``torch.compile``, which then sees the operator instead."""
+_recording: Any = None
+"""Once torch is known: whether it records an operation on some arrays for derivatives."""
 
 
 def register_torch() -> None:
@@ -308,17 +317,18 @@ def register_torch() -> None:
 
     Raises ``EnvironmentMissing`` without torch.
     """
-    global _compiling
-    from gemmgen.ops.torch_operators import register
+    global _compiling, _recording
+    from gemmgen.ops.torch_operators import needs_gradients, register
 
+    _recording = needs_gradients
     _compiling = register(matmul, reduce, conv2d, elementwise)
 
 
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     if not possible:
         raise LaunchError(
-            f"{name}: under torch.compile, the operator makes its result and takes names of operations: no out, beta, amax, stream, "
-            "precision, batch_invariant or mappings"
+            f"{name}: where torch compiles or records gradients, the operator makes its result and takes names of operations: no out, "
+            "beta, amax, stream, backend, batch_invariant or mappings"
         )
     return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
 

@@ -1,6 +1,6 @@
 """The operations as custom operators of torch, with shapes for tracing, so that ``torch.compile`` takes them as they are.
 
-They have no derivatives: tensors that require gradients are refused, under ``torch.no_grad()`` they are not.
+``matmul`` has derivatives. The others have none: tensors that require gradients are refused, under ``torch.no_grad()`` they are not.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from functools import cache
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
+from gemmgen.ops.torch_derivatives import backward, save
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
-    "str activation='', Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, str output='') -> Tensor",
+    "str activation='', Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, str output='', str precision='f32') -> Tensor",
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
@@ -43,17 +44,26 @@ def register(*functions: Callable[..., Any]) -> Any:
         for key in ("CPU", "CUDA"):
             library.impl(name, _IMPLEMENTATIONS[name], key)
         torch.library.register_fake(f"gemmgen::{name}", _fake(torch, name), lib=library)
+    torch.library.register_autograd("gemmgen::matmul", backward, setup_context=save, lib=library)
     _library = library
     return torch.compiler.is_compiling
 
 
+def needs_gradients(*arrays: Any) -> bool:
+    """True if torch records an operation on these for derivatives."""
+    import torch
+
+    return torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays)
+
+
 def _matmul(
     a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "",
-    scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: str = "",
+    scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: str = "", precision: str = "f32",
 ) -> Any:  # fmt: skip
     return _functions["matmul"](
         a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None,
         scale_a=scale_a, scale_b=scale_b, scale_out=scale_out, output=output or None,
+        precision=precision,
     )  # fmt: skip
 
 
@@ -85,7 +95,7 @@ def _fake(torch: Any, name: str) -> Any:
 
     def matmul(
         a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: Any = 1.0, gamma: Any = 1.0, activation: Any = "",
-        scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: Any = "",
+        scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: Any = "", precision: Any = "f32",
     ) -> Any:  # fmt: skip
         left, right = a.shape, b.shape
         batch = torch.broadcast_shapes(left[:-2], right[:-2])

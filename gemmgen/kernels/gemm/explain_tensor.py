@@ -112,7 +112,7 @@ def _planes(planes: PlanesPlan, loop: WarpgroupLoop) -> Lines:
     bounds = ", ".join(f"{planes.error_factor(k):.0f} u at k = {k}" for k in (64, 1024, 16384))
     kind = "tf32" if scheme.type == "f32" else scheme.type
     scaled = ", rows of A and columns of B scaled by powers of two" if scheme.scaled else ""
-    held = "numbers within 2^-26 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^127, and 0"
+    held = "numbers within 2^-28 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^127, and 0"
     return (
         ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; written to the workspace by a kernel before the product"),
         ("products", f"{scheme.products} for one of float32; the leading ones leave the tensor core every {promoted} of k"),

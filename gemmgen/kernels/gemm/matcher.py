@@ -58,8 +58,9 @@ PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
 INVARIANT_ROWS = (1, 64, 512, 4096)
 """Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
-LEAST_DEPTH_OF_PLANES = 64
-"""k from which on the error bound of products by planes is no larger than that of multiply-adds."""
+LEAST_DEPTH_OF_PLANES = 128
+"""k from which on products by planes are taken: their error bound is no larger than that of multiply-adds from 64 on, but they pay
+from here on only."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     if planes and request.precision == "ffma":
         return "it computes float32 by planes, and multiply-adds are asked for"
     if planes and request.precision == "f32" and request.k < LEAST_DEPTH_OF_PLANES:
-        return f"products by planes have a larger error bound than multiply-adds below k = {LEAST_DEPTH_OF_PLANES}"
+        return f"products by planes do not pay below k = {LEAST_DEPTH_OF_PLANES}"
     if request.groups is not None:
         if not isinstance(spec.mainloop, TensorCoreMainloop) or planes or spec.order != "row_major":
             return "it has no groups of rows"

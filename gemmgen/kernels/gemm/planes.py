@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
-from gemmgen.kernels.gemm.spec import TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import Arithmetic, TensorCoreMainloop
 from gemmgen.kernels.matrix import Matrix
 
 SchemeName = Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"]
@@ -25,10 +25,13 @@ PROMOTE_STEPS = 2
 REPAIR_TILE = 64
 REPAIR_K = 16
 REPAIR_THREADS = 256
+REPAIR_LINES = 8
+"""Marked rows and columns of a tile that are computed one by one; where there are more, the tile is."""
 REGION_BYTES = 256
 """Every part of the workspace starts at a multiple of this."""
-RANGE_BITS = 26
-"""Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold it as well as any other."""
+RANGE_BITS = 28
+"""Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold 21 bits of it: the second
+plane, 2^11 times what the first leaves, ends at 2^-24, where the largest number of the row is below 2^15."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,17 @@ class Scheme:
         """Products of planes for one of float32."""
         return 1 + len(self.kept)
 
+    @property
+    def held_bits(self) -> int:
+        """Bits of a number that the planes hold at least. p planes of t bits have p t, and as many more as they have signs but the
+        first; but one less for the smallest numbers of a row that is scaled."""
+        bits = self.planes * self.significand_bits
+        return bits + self.planes - 1 if bits >= 24 else bits - self.scaled
+
     def error_factor(self, k: int, promoted: int, compensated: bool) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, for ``k`` products an element, promoted every ``promoted``.
 
-        It adds up, in units of u: what the planes leave of the operands (at most a unit in the last place of the last plane, and
-        the sum of p planes of t bits with their signs holds p t + p - 1 bits of the 24); the products of planes that are left out;
+        It adds up, in units of u: what the planes leave of the operands, beyond ``held_bits``; the products of planes that are left out;
         the tensor core's steps on the leading product, each of which cuts off its terms at 2^-25 of the largest and its sum at
         2^-23; the additions of a step's sum to float32; and the same steps on the kept products, which are smaller.
 
@@ -112,7 +121,7 @@ class Scheme:
         more than u sum|x|. The kept sum rounds once more for each, at 2^-significand_bits of the result's magnitude.
         """
         bits = self.significand_bits
-        left_out = 0.0 if self.planes * bits + self.planes - 1 >= 24 else 2.0 ** (24 - self.planes * bits)
+        left_out = 0.0 if self.held_bits >= 24 else 2.0 ** (24 - self.held_bits)
         missing = {(i, j) for i in range(self.planes) for j in range(self.planes)} - {(0, 0), *self.kept}
         dropped = sum(2.0 ** (24 - bits * (i + j)) for i, j in missing)
         step = (self.instruction_k + 1) * 2.0**-25 / UNIT_ROUNDOFF + 2.0**-23 / UNIT_ROUNDOFF
@@ -318,6 +327,8 @@ class PlanesPlan:
     repair_tile = REPAIR_TILE
     repair_k = REPAIR_K
     repair_threads = REPAIR_THREADS
+    repair_lines = REPAIR_LINES
+    range_bits = RANGE_BITS
 
     def error_factor(self, k: int) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
@@ -417,6 +428,13 @@ def all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
     return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in parts) or "0")
 
 
+def is_compensated(arithmetic: Arithmetic) -> bool:
+    """True if what the additions of leading products round off is kept."""
+    if arithmetic.f32_by is None:
+        return False
+    return SCHEMES[arithmetic.f32_by].scaled if arithmetic.sums == "auto" else arithmetic.sums == "compensated"
+
+
 def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], parts_of_k: int) -> PlanesPlan | None:
     """Steps around a product of planes; None where the mainloop multiplies the operands as they are."""
     if mainloop.arithmetic.f32_by is None:
@@ -435,6 +453,5 @@ def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix,
     )
     promoted = scheme.promote_every if mainloop.promote_every == "auto" else mainloop.promote_every
     assert isinstance(promoted, int)
-    sums = mainloop.arithmetic.sums
-    compensated = scheme.scaled if sums == "auto" else sums == "compensated"
+    compensated = is_compensated(mainloop.arithmetic)
     return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k, compensated, parts_of_k)

@@ -11,7 +11,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
-from gemmgen.kernels.gemm.planes import SCHEMES, Scheme
+from gemmgen.kernels.gemm.planes import SCHEMES, Scheme, is_compensated
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
 from gemmgen.kernels.matrix import Matrix
@@ -82,6 +82,7 @@ def warpgroup_loop(
         type_a=types[0],
         type_b=types[1],
         kept_sums=0 if scheme is None else SETS_OF_SUMS,
+        staggered=mainloop.consumers == 2 and is_compensated(mainloop.arithmetic),
         staging=None,
         promote_steps=promotion // tile.k,
         registers=None,

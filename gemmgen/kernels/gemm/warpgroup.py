@@ -189,6 +189,8 @@ class WarpgroupLoop:
     min_blocks_per_sm: int = 1
     kept_sums: int = 0
     """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
+    staggered: bool = False
+    """True if groups that share a tile start their instructions by turns, so that one's run while the other waits for its own."""
 
     @property
     def blocks_m(self) -> int:
@@ -258,9 +260,14 @@ class WarpgroupLoop:
         return WARPS * (1 if self.ping_pong else self.consumers) * self.sharers
 
     @property
+    def takes_turns(self) -> bool:
+        """True if groups wait for one another."""
+        return self.ping_pong or self.staggered
+
+    @property
     def barriers(self) -> int:
-        """Two for each stage, and in ping-pong one for each group's turn."""
-        return 2 * self.stages + (self.consumers if self.ping_pong else 0)
+        """Two for each stage, and one for each group's turn."""
+        return 2 * self.stages + (self.consumers if self.takes_turns else 0)
 
     @property
     def sums(self) -> int:

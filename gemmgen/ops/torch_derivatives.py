@@ -1,0 +1,93 @@
+"""Derivatives of ``torch.ops.gemmgen.matmul``, by the same operator.
+
+With y = act(z), z = alpha a b + bias + gamma residual, and dz = dy act'(z): da = alpha dz bᵀ, db = alpha aᵀ dz, and dz itself goes to the
+bias, summed up, and to the residual. What act' needs is the result where that tells it (as in torch), else z, which is computed
+again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.epilogue.operations import LeakyRelu
+
+_FLOATS = ("torch.float32", "torch.float16", "torch.bfloat16")
+BY_RESULT = ("relu", "leaky_relu", "sigmoid", "tanh")
+"""Activations whose derivative their result tells."""
+BY_ARGUMENT = ("silu", "gelu", "gelu_tanh")
+"""Activations whose derivative takes what went in."""
+DEFAULTS = (None, None, None, None, 1.0, 1.0, "", None, None, None, "", "f32")
+"""Of the operator's arguments."""
+LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keeps what ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
+    a, b, bias, residual, alpha, gamma, activation, scale_a, scale_b, scale_out, _, precision = (*inputs, *DEFAULTS[len(inputs) :])
+    if any(scale is not None for scale in (scale_a, scale_b, scale_out)) or not {str(t.dtype) for t in (a, b, output)} <= set(_FLOATS):
+        raise LaunchError("matmul: derivatives are of float32, float16 and bfloat16 products without scales; pass detached tensors")
+    if activation and activation not in (*BY_RESULT, *BY_ARGUMENT):
+        raise LaunchError(f"matmul: no derivative of {activation} is known; known are {', '.join((*BY_RESULT, *BY_ARGUMENT))}")
+    result = output if activation in BY_RESULT else None
+    ctx.save_for_backward(a, b, bias, residual if activation and result is None else None, result)
+    ctx.shape_of_residual = None if residual is None else residual.shape
+    ctx.numbers = alpha, gamma, activation, precision
+
+
+def backward(context: Any, dy: Any) -> tuple[Any, ...]:
+    """Gradients of the operator's arguments."""
+    a, b, bias, residual, result = context.saved_tensors
+    alpha, gamma, activation, precision = context.numbers
+    given = len(context.needs_input_grad)
+    needs = (*context.needs_input_grad, False, False)
+    dz = dy
+    if activation:
+        z = None if result is not None else _product(a, b, alpha, precision, bias, residual, gamma)
+        dz = _through(activation, dy, result, z)
+    dz = dz.contiguous()
+    vector_a, vector_b = len(a.shape) == 1, len(b.shape) == 1
+    left, right = a.unsqueeze(0) if vector_a else a, b.unsqueeze(1) if vector_b else b
+    whole = dz.unsqueeze(-1) if vector_b else dz
+    whole = whole.unsqueeze(-2) if vector_a else whole
+    da = db = dbias = None
+    if needs[0]:
+        da = _product(whole, right.mT, alpha, precision).sum_to_size(_batched(left, whole)).reshape(a.shape).to(a.dtype)
+    if needs[1]:
+        if len(right.shape) == 2:  # one product instead of a batch, and a sum over it
+            left, whole = left.reshape(-1, left.shape[-1]), whole.reshape(-1, whole.shape[-1])
+        db = _product(left.mT, whole, alpha, precision).sum_to_size(_batched(right, whole)).reshape(b.shape).to(b.dtype)
+    if needs[2]:
+        dbias = dz.sum_to_size(bias.shape).to(bias.dtype)
+    dresidual = gamma * dz if needs[3] else None
+    return (da, db, dbias, dresidual, *[None] * 8)[:given]
+
+
+def _batched(factor: Any, product: Any) -> tuple[int, ...]:
+    """The factor's shape with as many axes as the product has."""
+    return (1,) * (len(product.shape) - len(factor.shape)) + tuple(factor.shape)
+
+
+def _product(a: Any, b: Any, alpha: float, precision: str, bias: Any = None, residual: Any = None, gamma: float = 1.0) -> Any:
+    import torch
+
+    both_float32 = a.dtype == b.dtype == torch.float32
+    return torch.ops.gemmgen.matmul(a, b, bias, residual, alpha, gamma, precision=precision if both_float32 else "f32")
+
+
+def _through(activation: str, dy: Any, result: Any, z: Any) -> Any:
+    """Gradient before an activation, by torch's own formulas."""
+    import torch
+
+    aten = torch.ops.aten
+    if activation == "relu":
+        return aten.threshold_backward(dy, result, 0)
+    if activation == "leaky_relu":
+        return aten.leaky_relu_backward(dy, result, LEAKY_SLOPE, True)
+    if activation == "sigmoid":
+        return aten.sigmoid_backward(dy, result)
+    if activation == "tanh":
+        return aten.tanh_backward(dy, result)
+    if activation == "silu":
+        return aten.silu_backward(dy, z)
+    return aten.gelu_backward(dy, z, approximate="tanh" if activation == "gelu_tanh" else "none")
