@@ -17,14 +17,15 @@ BY_RESULT = ("relu", "leaky_relu", "sigmoid", "tanh")
 """Activations whose derivative their result tells."""
 BY_ARGUMENT = ("silu", "gelu", "gelu_tanh")
 """Activations whose derivative takes what went in."""
-DEFAULTS = (None, None, None, None, 1.0, 1.0, "", None, None, None, "", "f32")
+DEFAULTS: tuple[Any, ...] = (None, None, None, None, 1.0, 1.0, "", None, None, None, "", "f32")
 """Of the operator's arguments."""
 LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keeps what ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
-    a, b, bias, residual, alpha, gamma, activation, scale_a, scale_b, scale_out, _, precision = (*inputs, *DEFAULTS[len(inputs) :])
+    every = (*inputs, *DEFAULTS[len(inputs) :])
+    a, b, bias, residual, alpha, gamma, activation, scale_a, scale_b, scale_out, _, precision = every
     if any(scale is not None for scale in (scale_a, scale_b, scale_out)) or not {str(t.dtype) for t in (a, b, output)} <= set(_FLOATS):
         raise LaunchError("matmul: derivatives are of float32, float16 and bfloat16 products without scales; pass detached tensors")
     if activation and activation not in (*BY_RESULT, *BY_ARGUMENT):
