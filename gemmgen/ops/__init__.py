@@ -100,7 +100,8 @@ def matmul(
             and stream is None
             and not batch_invariant
             and (activation is None or activation.__class__ is str)
-            and backend == "auto",
+            and backend == "auto"
+            and not isinstance(bias, Real),
         )
     if scale_a is not None and _is_number(scale_a.__class__):
         scale_a, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_a", scale_a)
@@ -327,8 +328,9 @@ def register_torch() -> None:
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     if not possible:
         raise LaunchError(
-            f"{name}: where torch compiles or records gradients, the operator makes its result and takes names of operations: no out, "
-            "beta, amax, stream, backend, batch_invariant or mappings"
+            f"{name}: where torch compiles or records gradients, the operator makes its result and takes tensors and names of "
+            "operations: no out, beta, amax, stream, backend, batch_invariant, numbers as bias or "
+            "mappings"
         )
     return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
 

@@ -67,13 +67,91 @@ def test_compiled_code_calls_the_operators():
         assert torch.equal(compiled(a[:rows], b), (a[:rows] @ b).relu() + a[:rows].sum())
 
 
-def test_tensors_that_require_gradients_are_refused():
-    a, b = integers(4, 4).requires_grad_(), integers(4, 4)
-    for call in (ops.matmul, torch.ops.gemmgen.matmul):
+def test_operations_without_derivatives_refuse_gradients():
+    x = integers(4, 4).requires_grad_()
+    for call in (ops.reduce, torch.ops.gemmgen.reduce):
         with pytest.raises(LaunchError, match="requires gradients"):
-            call(a, b)
+            call(x)
         with torch.no_grad():
-            assert torch.equal(call(a, b), a @ b)
+            assert torch.equal(call(x), x.sum())
+
+
+ACTIVATIONS = {
+    "": lambda z: z, "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu, "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"), "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+}  # fmt: skip
+SHAPES = [((9, 20), (20, 12)), ((3, 9, 20), (20, 12)), ((3, 9, 20), (1, 20, 12)), ((20,), (20, 12)), ((9, 20), (20,)), ((20,), (20,))]
+
+
+def gradients(a, b, bias, residual, activation, reference):
+    """Derivatives of alpha a b + bias + gamma residual, through the activation, by ops or by torch in float64."""
+    inputs = [None if tensor is None else tensor.detach().clone().requires_grad_() for tensor in (a, b, bias, residual)]
+    given = [tensor for tensor in inputs if tensor is not None]
+    if reference:
+        one, two, three, four = (None if tensor is None else tensor.double() for tensor in inputs)
+        z = 0.5 * (one @ two) + (0 if three is None else three) + (0 if four is None else 0.25 * four)
+        result = ACTIVATIONS[activation](z)
+    else:
+        one, two, three, four = inputs
+        result = ops.matmul(one, two, alpha=0.5, bias=three, residual=four, gamma=0.25, activation=activation or None)
+    weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype, device=result.device).reshape(result.shape)
+    return [gradient.double() for gradient in torch.autograd.grad((result * weights).sum(), given)]
+
+
+def assert_gradients_agree(a, b, bias, residual, activation, tolerance):
+    got, expected = (gradients(a, b, bias, residual, activation, reference) for reference in (False, True))
+    for one, other in zip(got, expected, strict=True):
+        assert (one - other).abs().max() <= tolerance * other.abs().max()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_derivatives_of_products_with_every_activation(activation):
+    a, b = torch.randn(9, 20), torch.randn(20, 12)
+    assert_gradients_agree(a, b, torch.randn(12), torch.randn(9, 12), activation, 1e-5)
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_derivatives_of_products_of_every_shape(shapes):
+    assert_gradients_agree(torch.randn(shapes[0]), torch.randn(shapes[1]), None, None, "", 1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_derivatives_of_halves(kind):
+    a, b, bias = (torch.randn(*shape).to(kind) for shape in ((9, 32), (32, 16), (9, 1)))
+    assert_gradients_agree(a, b, bias, None, "gelu", 2e-2)
+
+
+def test_second_derivatives_of_products():
+    a, b = torch.randn(5, 6).requires_grad_(), torch.randn(6, 7).requires_grad_()
+
+    def second(multiply):
+        (first,) = torch.autograd.grad(multiply(a, b).pow(2).sum(), a, create_graph=True)
+        return torch.autograd.grad(first.pow(2).sum(), [a, b])
+
+    got = second(lambda a, b: ops.matmul(a, b, activation="tanh"))
+    expected = second(lambda a, b: torch.tanh(a @ b))
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in zip(got, expected, strict=True))
+
+
+def test_compiled_code_has_derivatives():
+    a, b = torch.randn(5, 6).requires_grad_(), torch.randn(6, 7)
+    compiled = torch.compile(lambda x: ops.matmul(x, b, activation="gelu").sum(), backend="aot_eager", fullgraph=True)
+    (got,) = torch.autograd.grad(compiled(a), a)
+    (expected,) = torch.autograd.grad(torch.nn.functional.gelu(a @ b).sum(), a)
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"out": torch.empty(4, 4)}, {"activation": {"op": "clamp", "high": 1.0}}, {"bias": 1.0}])
+def test_what_cannot_be_recorded_is_refused(change):
+    with pytest.raises(LaunchError, match="records gradients"):
+        ops.matmul(torch.randn(4, 4).requires_grad_(), torch.randn(4, 4), **change)
+
+
+def test_products_of_bytes_have_no_derivatives():
+    scale = torch.ones(1).requires_grad_()
+    with pytest.raises(LaunchError, match="derivatives are of"):
+        torch.ops.gemmgen.matmul(integers(9, 32, type=torch.int8), integers(24, 32, type=torch.int8).T, scale_a=scale, output="float32")
 
 
 # -- on a GPU --------------------------------------------------------------------------------------------------
@@ -325,3 +403,31 @@ def test_gpu_a_call_costs_the_host_less_than_10_microseconds():
         ops.matmul(a, b)
         # Some hosts are slow: on those where torch takes longer than 10 microseconds, torch is the measure.
         assert microseconds(own) < max(10.0, 1.1 * microseconds(of_torch))
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_gpu_derivatives_are_torchs(kind):
+    a, b, bias = (torch.randn(*shape, device="cuda").to(kind) for shape in ((640, 512), (512, 768), (768,)))
+    assert_gradients_agree(a, b, bias, None, "gelu", 1e-5 if kind == torch.float32 else 2e-2)
+
+
+@needs_gpu
+def test_gpu_compiled_layers_have_derivatives():
+    a, b = torch.randn(640, 512, device="cuda"), torch.randn(512, 768, device="cuda").requires_grad_()
+    compiled = torch.compile(lambda x, y: ops.matmul(x, y, activation="relu").square().sum(), fullgraph=True)
+    (got,) = torch.autograd.grad(compiled(a, b), b)
+    (expected,) = torch.autograd.grad((a.double() @ b.double()).relu().square().sum(), b)
+    assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@needs_gpu
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gpu_planes_of_a_weight_are_kept(transposed):
+    a, b = torch.randn(512, 1024, device="cuda"), torch.randn(1024, 2048, device="cuda")
+    b[:, 7] *= torch.exp2(torch.randint(-60, 60, (1024,), device="cuda").float())
+    kept = ops.Planes(b.T.contiguous().T if transposed else b)
+    expected, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    for _ in range(2):
+        got = ops.matmul(a, kept, activation="relu")
+        assert ((got - expected.relu()).abs() <= 1e-6 * size).all()
