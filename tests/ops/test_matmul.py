@@ -1,5 +1,7 @@
 """ops.matmul on NumPy arrays, which the emulator works on: NumPy's own product is the reference, on integers that are exact."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import SPECS
@@ -286,3 +288,42 @@ def test_rows_have_the_same_bits_in_batches_of_any_size():
     whole = ops.matmul(a, b, batch_invariant=True)
     for rows in (1, 33):
         assert np.array_equal(ops.matmul(a[:rows], b, batch_invariant=True), whole[:rows])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_planes_that_are_kept_are_an_operand_of_the_kernel(turned):
+    spec = load_spec(SPECS / "gemm" / "f32_by_f16x3.yaml")
+    request = matcher.parse_request([256, 256, 512], ["nt", "planes"])
+    fit = matcher.fit(spec, replace(request, c=matcher.transposed(request.c)) if turned else request)
+    kept = "a" if turned else "b"
+    assert fit.spec.mainloop.arithmetic.kept == kept
+    assert fit.arrays[f"planes_{kept}"] == ("planes", request.planes)
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_planes_of_a_weight_give_its_products(by_rows):
+    a, w = integers(5, 72), integers(72, 36)
+    kept = ops.Planes(w if by_rows else np.asfortranarray(w))
+    np.testing.assert_array_equal(ops.matmul(a, kept), a @ w)
+    assert kept.array() is None  # host memory: multiplied by the processor
+
+
+def test_planes_are_made_once():
+    w = integers(72, 36)
+    kept = ops.Planes(w)
+    made = kept.array(emulated=True)
+    assert made.shape == matcher.planes_layout(Layout.packed(w.shape, "f32")).shape
+    assert kept.array(emulated=True) is made
+
+
+@pytest.mark.parametrize(
+    ("w", "match"),
+    [
+        (np.zeros((4, 4), np.float16), "float32 matrices"),
+        (np.zeros((2, 4, 4), np.float32), "float32 matrices"),
+        (np.zeros((8, 8), np.float32)[::2, ::2], "contiguous copy"),
+    ],
+)
+def test_planes_of_what_is_no_stored_float32_matrix_are_refused(w, match):
+    with pytest.raises(LaunchError, match=match):
+        ops.Planes(w)

@@ -226,6 +226,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     planes = isinstance(spec.mainloop, TensorCoreMainloop) and spec.mainloop.arithmetic.f32_by is not None
     if planes and request.precision == "ffma":
         return "it computes float32 by planes, and multiply-adds are asked for"
+    if planes and request.invariant != "none":
+        return "the way in which it repairs a row depends on the other rows of a tile"
     if planes and request.precision == "f32" and request.k < LEAST_DEPTH_OF_PLANES:
         return f"products by planes do not pay below k = {LEAST_DEPTH_OF_PLANES}"
     if request.groups is not None:
