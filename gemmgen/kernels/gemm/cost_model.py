@@ -24,6 +24,7 @@ REDUCTION_REGISTERS = 40
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
+LINE_BYTES = 128
 LEFT_IN_L2 = 0.2
 """Part of A that has to come from memory again for every further tile of columns."""
 TENSOR_CORE_ISSUE = 1.25
@@ -137,14 +138,29 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         operations=2.0 * loop.elements * step,
         unit="fp32",
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
-        # Loads that one of A's elements needs keep the L1 busy, and so do those of B, which every team reads.
-        shared_clocks=loads * loop.unroll * warps * max(1.0, WARP_THREADS * loop.width_a * a.element_bytes / 128),
+        shared_clocks=_lines(plan, loop, problem["n"]) * loop.unroll * warps,
         loaded_bytes=float(step * (loop.tile_m * a.element_bytes + loop.columns * b.element_bytes)),
         in_flight=1.0,
         stored_bytes=tile_result + sums * 2,
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
         turns=2 if slices > 1 else 1,
     )
+
+
+def _lines(plan: GemmPlan, loop: VectorLoop, n: int) -> float:
+    """Lines of the L1 that a warp's loads for one step touch, one in a clock cycle."""
+    a, b = plan.matrix_a, plan.matrix_b
+    loads_a, loads_b = loop.rows * loop.vector / loop.width_a, loop.columns * loop.vector / loop.width_b
+    if loop.along == "m":
+        return loads_a * max(1.0, WARP_THREADS * loop.width_a * a.element_bytes / LINE_BYTES) + loads_b
+    lanes = min(WARP_THREADS, loop.lanes)
+    teams = WARP_THREADS // lanes
+    # Rows of different teams lie apart; where a matrix is not contiguous along k, lanes are as far apart as it is wide.
+    wide_a = lanes * loop.width_a * a.element_bytes if a.row_major else lanes * loop.vector * loop.rows * a.element_bytes / teams
+    wide_b = lanes * loop.vector * (n * b.element_bytes if b.row_major else b.element_bytes)
+    if lanes == 1 and not a.row_major:  # teams lie side by side
+        wide_a, teams = WARP_THREADS * loop.width_a * a.element_bytes, 1
+    return loads_a * max(1.0, wide_a / LINE_BYTES) * teams + loads_b * max(1.0, min(lanes, wide_b / LINE_BYTES))
 
 
 def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, element_bytes: int) -> Work:
