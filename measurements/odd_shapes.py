@@ -25,7 +25,7 @@ from typing import Any
 from gemmgen import ops
 from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.devices import gpu_device
-from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.selection import Option, choose
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.dispatch.tuning import compile_all, contenders
 from gemmgen.perf.benchmark import Candidate, benchmark
@@ -37,6 +37,8 @@ MOST_OPERATIONS = 1.4e11
 MOST_BYTES = 6e8
 GRAPH_SECONDS = 4e-4
 ROUNDS = 9
+CONTESTED = 24
+"""Shapes at most, drawn from all, whose choice is held against its alternatives."""
 LETTERS = ("nn", "nt", "tn", "tt")
 
 
@@ -180,6 +182,7 @@ class Result:
     problem_text: str = ""
     contenders: dict[str, float] = field(default_factory=dict)
     """Microseconds of what the choice could have taken."""
+    chosen: str = ""
     chosen_us: float = math.nan
     """Microseconds of what it took, in the same run as the contenders."""
 
@@ -280,24 +283,40 @@ def measure(torch: Any, shape: Shape, type: str, result: Result) -> None:
     result.ours_us, result.torch_us = (statistics.median(values) for values in seconds)
 
 
-def compare_contenders(request: Any, result: Result, most: int) -> None:
-    """Times what the choice could have taken, best of the model first."""
+def compare_contenders(results: Sequence[Result], most: int, enough: Callable[[], bool]) -> None:
+    """Times what each choice could have taken, the best of the model first, and two more."""
     device = gpu_device(0)
-    chosen = choose(request, device).chosen
-    options = {option.plan.name: option for option in contenders(request, device, device.architecture, most, 2)}
-    options[chosen.plan.name] = chosen
-    binaries = compile_all(options.values(), lambda: None)
-    for name, option in options.items():
-        if isinstance(binaries[name], GemmgenError):
-            continue
-        try:
-            timing = benchmark([Candidate(option.plan, binaries[name])], option.dimensions, with_peer=False, rounds=5).timings[0]
-        except GemmgenError as error:
-            print(f"  {option.candidate.label}: {str(error).splitlines()[0]}", flush=True)
-            continue
-        result.contenders[option.candidate.label + (" " + "+".join(option.fit.derived) if option.fit.derived else "")] = timing.median_us
-        if name == chosen.plan.name:
-            result.chosen_us = timing.median_us
+    jobs: list[tuple[Result, list[Option]]] = []
+    for result in results:
+        request = parse_problem(result.problem)
+        chosen = choose(request, device).chosen
+        options = {option.plan.name: option for option in contenders(request, device, device.architecture, most, 2)}
+        jobs.append((result, [*({**options, chosen.plan.name: chosen}).values()]))
+        result.chosen = chosen.plan.name
+    binaries = compile_all((option for _, options in jobs for option in options), lambda: None)
+    for result, options in jobs:
+        if enough():
+            break
+        groups: dict[Any, list[Option]] = {}
+        for option in options:
+            if not isinstance(binaries[option.plan.name], GemmgenError):
+                arrays = (array for array in option.plan.sequence.arrays if array.role != "workspace")
+                layout = tuple((a.name, a.type, a.role, a.shape, a.strides) for a in arrays)
+                groups.setdefault((layout, tuple(sorted(option.dimensions.items()))), []).append(option)
+        for members in groups.values():
+            tried = [Candidate(option.plan, binaries[option.plan.name]) for option in members]
+            try:
+                timings = benchmark(tried, members[0].dimensions, with_peer=False, rounds=5).timings
+            except GemmgenError as error:
+                print(f"  {members[0].candidate.label} and {len(members) - 1} others: {str(error).splitlines()[0]}", flush=True)
+                continue
+            result.contenders |= {timing.name: timing.median_us for timing in timings}
+        result.chosen_us = result.contenders.get(result.chosen, math.nan)
+        labels = {option.plan.name: option.candidate.label for option in options}
+        best = min(result.contenders, key=lambda name: result.contenders[name], default="")
+        if best:
+            text = f"chosen {result.chosen_us:.1f}, best {result.contenders[best]:.1f} by {labels[best]}"
+            print(f"{result.problem:44s} {text}, of {len(result.contenders)}", flush=True)
 
 
 def summary(results: Sequence[Result], type: str) -> dict[str, Any]:
@@ -373,12 +392,10 @@ def run(types: Sequence[str], seed: int, seconds: float, most: int) -> tuple[dic
         text = f"{result.torch_us:9.1f} {result.ours_us:9.1f} {result.ratio:6.2f}  expected {result.expected_us:9.1f}"
         print(f"{result.kind:26s} {result.problem:44s} {text}  {result.instance} {result.problem_text}", flush=True)
         torch.cuda.empty_cache()
-    for result in sorted(results, key=lambda one: one.ours_us if one.ours_us > 0 else math.inf):
-        if not most or time.monotonic() - started > seconds or not result.ratio > 0:
-            break
-        compare_contenders(parse_problem(result.problem), result, most)
-        best = min(result.contenders, key=lambda label: result.contenders[label])
-        print(f"{result.problem:44s} chosen {result.chosen_us:.1f}, best {result.contenders[best]:.1f} by {best}", flush=True)
+    if most:
+        measured = [result for result in results if result.ratio > 0 and result.kind != "seen before"]
+        random.Random(seed).shuffle(measured)
+        compare_contenders(measured[:CONTESTED], most, lambda: time.monotonic() - started > seconds)
     about = {
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
