@@ -12,6 +12,19 @@ WIDTHS = st.sampled_from([1, 2, 4, 4, 8])
 TYPES = st.sampled_from(["f32", "f32", "f16", "bf16"])
 
 
+VECTOR = st.fixed_dictionaries(
+    {
+        "strategy": st.just("vector"),
+        "threads": st.sampled_from([32, 64, 96, 128, 256]),
+        "along": st.sampled_from(["k", "k", "m"]),
+        "lanes": st.sampled_from([1, 2, 8, 32, 32, 64, 128]),
+        "rows": st.sampled_from([1, 2, 4, 8]),
+        "columns": st.sampled_from([1, 2, 3, 4, 7, 16]),
+        "unroll": st.sampled_from([1, 2, 4]),
+    }
+)
+
+
 @st.composite
 def tiles(draw: st.DrawFn) -> dict[str, Any]:
     """Mostly a hierarchy that divides evenly, sometimes any numbers at all."""
@@ -72,6 +85,10 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     fields = {**fields, "alignment": narrow}
     if loop["strategy"] == "naive":
         return {**fields, "store": "direct", "decomposition": {"scheme": "data_parallel"}}
+    if loop["strategy"] == "vector":
+        scheme = "data_parallel" if fields["decomposition"]["scheme"] == "data_parallel" else "split_k_last"
+        loop = {**loop, "lanes": min(loop["lanes"], loop["threads"] & -loop["threads"])}
+        return {**fields, "mainloop": loop, "store": "direct", "decomposition": {"scheme": scheme}}
     loop = {**loop, "min_blocks_per_sm": 1}
     tile = loop["tile"]
     if loop["loaders"] == "halves":
@@ -143,6 +160,7 @@ ANY = st.fixed_dictionaries(
         "decomposition": st.sampled_from(
             [{"scheme": "data_parallel"}] * 3
             + [{"scheme": scheme, "slices": slices} for scheme in ("split_k_serial", "split_k_parallel") for slices in (2, 3, 17)]
+            + [{"scheme": "split_k_parallel", "slices": "launch"}]
             + [{"scheme": "stream_k", "blocks": blocks} for blocks in (1, 3, 8, 100)]
         ),
         "store": st.sampled_from(["direct", "direct", "through_shared"]),
@@ -151,7 +169,7 @@ ANY = st.fixed_dictionaries(
         "rasterization": st.sampled_from([{}, {"along": "major"}, {"group": 2}, {"group": 3, "along": "major"}]),
         "storage": st.one_of(st.just({}), st.fixed_dictionaries({"a": TYPES, "b": TYPES, "c": TYPES})),
         "alignment": st.fixed_dictionaries({"a": WIDTHS, "b": WIDTHS, "c": WIDTHS}),
-        "mainloop": st.one_of(TILED, TILED, TILED, NAIVE),
+        "mainloop": st.one_of(TILED, TILED, TILED, VECTOR, NAIVE),
         "epilogue": EPILOGUES,
         "architecture": st.sampled_from(["sm_75", "sm_80", "sm_90"]),
         "early_launch": st.sampled_from([False, False, True]),
