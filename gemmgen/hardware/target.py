@@ -115,6 +115,10 @@ class Peaks:
     copy_bytes_per_second: float | None = None
 
 
+HOPPER_MMA_SHARE = 0.65
+"""Part of the rate of `wgmma` that `mma.sync` reaches on Hopper: 1287 of 1979 TOP/s on an H200."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One rate and where it comes from."""
@@ -172,6 +176,24 @@ class Device:
     def fp8_wgmma_roof(self) -> Figure | None:
         """The rate of `wgmma` for 8-bit floats."""
         return _first_known(self.measured.fp8_wgmma_flops, self.datasheet.fp8_wgmma_flops)
+
+    @property
+    def int8_mma_roof(self) -> Figure | None:
+        """The int8 rate of `mma.sync`, with Hopper's share of it where only the datasheet is known, whose rate is that of `wgmma`."""
+        roof = self.int8_roof
+        if roof is None or roof.origin == "measured" or not self.architecture.supports("wgmma"):
+            return roof
+        return Figure(roof.value * HOPPER_MMA_SHARE, roof.origin)
+
+    @property
+    def f16_mma_roof(self) -> Figure | None:
+        """The rate of `mma.sync` for float16 and bfloat16: half of that for bytes."""
+        return _divided(self.int8_mma_roof, 2)
+
+    @property
+    def tf32_mma_roof(self) -> Figure | None:
+        """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
+        return _divided(self.int8_mma_roof, 4)
 
     @property
     def f32_by_f16x3_roof(self) -> Figure | None:

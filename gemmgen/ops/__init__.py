@@ -69,8 +69,9 @@ def matmul(
     for ``matmul``.
 
     ``a`` (..., m, k) and ``b`` (..., k, n), or ``Planes`` of it, are float32, float16 or bfloat16, stored in rows or in columns (views
-    that are transposed, sliced or broadcast along the batch are read where they are); on Hopper GPUs also both 8-bit integers or both
-    8-bit floats, a stored in rows, b in columns, both aligned to 16 bytes. A vector is a row on the left and a column on the right.
+    that are transposed, sliced or broadcast along the batch are read where they are); also both 8-bit integers, from sm_80 on, or both
+    8-bit floats, from sm_89 on. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b are aligned to
+    16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row on the left and a column on the right.
     ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ; of 8-bit
     integers int32, or float32 with anything added, and of 8-bit floats bfloat16. ``bias``: a number, or n values (one for each
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
@@ -147,7 +148,7 @@ def grouped_matmul(
     ``a`` is (m, k), ``b`` (groups, k, n). ``offsets``, int32 and read where it lies, says where each group of rows ends: group g has the
     rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``, which may be none. Rows beyond the last offset are not written. ``bias`` is
     (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); ``amax``, types and all else as for ``matmul``, on
-    tensor cores of Hopper GPUs: float16, bfloat16, 8-bit integers and 8-bit floats, aligned to 16 bytes.
+    tensor cores: float16, bfloat16, 8-bit integers and 8-bit floats.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """

@@ -16,6 +16,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop, estimated_registers
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
@@ -34,6 +35,11 @@ PROMOTION_ISSUE = 0.2
 COPY_REGISTERS = 40
 COPY_SHARE = 2.0
 """Time of a copy by single elements, over that of one by vectors."""
+COPY_INSTRUCTIONS = 8.0
+"""Of a thread, for a copy of its own to shared memory: where it comes from and goes to, and how much of it exists."""
+MMA_OPERATIONS_PER_CLOCK = 2048.0
+"""Of an SM, on 16-bit types by `mma.sync`."""
+SHARED_BYTES_PER_CLOCK = 128.0
 COPY_ENGINE_SHARE = 0.55
 """Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
 
@@ -51,6 +57,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     result = float(m * n * batch * c.element_bytes * (1 + reads))
     tile_result = result / max(1, tiles)
     loop = plan.loop
+    if isinstance(loop, WarpLoop):
+        return _warp_mma_work(plan, loop, problem, tiles, (factors, result, tile_result))
     if isinstance(loop, WarpgroupLoop):
         return _tensor_core_work(plan, loop, problem, tiles, (factors, result, tile_result))
     if isinstance(loop, VectorLoop):
@@ -233,6 +241,41 @@ def _copy_work(plan: GemmPlan, copied: CopyPlan, problem: Mapping[str, int]) -> 
     )  # fmt: skip
 
 
+def _warp_mma_work(
+    plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], tiles: int, moved: tuple[float, float, float]
+) -> tuple[Work, ...]:
+    """The launches of a GEMM whose warps multiply fragments; ``moved``: bytes of A and B, of C, and of a tile of C."""
+    factors, result, tile_result = moved
+    partial = plan.store == "partial"
+    works = tiles * plan.slices
+    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
+    turns = ceil_div(works, blocks) if blocks else 1
+    steps = ceil_div(ceil_div(problem["k"], loop.tile_k), plan.slices)
+    operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
+    warps = loop.threads // WARP_THREADS
+    copies = sum(o.passes * (1 if o.is_async else 2) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
+    busy = copies * COPY_INSTRUCTIONS * warps / 4 / (operations / MMA_OPERATIONS_PER_CLOCK * loop.a.element_bytes / 2)
+    read = (loop.warp_m + loop.warp_n) * loop.tile_k * loop.a.element_bytes * warps
+    main = Work(
+        blocks=blocks,
+        threads=loop.threads,
+        registers=min(255, loop.estimated_registers, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
+        shared_bytes=plan.shared_bytes,
+        steps=float(steps * turns),
+        operations=operations,
+        unit=plan.unit,
+        issue=TENSOR_CORE_ISSUE + busy,
+        shared_clocks=(read + loop.a.tile_bytes + loop.b.tile_bytes) / SHARED_BYTES_PER_CLOCK,
+        loaded_bytes=float(loop.a.tile_bytes + loop.b.tile_bytes),
+        in_flight=float(loop.stages - 1),
+        stored_bytes=(float(loop.tile_m * loop.tile_n * FLOAT_BYTES) if partial else tile_result) * turns,
+        memory_bytes=factors + (0.0 if partial else result),
+        early=plan.spec.early_launch,
+    )
+    reads = (plan.spec.beta == "argument") + len(plan.residuals)
+    return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
+
+
 def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], main: Work) -> tuple[Work, ...]:
     """A product by planes, with the kernels that split before it and the one that repairs after it."""
     k = problem["k"]
@@ -270,7 +313,7 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
 
 def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
     """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
-    tile_k = plan.loop.tile_k if isinstance(plan.loop, TiledLoop | WarpgroupLoop) else 1
+    tile_k = plan.loop.tile_k if isinstance(plan.loop, TiledLoop | WarpgroupLoop | WarpLoop) else 1
     tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": tile_k}
     return cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
 

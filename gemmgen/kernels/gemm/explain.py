@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.explain_shared import shared_memory_section
-from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections
+from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections, warp_mma_sections
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.operand import Operand
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import SplitKLast, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.matrix import Matrix
@@ -34,7 +35,7 @@ def summary(plan: GemmPlan) -> list[str]:
         product += " + beta C"
     operations = ", then ".join(step.operation.describe() for step in plan.epilogue)
     where = "in float32"
-    if isinstance(plan.loop, WarpgroupLoop):
+    if isinstance(plan.loop, WarpgroupLoop | WarpLoop):
         where = "on tensor cores, summed up in " + ("int32" if plan.loop.accumulator == "int" else "float32")
     lines = [f"C = {product} {where}" + (f", then {operations}." if operations else ".")]
     for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c):
@@ -77,6 +78,8 @@ def explain(plan: GemmPlan) -> list[Section]:
         return [computes, Section("Threads", _vector_threads(plan, loop)), Section("Blocks", _blocks(plan) + _division_of_k(plan))]
     if isinstance(loop, WarpgroupLoop):
         return [computes, *tensor_core_sections(plan, loop)]
+    if isinstance(loop, WarpLoop):
+        return [computes, *warp_mma_sections(plan, loop)]
     return [
         computes,
         Section("Tile hierarchy", _hierarchy(plan, loop)),

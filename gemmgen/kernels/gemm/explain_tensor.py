@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import PlanesPlan
+from gemmgen.kernels.gemm.warp_mma import WarpLoop, WarpOperand
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 
 Lines = tuple[tuple[str, str], ...]
@@ -23,6 +24,44 @@ def tensor_core_sections(plan: GemmPlan, loop: WarpgroupLoop) -> list[Section]:
     ]
 
 
+def warp_mma_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
+    """Tiles, copies, the mainloop, shared memory and stores of a GEMM whose warps multiply fragments."""
+    warps = loop.threads // 32
+    hierarchy = (
+        ("threadblock", f"{loop.tile_m} x {loop.tile_n} of C by {warps} warp{'s' if warps > 1 else ''}, {loop.tile_k} of k at a time"),
+        ("warp", f"{loop.warp_m} x {loop.warp_n} of C; {loop.sums} of a thread's registers hold sums"),
+    )
+    steps = loop.tile_k // loop.instruction_k
+    count = steps * loop.a.blocks * loop.b.blocks
+    mainloop = (
+        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_k} of k"),
+        (
+            "one stage",
+            f"{count} instructions of each warp, {steps * (loop.a.blocks + loop.b.blocks // 2)} reads of four matrices (ldmatrix)",
+        ),
+        ("stages", f"{loop.stages}: all but one are filled while one is multiplied, with one barrier a stage"),
+    )
+    return [
+        Section("Tile hierarchy", hierarchy),
+        Section("Work", _work(plan, loop)),
+        Section("Copies of one stage", tuple((o.name, _copied(o)) for o in (loop.a, loop.b))),
+        Section("Mainloop", mainloop),
+        Section(
+            "Shared memory", (*_regions(plan), ("layout", "16-byte pieces of a row are permuted by an exclusive or: no bank conflicts"))
+        ),
+        Section("Results", _results(plan, loop)),
+    ]
+
+
+def _copied(operand: WarpOperand) -> str:
+    along = "k" if operand.k_major else operand.axis
+    count = f"{operand.passes} of {operand.vector_bytes} bytes a thread"
+    if operand.is_async:
+        return f"{count} along {along}, asynchronous: {operand.tile_bytes} bytes a stage"
+    turned = ", turned around so that rows run along k" if operand.turned else ""
+    return f"{count} along {along}, through registers{turned}: {operand.tile_bytes} bytes a stage"
+
+
 def _roles(loop: WarpgroupLoop) -> Lines:
     rows = loop.blocks_m * BLOCK_ROWS
     consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {rows} x {loop.tile_n} of C each"
@@ -38,7 +77,7 @@ def _roles(loop: WarpgroupLoop) -> Lines:
     return tuple(lines)
 
 
-def _work(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     lines = [("tile", f"{loop.tile_m} x {loop.tile_n} of C, {loop.tile_k} of k at a time")]
     if loop.persistent_blocks:
         lines.append(("grid", f"at most {loop.persistent_blocks} blocks, which take tiles in turn"))
@@ -59,7 +98,8 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
         lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
     if plan.grouped:
         lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
-    lines.append(("edges", "what lies outside of a matrix is filled with 0 by the copy engine, and not stored"))
+    who = "by the copy engine, " if isinstance(loop, WarpgroupLoop) else ""
+    lines.append(("edges", f"what lies outside of a matrix is filled with 0 {who}and not stored"))
     if plan.spec.early_launch:
         lines.append(("launch", "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"))
     return tuple(lines)
@@ -91,12 +131,17 @@ def _mainloop(loop: WarpgroupLoop) -> Lines:
     return tuple(lines)
 
 
-def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+def _regions(plan: GemmPlan) -> Lines:
     lines = []
     for region in plan.shared_memory:
         extents = "".join(f"[{extent}]" for extent in region.shape)
         last = region.offset + region.bytes - 1
         lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    return tuple(lines)
+
+
+def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+    lines = list(_regions(plan))
     lines.append(
         ("layout", f"rows of {SPAN_BYTES} bytes, whose 16-byte pieces are permuted by an exclusive or with the row's last 3 bits,")
     )
@@ -122,7 +167,7 @@ def _planes(planes: PlanesPlan, loop: WarpgroupLoop) -> Lines:
     )
 
 
-def _results(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
+def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     how = {
         "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
         "pairs": "two neighbours at a time, straight from registers",

@@ -21,7 +21,7 @@ from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
-from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage, TensorCoreMainloop, VectorMainloop
+from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, MmaSyncMainloop, Multiples, Storage, TensorCoreMainloop, VectorMainloop
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
@@ -230,8 +230,10 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "the way in which it repairs a row depends on the other rows of a tile"
     if planes and request.precision == "f32" and request.k < LEAST_DEPTH_OF_PLANES:
         return f"products by planes do not pay below k = {LEAST_DEPTH_OF_PLANES}"
+    if request.amax != "none" and not isinstance(spec.mainloop, TensorCoreMainloop | MmaSyncMainloop):
+        return "it does not look for the largest absolute value"
     if request.groups is not None:
-        if not isinstance(spec.mainloop, TensorCoreMainloop) or planes or spec.order != "row_major":
+        if not isinstance(spec.mainloop, TensorCoreMainloop | MmaSyncMainloop) or planes or spec.order != "row_major":
             return "it has no groups of rows"
         if spec.decomposition.scheme != "data_parallel":
             return "it divides k, and groups of rows are counted on the device"
@@ -301,6 +303,8 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
     """The fit of a kernel for few columns, which takes few rows as the columns of the transpose."""
     if min(request.m, request.n) > MOST_COLUMNS:
         return f"it is for products of at most {MOST_COLUMNS} rows or columns"
+    if request.amax != "none" or request.groups is not None:
+        return "it has no groups of rows, and does not look for the largest absolute value"
     types = {layout.type for layout in (request.a, request.b, request.c)}
     if types - set(TYPES) or (request.a.type != request.b.type and "f32" not in (request.a.type, request.b.type)):
         return "it multiplies float32, float16 or bfloat16"
@@ -365,7 +369,9 @@ def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list
 def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) -> Fit:
     """The instance's spec with ``changes``, and the operands and numbers that its arguments are."""
     changed = replaced(spec, changes)
-    arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
+    kinds = (changes["storage"].a, changes["storage"].b)
+    a, b = (replace(layout, type=kind) if kind == "tf32" else layout for layout, kind in zip((request.a, request.b), kinds, strict=True))
+    arrays = {"A": (request.operands[0], a), "B": (request.operands[1], b), "C": ("out", request.c)}
     mainloop = changes.get("mainloop", spec.mainloop)
     if request.planes is not None and isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.kept != "none":
         arrays[f"planes_{mainloop.arithmetic.kept}"] = ("planes", request.planes)

@@ -21,6 +21,7 @@ from gemmgen.kernels.gemm.planes import PlaneOperand
 from gemmgen.kernels.gemm.planes_numbers import stored_planes
 from gemmgen.kernels.gemm.tensor_accuracy import factors, planes_bound, product_bound
 from gemmgen.kernels.gemm.vector import VectorLoop
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 LARGEST_INTEGER = 4
@@ -250,9 +251,11 @@ def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> di
     value = np.concatenate([np.abs(results.value).ravel() for results in found] + [arrays["amax"].astype(np.float64)])
     bound = np.concatenate([results.bound.ravel() for results in found] + [np.zeros(1)])
     largest = np.nan if np.isnan(value).any() else value.max()
+    if not np.isfinite(largest):
+        return {"amax": Expected(np.array([largest]))}
     # A result that errs by its bound may be the largest where another is expected to be.
-    high, low = (value + bound).max(initial=0.0), (value - bound).max(initial=0.0)
-    return {"amax": Expected(np.array([largest]), np.array([np.nan_to_num(max(high - largest, largest - low), nan=0.0, posinf=np.inf)]))}
+    high, low = (value + bound).max(), (value - bound).max()
+    return {"amax": Expected(np.array([largest]), np.array([max(high - largest, largest - low)]))}
 
 
 def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Expected, Tracked]:
@@ -269,7 +272,7 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
             if plan.planes is not None:
                 if case.data == "reals":
                     bound = planes_bound(plan.planes, a, b)
-            elif isinstance(plan.loop, WarpgroupLoop):
+            elif isinstance(plan.loop, WarpgroupLoop | WarpLoop):
                 if case.data == "reals":
                     bound = product_bound(plan.loop, max(plan.slices, plan.loop.cluster_k), a, b)
             elif case.data == "reals":

@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.shared_pictures import bank_maps
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, WarpgroupLoop
 from gemmgen.kernels.pictures import (
     Division,
@@ -41,6 +42,9 @@ def pictures(plan: GemmPlan) -> list[Picture]:
         return [_vector_tiles(plan, plan.loop)]
     if isinstance(plan.loop, WarpgroupLoop):
         return [_warpgroup_tiles(plan, plan.loop), pipeline("copy_engine", plan.loop.stages), *_shares_of_k(plan, plan.loop.tile_k)]
+    if isinstance(plan.loop, WarpLoop):
+        flow = [pipeline("cp_async", plan.loop.stages)] if plan.loop.any_async else []
+        return [_mma_tiles(plan, plan.loop), *flow, *_shares_of_k(plan, plan.loop.tile_k)]
     pictures: list[Picture] = [_tiles(plan, plan.loop), pipeline(plan.loop.copies, plan.loop.stages), *_shares_of_k(plan, plan.loop.tile_k)]
     pictures.append(_fragments(plan, plan.loop))
     orders = _orders(plan, plan.loop)
@@ -222,6 +226,27 @@ def _warpgroup_tiles(plan: GemmPlan, loop: WarpgroupLoop) -> TileHierarchy:
     slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
     overview = _overview(plan, loop.tile_k, loop.stages, (slices, f"{loop.stages} stages in shared memory, filled by the copy engine"))
     return TileHierarchy("Tile hierarchy", overview, (block, group, warp_tile))
+
+
+def _mma_tiles(plan: GemmPlan, loop: WarpLoop) -> TileHierarchy:
+    """From the product to what a lane has of the results of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16")."""
+    warps = tuple(
+        Share(warp, ((warp // loop.warps_n * loop.warp_m, warp % loop.warps_n * loop.warp_n, loop.warp_m, loop.warp_n),))
+        for warp in range(loop.warps_m * loop.warps_n)
+    )
+    block = Division("threadblock tile", loop.tile_m, loop.tile_n, "m", "n", "warp", warps, (f"{loop.threads} threads",))
+    lanes = tuple(
+        Share(
+            lane,
+            tuple((lane // 4 + 8 * half, 8 * j + lane % 4 * 2, 1, 2) for half in range(loop.warp_m // 8) for j in range(loop.warp_n // 8)),
+        )
+        for lane in range(WARP)
+    )
+    note = "pairs of neighbours, in every 8 rows and columns"
+    warp_tile = Division("warp tile", loop.warp_m, loop.warp_n, "m", "n", "lane", lanes, (note, "instructions of 16 × 8"))
+    slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
+    overview = _overview(plan, loop.tile_k, loop.stages, (slices, f"{loop.stages} stages in shared memory"))
+    return TileHierarchy("Tile hierarchy", overview, (block, warp_tile))
 
 
 def _fragments(plan: GemmPlan, loop: TiledLoop) -> Fragments:

@@ -29,6 +29,7 @@ from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_se
 from gemmgen.kernels.gemm.spec import (
     DataParallel,
     GemmSpec,
+    MmaSyncMainloop,
     NaiveMainloop,
     SplitKCluster,
     SplitKLast,
@@ -40,6 +41,8 @@ from gemmgen.kernels.gemm.spec import (
 from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.vector import VectorLoop, vector_loop, vector_regions, vector_sequence
+from gemmgen.kernels.gemm.warp_mma import WarpLoop, warp_mma_loop, warp_mma_regions
+from gemmgen.kernels.gemm.warp_mma_sequence import warp_mma_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
@@ -89,7 +92,7 @@ class GemmPlan(KernelPlan):
     whole_minor: bool
     """True if the extent along the contiguous dimension of C is a multiple of the tile."""
     epilogue: tuple[Step, ...]
-    loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop
+    loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop | WarpLoop
     exchange: Exchange | None
     """Exchange of results through shared memory on their way to C, if there is one."""
     reduction_groups: int
@@ -216,7 +219,7 @@ class GemmPlan(KernelPlan):
     @property
     def helpers(self) -> tuple[Helper, ...]:
         """The small device functions that the kernel needs."""
-        if isinstance(self.loop, WarpgroupLoop):
+        if isinstance(self.loop, WarpgroupLoop | WarpLoop):
             return fragment_helpers(self)
         if isinstance(self.loop, VectorLoop):
             return vector_helpers(self, self.loop)
@@ -227,7 +230,7 @@ class GemmPlan(KernelPlan):
         """Peak of a device that the arithmetic runs at."""
         if self.planes is not None:
             return f"f32_by_{self.planes.scheme.name}"
-        return self.loop.unit if isinstance(self.loop, WarpgroupLoop) else "fp32"
+        return self.loop.unit if isinstance(self.loop, WarpgroupLoop | WarpLoop) else "fp32"
 
     def sequence_type(self, name: str) -> str:
         """The element type of the array argument ``name``."""
@@ -241,7 +244,7 @@ class GemmPlan(KernelPlan):
     @property
     def sum_type(self) -> str:
         """The type of sums of products."""
-        return self.loop.accumulator if isinstance(self.loop, WarpgroupLoop) else "float"
+        return self.loop.accumulator if isinstance(self.loop, WarpgroupLoop | WarpLoop) else "float"
 
     @property
     def result_type(self) -> str:
@@ -271,7 +274,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     too_wide = alignment_reasons(matrices)
     reasons += too_wide + combination_reasons(spec) + launch_reasons(spec)
     mainloop = spec.mainloop
-    loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop | None
+    loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop | WarpLoop | None
     regions: tuple[SharedRegion, ...] = ()
     exchange: Exchange | None = None
     if isinstance(mainloop, NaiveMainloop):
@@ -298,6 +301,15 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             regions, threads = warpgroup_regions(loop), loop.threads
         prefix, parts = "gemm", tensor_core_parts(spec, mainloop)
         template = "gemm/tensor_core.cu.j2"
+    elif isinstance(mainloop, MmaSyncMainloop):
+        block, warp = mainloop.tile.threadblock, mainloop.tile.warp
+        tile_m, tile_n, threads, vector_c = block.m, block.n, 0, min(2, spec.alignment.c)
+        loop = None if too_wide else warp_mma_loop(spec, mainloop, matrices, architecture, reasons)
+        if loop is not None:
+            regions, threads = warp_mma_regions(loop), loop.threads
+        prefix, parts = "gemm_mma", [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}", f"s{mainloop.stages}"]
+        parts += ["registers"] if mainloop.copies == "registers" else []
+        template = "gemm/warp_mma.cu.j2"
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
@@ -346,7 +358,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     parts += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
     name = instance_name(prefix, parts, spec)
     shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
-    static = shared_bytes <= architecture.static_shared_bytes_per_block and not isinstance(loop, WarpgroupLoop)
+    static = shared_bytes <= architecture.static_shared_bytes_per_block and not isinstance(loop, WarpgroupLoop | WarpLoop)
     reduction_elements = REDUCTION_THREADS // _reduction_groups(spec) * REDUCTION_VECTOR
     geometry = Geometry(
         tile_m=tile_m,
@@ -368,6 +380,8 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:
             sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), copied)
+    elif isinstance(loop, WarpLoop):
+        sequence = warp_mma_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), shared_bytes)
     else:
         sequence = gemm_sequence(name, spec, matrices, geometry, epilogue)
     return GemmPlan(

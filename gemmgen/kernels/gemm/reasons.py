@@ -10,6 +10,7 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.spec import (
     DataParallel,
     GemmSpec,
+    MmaSyncMainloop,
     NaiveMainloop,
     SplitKCluster,
     SplitKLast,
@@ -45,8 +46,8 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if spec.batch_invariant and varies:
         need = "a scheme that divides k in the same way for any number of rows, for batch_invariant: data_parallel, or a number of slices"
         reasons.append(Reason("batch_invariant", "decomposition.scheme", decomposition.scheme, need))
-    if not isinstance(mainloop, TensorCoreMainloop):
-        hint = "or strategy: tensor_core"
+    if not isinstance(mainloop, TensorCoreMainloop | MmaSyncMainloop):
+        hint = "or strategy: tensor_core, or mma_sync"
         if isinstance(decomposition, SplitKCluster):
             need = "another scheme for the strategies without clusters"
             reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
@@ -55,7 +56,7 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
         if spec.amax != "none":
             reasons.append(Reason("amax", "amax", spec.amax, "none for the strategies without tensor cores", hint))
         if spec.batch == "grouped":
-            reasons.append(Reason("batch", "batch", "grouped", "none or strided for the strategies without tensor maps", hint))
+            reasons.append(Reason("batch", "batch", "grouped", "none or strided for the strategies without tensor cores", hint))
         for name in ("a", "b", "c"):
             element = getattr(spec.storage, name)
             if element not in FMA_TYPES:

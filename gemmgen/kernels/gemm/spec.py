@@ -199,6 +199,32 @@ class TensorCoreMainloop(SpecModel):
     the copy engine wants addresses and strides of 16 bytes, and matrix instructions want rows along k of all but 16-bit types."""
 
 
+class MmaTile(SpecModel):
+    """A threadblock's tile, divided among warps."""
+
+    threadblock: Extents3
+    """Tile of C that one block computes, and the depth in k of the tiles that it keeps in shared memory."""
+    warp: Extents2
+    """Tile of C that one warp computes; it divides the threadblock tile."""
+
+
+class MmaSyncMainloop(SpecModel):
+    """Tensor cores of sm_80 and later: all warps copy tiles to shared memory, read fragments from there (``ldmatrix``) and multiply them
+    (``mma.sync``). Takes every storage order and every alignment, with narrower copies where addresses allow no wide ones."""
+
+    strategy: Literal["mma_sync"]
+    tile: MmaTile
+    stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 3
+    """Tiles of A and B in shared memory at a time."""
+    copies: Literal["cp_async", "registers"] = "cp_async"
+    """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
+    to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers all the same."""
+    persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
+    """Blocks of the grid, which take tiles in turn. 0: one block for each tile."""
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+
 class Multiples(SpecModel):
     """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
 
@@ -324,7 +350,7 @@ class GemmSpec(KernelSpec):
     """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a stride of its own,
     which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
     other, each of which has a B of its own: those of a mixture of experts. ``offsets``, in the device's memory, says where each group ends;
-    rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores of sm_90a."""
+    rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores."""
     batch_invariant: bool = False
     """Promise that a row's result does not depend on how many rows there are: k is divided, and its parts are added up, in the same way
     for all of them. Refused where that depends on the sizes of a problem."""
@@ -336,7 +362,9 @@ class GemmSpec(KernelSpec):
         DataParallel | SplitKSerial | SplitKParallel | SplitKCluster | SplitKLast | StreamK, Field(discriminator="scheme")
     ] = DataParallel()
     """Division of the work among blocks where m and n alone give too few of them."""
-    mainloop: Annotated[NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop, Field(discriminator="strategy")]
+    mainloop: Annotated[
+        NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop | MmaSyncMainloop, Field(discriminator="strategy")
+    ]
     store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
     epilogue reads) in whole vectors, side by side, whatever the fragments are. ``tma``: groups of warps collect their results in

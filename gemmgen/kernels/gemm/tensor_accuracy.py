@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.kernels.gemm.planes import PlanesPlan
+    from gemmgen.kernels.gemm.warp_mma import WarpLoop
     from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
     Array = npt.NDArray[np.float64]
@@ -51,13 +52,13 @@ def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def product_bound(loop: WarpgroupLoop, slices: int, a: Array, b: Array) -> Array:
+def product_bound(loop: WarpgroupLoop | WarpLoop, slices: int, a: Array, b: Array) -> Array:
     """Largest error of a sum over k, whatever the order in which products come."""
     size = magnitude(loop.type_a, a) @ magnitude(loop.type_b, b)
     return sum_error(loop, slices, a.shape[-1]) * size + SMALLEST
 
 
-def sum_error(loop: WarpgroupLoop, slices: int, k: int) -> float:
+def sum_error(loop: WarpgroupLoop | WarpLoop, slices: int, k: int) -> float:
     """Largest error of a sum over k, as a share of the sum of the products' magnitudes.
 
     A term that is cut off loses less than 2^-fraction_bits of the largest one, and so does the sum so far; what is left of the sum loses

@@ -47,7 +47,7 @@ def warpgroup_loop(
     matrices = as_copied(spec, matrices[0]), as_copied(spec, matrices[1]), matrices[2]
     unfit = [
         *_architecture_reasons(architecture),
-        *(_type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop, matrices, scheme)),
+        *(type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop, matrices, scheme)),
         *(_layout_reasons(matrices) if scheme is None else ()),
         *_shape_reasons(spec, mainloop, matrices),
         *_combination_reasons(spec, mainloop),
@@ -160,7 +160,8 @@ def _architecture_reasons(architecture: Architecture) -> Iterator[Reason]:
         yield Reason("wgmma", "mainloop.strategy", f"tensor_core on {architecture.name}", "sm_90a", "architecture: sm_90a")
 
 
-def _type_reasons(spec: GemmSpec) -> Iterator[Reason]:
+def type_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Types that tensor cores do not multiply, or results that they do not have."""
     a, b, c = spec.storage.a, spec.storage.b, spec.storage.c
     mixed = {a, b} <= set(BYTE_FLOATS) or {a, b} <= set(BYTE_INTEGERS)
     if a == "f32" or b == "f32":
@@ -253,22 +254,7 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
         if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
             need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
             yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
-    if spec.amax != "none":
-        if isinstance(decomposition, SplitKParallel) or mainloop.arithmetic.f32_by is not None:
-            got = decomposition.scheme if isinstance(decomposition, SplitKParallel) else "float32 by planes"
-            yield Reason("amax", "amax", f"{spec.amax} with {got}", "results that one kernel finishes")
-        if spec.storage.c == "s32":
-            yield Reason("amax", "amax", f"{spec.amax} of s32", "none, or a C of another type: its results are computed in float32")
-        last = spec.epilogue[-1] if spec.epilogue else None
-        if spec.amax == "unscaled" and not (isinstance(last, Factor) and last.per in ("all", "memory")):
-            need = "an epilogue that ends with a factor, per all or memory"
-            yield Reason("amax", "amax", "unscaled", need, "stored")
-    if spec.batch == "grouped":
-        if decomposition.scheme != "data_parallel":
-            need = "data_parallel for groups, whose tiles are counted on the device"
-            yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
-        if spec.order != "row_major":
-            yield Reason("order", "order", spec.order, "row_major for groups, which are rows of C")
+    yield from result_reasons(spec)
     blocks = cluster.m * cluster.n
     if mainloop.persistent_blocks % blocks:
         need = f"a multiple of {blocks}, the blocks of a cluster"
@@ -293,6 +279,28 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
+
+
+def result_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Why there is no largest absolute value, or there are no groups of rows."""
+    decomposition = spec.decomposition
+    planes = isinstance(spec.mainloop, TensorCoreMainloop) and plane_scheme(spec.mainloop) is not None
+    if spec.amax != "none":
+        if isinstance(decomposition, SplitKParallel) or planes:
+            got = decomposition.scheme if isinstance(decomposition, SplitKParallel) else "float32 by planes"
+            yield Reason("amax", "amax", f"{spec.amax} with {got}", "results that one kernel finishes")
+        if spec.storage.c == "s32":
+            yield Reason("amax", "amax", f"{spec.amax} of s32", "none, or a C of another type: its results are computed in float32")
+        last = spec.epilogue[-1] if spec.epilogue else None
+        if spec.amax == "unscaled" and not (isinstance(last, Factor) and last.per in ("all", "memory")):
+            need = "an epilogue that ends with a factor, per all or memory"
+            yield Reason("amax", "amax", "unscaled", need, "stored")
+    if spec.batch == "grouped":
+        if decomposition.scheme != "data_parallel":
+            need = "data_parallel for groups, whose tiles are counted on the device"
+            yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+        if spec.order != "row_major":
+            yield Reason("order", "order", spec.order, "row_major for groups, which are rows of C")
 
 
 def _resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterator[Reason]:

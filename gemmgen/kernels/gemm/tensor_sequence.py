@@ -16,6 +16,7 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
@@ -44,17 +45,12 @@ def tensor_core_sequence(
     slices = getattr(spec.decomposition, "slices", 1)
     partial = isinstance(spec.decomposition, SplitKParallel)
     map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))
-    batch = [ScalarArgument("batch", "s32", "problems in the batch")] if spec.batch == "strided" else []
-    offsets: list[Argument] = []
-    if spec.batch == "grouped":
-        batch = [ScalarArgument("groups", "s32", "groups of rows")]
-        meaning = "the end of each group among the rows of A and C, in their order"
-        offsets = [ArrayArgument("offsets", "s32", "input", (Formula("groups"),), (Formula("1"),), 4, meaning)]
+    counts = counting_arguments(spec)
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     maps: list[TensorMapArgument] = [map_a, map_b]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    factors: list[Argument] = [*problem.extents, *batch, *offsets, *problem.alphas, map_a, map_b, *strides]
+    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, map_a, map_b, *strides]
     if partial:
         sums: DataType = "s32" if loop.accumulator == "int" else "f32"
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
@@ -62,16 +58,10 @@ def tensor_core_sequence(
     elif loop.staging is not None:
         map_c = _map(matrices[2], loop.staging.box)
         maps.append(map_c)
-        main = [*factors, map_c, *(result if problem.betas or offsets else problem.epilogue)]
+        main = [*factors, map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
     else:
         main = [*factors, *result]
-    tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n})"
-    works = tiles + (f" * {slices}" if partial else "") + (" * batch" if spec.batch == "strided" else "")
-    if spec.batch == "grouped":
-        # Each group may add a tile that it does not fill; where the tiles are, only the device knows.
-        works = (
-            f"(ceil_div(m, {loop.tile_m * loop.cluster_m}) + groups) * ceil_div(n, {loop.tile_n * loop.cluster_n}) * min(min(m, groups), 1)"
-        )
+    works = works_text(spec, loop)
     cluster = loop.cluster_blocks
     at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else works
     launch = KernelLaunch(
@@ -85,7 +75,7 @@ def tensor_core_sequence(
     )
     launches: tuple[KernelLaunch, ...] = (launch,)
     arguments: list[Argument] = [
-        *problem.extents, *batch, *offsets, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result,
+        *problem.extents, *counts, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result,
         *maps,
     ]  # fmt: skip
     if copied is not None:
@@ -139,6 +129,27 @@ def _factor_map(copied: CopyPlan | None, matrix: Matrix, box: tuple[int, int]) -
         swizzle="128B",
         l2_promotion="128B",
     )
+
+
+def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
+    """Arguments that say how many products there are, and where the rows of each end."""
+    if spec.batch == "strided":
+        return (ScalarArgument("batch", "s32", "problems in the batch"),)
+    if spec.batch == "none":
+        return ()
+    meaning = "the end of each group among the rows of A and C, in their order"
+    offsets = ArrayArgument("offsets", "s32", "input", (Formula("groups"),), (Formula("1"),), 4, meaning)
+    return ScalarArgument("groups", "s32", "groups of rows"), offsets
+
+
+def works_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
+    """The formula of the pieces of work, at most."""
+    rows, columns = f"ceil_div(m, {loop.tile_m * loop.cluster_m})", f"ceil_div(n, {loop.tile_n * loop.cluster_n})"
+    if spec.batch == "grouped":
+        # Each group may add a tile that it does not fill; where the tiles are, only the device knows.
+        return f"({rows} + groups) * {columns} * min(min(m, groups), 1)"
+    slices = f" * {spec.decomposition.slices}" if isinstance(spec.decomposition, SplitKParallel) else ""
+    return f"{rows} * {columns}{slices}" + (" * batch" if spec.batch == "strided" else "")
 
 
 def _map(matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:

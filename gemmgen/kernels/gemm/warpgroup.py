@@ -193,6 +193,16 @@ class WarpgroupLoop:
     """True if groups that share a tile start their instructions by turns, so that one's run while the other waits for its own."""
 
     @property
+    def block_rows(self) -> int:
+        """Rows of the result of one instruction."""
+        return BLOCK_ROWS
+
+    @property
+    def own_columns(self) -> str:
+        """The constant that says how many columns' sums a thread has a part of."""
+        return "kTileN"
+
+    @property
     def blocks_m(self) -> int:
         """Rows of a group, in those of an instruction."""
         return self.tile_m // BLOCK_ROWS // (1 if self.ping_pong else self.consumers)
