@@ -20,7 +20,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.selection import fitted
+from gemmgen.dispatch.selection import fitted, set_best
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
@@ -105,7 +105,8 @@ def fitting(request: GemmRequest, candidates: Sequence[Candidate]) -> dict[str, 
             continue
         option = fitted(candidate, request, architecture)
         if not isinstance(option, str):
-            found.setdefault(option[1].name, (candidate.label, *option))
+            fit, planned, dimensions = option
+            found.setdefault(planned.name, (candidate.label, fit, planned, set_best(planned, dimensions, device)[0]))
     work = cost_model_of("gemm").work
     seconds = {name: model_seconds(work(plan, dimensions), device) for name, (_, _, plan, dimensions) in found.items()}
     limit = RULED_OUT * min(seconds.values(), default=0.0)

@@ -117,8 +117,10 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     return main, _reduction_work(plan, problem, result, c.element_bytes * (1 + reads))
 
 
-def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop) -> int:
+def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop | WarpgroupLoop) -> int:
     """Registers of a thread, an estimate within what the spec allows."""
+    if isinstance(loop, WarpgroupLoop):
+        return min(255, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8)
     limit = 65536 // (plan.threads * loop.min_blocks_per_sm) // 8 * 8
     return max(32, min(255, limit, estimated_registers(loop) if isinstance(loop, VectorLoop) else loop.estimated_registers))
 
@@ -194,7 +196,7 @@ def _tensor_core_work(
     tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
     if clustered and tiles and not plan.grouped:
         tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
-    parts = plan.slices * loop.cluster_k
+    parts = problem.get("slices", plan.slices) * loop.cluster_k
     works = tiles * parts
     steps = ceil_div(ceil_div(problem["k"], loop.tile_k), parts)
     blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works

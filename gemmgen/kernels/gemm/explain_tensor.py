@@ -91,8 +91,9 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     lines.append(("order of tiles", order))
     if loop.cluster_k > 1:
         lines.append(("division of k", f"{loop.cluster_k} blocks of a cluster have a part each; the first collects the sums, in order"))
-    elif plan.slices > 1:
-        lines.append(("division of k", f"{plan.slices} slices, whose sums a second kernel adds up in a fixed order"))
+    elif plan.slices > 1 or plan.cut_at_launch:
+        slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
+        lines.append(("division of k", f"{slices}, whose sums a second kernel adds up in a fixed order"))
     if loop.sharers > 1:
         axis, shared = ("m", "B") if loop.cluster_m > 1 else ("n", "A")
         lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))

@@ -23,6 +23,7 @@ from gemmgen.kernels.gemm.planes import SCHEMES, PlaneOperand, all_bytes, memory
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, MmaSyncMainloop, Multiples, Storage, TensorCoreMainloop, VectorMainloop
 from gemmgen.kernels.gemm.vector import VectorLoop
+from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
@@ -353,10 +354,10 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:
     """Values for what a launch may choose: numbers of slices of k that fill the device once, or a few times over."""
     loop = plan.loop
-    if "slices" not in problem or not isinstance(loop, TiledLoop | VectorLoop):
+    if "slices" not in problem or not isinstance(loop, TiledLoop | VectorLoop | WarpgroupLoop):
         return [{}]
     tiles = math.prod(plan.sequence.launches[0].grid_of({**problem, "slices": 1}))
-    step = loop.step if isinstance(loop, VectorLoop) else loop.tile_k * loop.k_groups
+    step = loop.step if isinstance(loop, VectorLoop) else loop.tile_k * getattr(loop, "k_groups", 1)
     most = max(1, min(MOST_SLICES, problem["k"] // step))
     fitting = max(1, occupancy(device.architecture, plan.threads, registers(plan, loop), plan.shared_bytes).blocks_per_sm)
     wanted = {1}

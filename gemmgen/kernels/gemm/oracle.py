@@ -274,7 +274,7 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
                     bound = planes_bound(plan.planes, a, b)
             elif isinstance(plan.loop, WarpgroupLoop | WarpLoop):
                 if case.data == "reals":
-                    bound = product_bound(plan.loop, max(plan.slices, plan.loop.cluster_k), a, b)
+                    bound = product_bound(plan.loop, max(case.dimensions.get("slices", plan.slices), plan.loop.cluster_k), a, b)
             elif case.data == "reals":
                 # Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms
                 # takes part in at most k roundings, whatever the order of the sum; fma rounds once a term.

@@ -39,8 +39,8 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if isinstance(mainloop, VectorMainloop) != isinstance(decomposition, SplitKLast) and not isinstance(decomposition, DataParallel):
         need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it alone"
         reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need))
-    if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, TiledMainloop):
-        need = "a number of slices for every strategy but tiled"
+    if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, TiledMainloop | TensorCoreMainloop):
+        need = "a number of slices for the naive and the vector strategy"
         reasons.append(Reason("decomposition", "decomposition.slices", "launch", need))
     varies = isinstance(decomposition, StreamK | SplitKLast) or getattr(decomposition, "slices", 1) == "launch"
     if spec.batch_invariant and varies:

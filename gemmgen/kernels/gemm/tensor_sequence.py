@@ -10,9 +10,11 @@ from gemmgen.kernels.gemm.copied import COPY_THREADS, CopyPlan
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
+    SLICES,
     gemm_problem,
     partials_bytes,
     reduction_launch,
+    slices_dimension,
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
@@ -44,6 +46,8 @@ def tensor_core_sequence(
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     slices = getattr(spec.decomposition, "slices", 1)
     partial = isinstance(spec.decomposition, SplitKParallel)
+    own: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
+    slices = "slices" if own else slices
     map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))
     counts = counting_arguments(spec)
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
@@ -54,7 +58,7 @@ def tensor_core_sequence(
     if partial:
         sums: DataType = "s32" if loop.accumulator == "int" else "f32"
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
-        main: list[Argument] = [*factors, workspace]
+        main: list[Argument] = [*factors, workspace, *own]
     elif loop.staging is not None:
         map_c = _map(matrices[2], loop.staging.box)
         maps.append(map_c)
@@ -95,11 +99,11 @@ def tensor_core_sequence(
         arguments.append(workspace)
     if partial:
         launches += (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
-        arguments.append(workspace)
+        arguments += [workspace, *own]
     fits = Constraint(Formula(f"{works} < {LARGEST_INT - 65536}"), "the pieces of work can be counted in an int")
     return LaunchSequence(
         name=name,
-        dimensions=problem.dimensions,
+        dimensions=(*problem.dimensions, *((slices_dimension(),) if own else ())),
         arguments=tuple(arguments),
         launches=launches,
         constraints=(*problem.constraints, fits),
