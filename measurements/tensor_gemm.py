@@ -2,7 +2,7 @@
 
     python -m measurements.tensor_gemm --kinds bf16,tf32            on a machine with an H100 or H200, and torch
 
-Writes tensor_gemm.json and tensor_gemm.md beside this file; kinds that are not measured keep what was there.
+Writes tensor_gemm.json and tensor_gemm.md beside this file; problems that are not measured keep what was there.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.selection import fitted, set_best
-from gemmgen.dispatch.table import parse_problem
+from gemmgen.dispatch.table import parse_problem, read_table, write_table
+from gemmgen.hardware.target import device as find_device
+from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
 from gemmgen.kernels.spec_files import load_spec
+from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.toolchain.compilation import compile_plan
+from measurements.tensor_gemm_report import markdown, specs_of, with_rows
 
 HERE = Path(__file__).resolve().parent
 SPECS = HERE.parent / "specs" / "gemm"
@@ -63,13 +67,6 @@ PROBLEMS: dict[str, list[str]] = {
     "tf32": _texts("nt,tf32", SHAPES) + _texts("nt,tf32,unaligned", ODD),
     "bias_gelu": _texts("nt,bf16,bias,gelu", [(m, n, k) for n, k in LAYERS for m in CHAIN_ROWS]),
     "bias_residual_relu": _texts("nt,bf16,bias,residual,relu", [(m, n, k) for n, k in LAYERS for m in CHAIN_ROWS]),
-}
-TITLES = {
-    "int8": "int8 to int32, beside `_int_mm`",
-    "int8_scaled": "int8 to int8 with a scale for each row and column, beside `_int_mm` alone",
-    "fp8": "e4m3 to bfloat16, beside `_scaled_mm`",
-    "bias_gelu": "bf16, bias and GELU, beside `addmm` and `gelu`",
-    "bias_residual_relu": "bf16, bias, residual and ReLU, beside `addmm`, `+` and `relu`",
 }
 LARGEST_TURNED = 256
 """Rows up to which instances that compute the transpose of C, for few rows, are timed."""
@@ -135,7 +132,7 @@ def described(text: str, peer: Sequence[float] | None, times: Mapping[str, Seque
     return f"{text}: {ratio} ({beside}: {', '.join(f'{name} {times[name][0]:.2f}' for name in best[:4])}){mistakes}"
 
 
-def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], until: float) -> list[dict[str, Any]]:
+def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], until: float, clocks: ClockReader) -> list[dict[str, Any]]:
     """Measures one kind's problems until a time."""
     from measurements.tensor_gemm_contest import Entry, measure
 
@@ -156,7 +153,7 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
             if plan.name in binaries
         ]
         try:
-            outcome = measure(request, entries, device.l2_bytes, rounds)
+            outcome = measure(request, entries, device.l2_bytes, rounds, clocks.sample)
         except GemmgenError as error:
             print(f"{text}: {str(error)[:300]}", flush=True)
             continue
@@ -170,6 +167,23 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
     return rows
 
 
+def all_specs(folders: Sequence[Path]) -> dict[str, KernelSpec]:
+    """The instances on tensor cores by the names of their files."""
+    return specs_of({path.stem: load_spec(path) for folder in folders for path in sorted(folder.rglob("*.yaml"))})
+
+
+def wanted_problems(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """Problems by kind."""
+    if arguments.problems is None:
+        return {kind: PROBLEMS[kind] for kind in arguments.kinds.split(",")}
+    found: dict[str, list[str]] = {}
+    for line in arguments.problems.read_text().splitlines():
+        kind, _, text = line.strip().partition(" ")
+        if kind:
+            found.setdefault(kind, []).append(text)
+    return found
+
+
 def main() -> None:
     """Measures and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -179,20 +193,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="replays of each instance for a problem")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after so long")
     parser.add_argument("--output", type=Path, default=HERE / "tensor_gemm", help="where to write, without .json and .md")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write the tables anew")
+    parser.add_argument("--table", type=Path, help="a table of tuned instances that takes over what was measured")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
-    wanted: dict[str, list[str]] = {kind: PROBLEMS[kind] for kind in arguments.kinds.split(",")}
-    if arguments.problems:
-        wanted = {}
-        for line in arguments.problems.read_text().splitlines():
-            kind, _, text = line.strip().partition(" ")
-            if kind:
-                wanted.setdefault(kind, []).append(text)
-    rows: list[dict[str, Any]] = []
-    for kind, texts in wanted.items():
-        rows += run(kind, arguments.specs or [SPECS], arguments.rounds, texts, until)
-        about = {"device": str(gpu(0)), "date": datetime.date.today().isoformat()}
-        arguments.output.with_suffix(".json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    folders = arguments.specs or [SPECS]
+    data_path = arguments.output.with_suffix(".json")
+    data: dict[str, Any] = json.loads(data_path.read_text()) if data_path.exists() else {"rows": []}
+    if not arguments.report:
+        device = gpu(0)
+        clocks = ClockReader(device.pci_bus_id)
+        for kind, texts in wanted_problems(arguments).items():
+            rows = run(kind, folders, arguments.rounds, texts, until, clocks)
+            measured = {row["problem"] for row in rows}
+            kept = [row for row in data["rows"] if row["kind"] != kind or row["problem"] not in measured]
+            about = {"device": str(device), "date": datetime.date.today().isoformat(), "clocks": clocks.summary().sm_median}
+            data = {**about, "rows": [*kept, *rows]}
+            data_path.write_text(json.dumps(data, indent=1) + "\n")
+    specs, described_device = all_specs(folders), find_device("H200")
+    arguments.output.with_suffix(".md").write_text(markdown(data, data["rows"], specs, described_device))
+    if arguments.table:
+        write_table(with_rows(read_table(arguments.table), data["rows"], specs, described_device), arguments.table)
 
 
 if __name__ == "__main__":

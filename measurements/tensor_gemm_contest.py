@@ -114,7 +114,7 @@ class Operands:
                     part.copy_(torch.randn(part.shape, device="cuda"))
 
 
-def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, rounds: int) -> Outcome:
+def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, rounds: int, sample: Callable[[], None]) -> Outcome:
     """Checks and times all entries and torch."""
     outcome = Outcome()
     with ExitStack() as cleanup, torch.no_grad():
@@ -151,7 +151,7 @@ def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, round
             counts["peer"], replays["peer"] = peer
         if replays:
             replay_seconds(handle, list(replays.values()), 1, lambda: None)
-            samples = dict(zip(replays, replay_seconds(handle, list(replays.values()), rounds, lambda: None), strict=True))
+            samples = dict(zip(replays, replay_seconds(handle, list(replays.values()), rounds, sample), strict=True))
             figures = {
                 name: [float(value) / counts[name] * 1e6 for value in np.percentile(np.array(values), [50, 10, 90])]
                 for name, values in samples.items()

@@ -1,0 +1,210 @@
+"""What the measurements of tensor-core GEMMs say: tables, what bounds the problems that miss their mark, and rows for tuned tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import LaunchError
+from gemmgen.dispatch.model import memory_bandwidth, model_seconds, operation_rate
+from gemmgen.dispatch.selection import base_name, fitted, set_best
+from gemmgen.dispatch.table import Row, Table, parse_problem
+from gemmgen.hardware.target import Device
+from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.requests import Layout
+from gemmgen.perf.cost_model import cost_model_of
+
+TITLES = {
+    "int8": "int8 to int32, beside `_int_mm`",
+    "int8_scaled": "int8 to int8 with a scale for each row and column, beside `_int_mm` alone",
+    "fp8": "e4m3 to bfloat16, beside `_scaled_mm`",
+    "tf32": "float32 read as tf32, beside torch with `allow_tf32`",
+    "bias_gelu": "bf16, bias and GELU, beside `addmm` and `gelu`",
+    "bias_residual_relu": "bf16, bias, residual and ReLU, beside `addmm`, `+` and `relu`",
+}
+UNITS = {"int8": "int8_wgmma", "int8_scaled": "int8_wgmma", "fp8": "fp8_wgmma", "tf32": "tf32_wgmma"}
+MARKS: dict[str, tuple[float, float]] = {
+    "bf16": (1.05, 0.90), "f16": (1.05, 0.90), "int8": (1.4, 1.0), "int8_scaled": (1.4, 1.0), "fp8": (1.0, 0.85), "tf32": (1.0, 0.85),
+    "bias_gelu": (1.25, 0.0), "bias_residual_relu": (1.25, 0.0),
+}  # fmt: skip
+"""Marks to reach: the geometric mean of torch's time over ours, and the least of these."""
+
+
+TABULATED = 1.5
+"""Instances that took so many times as long as the best are left out of tuned tables."""
+
+
+def request_of(row: Mapping[str, Any]) -> GemmRequest:
+    """The request that a row is about."""
+    request = parse_problem(f"gemm:{row['problem']}")
+    assert isinstance(request, GemmRequest)
+    return request
+
+
+def best_of(row: Mapping[str, Any]) -> str:
+    """The fastest instance."""
+    times: dict[str, Sequence[float]] = row["times_us"]
+    return min(times, key=lambda name: times[name][0])
+
+
+def ratio_of(row: Mapping[str, Any]) -> float | None:
+    """torch's time over that of the fastest instance."""
+    return row["peer_us"][0] / row["times_us"][best_of(row)][0] if row["peer_us"] and row["times_us"] else None
+
+
+def _bytes(layout: Layout) -> int:
+    return math.prod(layout.shape) * ELEMENTS[layout.type].bytes
+
+
+def roofs(row: Mapping[str, Any], device: Device) -> tuple[float, float]:
+    """Microseconds that arithmetic and memory take at least."""
+    request = request_of(row)
+    operations = 2.0 * math.prod(request.sizes) * row["batch"]
+    moved = sum(_bytes(layout) for layout in (request.a, request.b, request.c))
+    moved += _bytes(request.c) if request.residual is not None else 0
+    rate = operation_rate(device, UNITS.get(row["kind"], "f16_wgmma")).value
+    return operations / rate * 1e6, moved / memory_bandwidth(device) * 1e6
+
+
+def model_picks(rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec], device: Device) -> dict[str, str]:
+    """By problem, the instance that the model takes among those that were measured: it has seen none of these times."""
+    work = cost_model_of("gemm").work
+    picks = {}
+    for row in rows:
+        request = request_of(row)
+        estimates = {}
+        for name in row["trials_us"]:
+            option = fitted_option(specs, name, request, device)
+            if option is not None:
+                estimates[name] = model_seconds(work(*option), device)
+        if estimates:
+            picks[row["problem"]] = min(estimates, key=lambda name: estimates[name])
+    return picks
+
+
+def fitted_option(specs: Mapping[str, KernelSpec], name: str, request: GemmRequest, device: Device) -> tuple[Any, dict[str, int]] | None:
+    """The plan of an instance for a request, and its dimensions; None if it is gone or does not fit any more."""
+    from gemmgen.dispatch.candidates import Candidate
+
+    option = fitted(Candidate(name, specs[name]), request, device.architecture) if name in specs else ""
+    return None if isinstance(option, str) else (option[1], set_best(option[1], option[2], device)[0])
+
+
+def time_of(row: Mapping[str, Any], name: str) -> float:
+    """Microseconds of an instance; of one that a trial ruled out, the trial's."""
+    return float(row["times_us"][name][0]) if name in row["times_us"] else float(row["trials_us"][name])
+
+
+def markdown(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec], device: Device) -> str:
+    """All tables."""
+    lines = [
+        "# GEMM on Hopper's tensor cores beside cuBLAS",
+        "",
+        "Device time by CUDA-graph replay, random data, operands rotated beyond the L2, all interleaved in one run with torch, which",
+        "computes epilogues eagerly; medians. Every result was first compared on small integers, for equality (with an epilogue: within a",
+        "rounding). Ratios are torch's time over ours. *Model*: what the instance that the model picks, which has seen none of these",
+        "times, takes longer than the best. `python -m measurements.tensor_gemm` makes this file.",
+        f"{about['device']}, {about['date']}, SM at {about.get('clocks', 'unknown')} MHz.",
+        "",
+        "| kind | problems | mean | mark | least | mark | model, mean | model, most |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    picks = {kind: model_picks([row for row in rows if row["kind"] == kind], specs, device) for kind in kinds}
+    sections: list[str] = []
+    for kind in kinds:
+        measured = [row for row in rows if row["kind"] == kind and row["times_us"]]
+        ratios = [ratio for row in measured if (ratio := ratio_of(row)) is not None]
+        regrets = [
+            time_of(row, pick) / row["times_us"][best_of(row)][0] - 1 for row in measured if (pick := picks[kind].get(row["problem"]))
+        ]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+        mark, least = MARKS[kind]
+        lines.append(
+            f"| {kind} | {len(measured)} | {mean:.2f} | {mark:.2f} | {min(ratios, default=math.nan):.2f} | {least or ''} | "
+            f"{sum(regrets) / max(len(regrets), 1):.1%} | {max(regrets, default=0.0):.0%} |"
+        )
+        sections += ["", f"## {TITLES.get(kind, kind)}", ""]
+        sections += [
+            "| problem | torch µs | ours µs | Top/s | torch / ours | of the roof | instance |",
+            "|---|---:|---:|---:|---:|---:|---|",
+        ]
+        for row in measured:
+            time, ratio = row["times_us"][best_of(row)][0], ratio_of(row)
+            rate = 2 * math.prod(row["shape"]) * row["batch"] / time / 1e6
+            peer = f"{row['peer_us'][0]:.1f}" if row["peer_us"] else "refuses"
+            sections.append(
+                f"| {row['problem']} | {peer} | {time:.1f} | {rate:.0f} | {'' if ratio is None else f'{ratio:.2f}'} | "
+                f"{max(roofs(row, device)) / time:.0%} | {best_of(row)} |"
+            )
+    bounds = bounds_of(rows, specs, device)
+    if bounds:
+        lines += ["", "## What bounds the problems below their mark", "", *bounds]
+    return "\n".join(lines + sections) + "\n"
+
+
+def bounds_of(rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec], device: Device) -> list[str]:
+    """For each problem below its mark: how far from its roofs it is, and how evenly the best instance's tiles fill the SMs."""
+    found = []
+    for row in rows:
+        ratio = ratio_of(row)
+        if ratio is None or ratio >= MARKS[row["kind"]][1]:
+            continue
+        best = best_of(row)
+        time = row["times_us"][best][0]
+        arithmetic, memory = roofs(row, device)
+        text = f"- **{row['kind']} {row['problem']}**, {ratio:.2f}: {time:.1f} µs, torch {row['peer_us'][0]:.1f}. "
+        text += f"Arithmetic takes at least {arithmetic:.1f} µs, memory {memory:.1f}."
+        option = fitted_option(specs, best, request_of(row), device)
+        if option is not None:
+            text += " " + shares(option[0], option[1], device)
+        found.append(text)
+    return found
+
+
+def shares(plan: Any, dimensions: Mapping[str, int], device: Device) -> str:
+    """How the tiles of an instance are shared out to the SMs."""
+    m, n = dimensions["m"], dimensions["n"]
+    tiles = -(-m // plan.tile_m) * -(-n // plan.tile_n) * dimensions.get("batch", 1) * dimensions.get("slices", plan.slices)
+    waves = tiles / device.sm_count
+    useful = m * n / (-(-m // plan.tile_m) * plan.tile_m * -(-n // plan.tile_n) * plan.tile_n)
+    text = f"Tiles of {plan.tile_m} x {plan.tile_n} make {tiles} pieces of work for {device.sm_count} SMs, {waves:.2f} rounds, "
+    return f"{text}{useful:.0%} of them inside C." + (" Both factors are copied first." if plan.copied is not None else "")
+
+
+def specs_of(paths: Mapping[str, KernelSpec]) -> dict[str, KernelSpec]:
+    """Those on tensor cores."""
+    return {name: spec for name, spec in paths.items() if isinstance(spec, GemmSpec) and isinstance(spec.mainloop, TensorCoreMainloop)}
+
+
+def with_rows(table: Table, rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec], device: Device) -> Table:
+    """The tuned table with what was measured of plain products in place of what it had of these instances."""
+    work = cost_model_of("gemm").work
+    known = {(row.kind, row.problem): row for row in table.rows}
+    for row in rows:
+        request = request_of(row)
+        if request.epilogue or not row["times_us"]:
+            continue
+        times, models = {}, {}
+        limit = TABULATED * row["times_us"][best_of(row)][0]
+        for name in row["trials_us"]:
+            if time_of(row, name) > limit:
+                continue
+            try:
+                option = fitted_option(specs, name, request, device)
+            except LaunchError:
+                continue
+            if option is not None:
+                base = base_name(specs[name], device.architecture)
+                times[base] = round(time_of(row, name), 3)
+                models[base] = round(model_seconds(work(*option), device) * 1e6, 3)
+        old = known.get(("gemm", request.text))
+        peer = round(row["peer_us"][0], 3) if row["peer_us"] else None
+        if old is not None:
+            times, models, peer = {**old.times, **times}, {**old.models, **models}, peer or old.peer
+        known["gemm", request.text] = Row(request.text, "gemm", times, models, peer)
+    return Table(table.device, tuple(known.values()), table.origin)
