@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
@@ -13,8 +13,10 @@ from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argumen
 from gemmgen.kernels.launch import Argument, ArrayArgument
 from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
-StateKind = Literal["scalar", "extremum", "logsumexp", "moments"]
-STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments"}
+StateKind = Literal["scalar", "extremum", "logsumexp", "moments", "joint"]
+STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments", "joint": "Joint"}
+JOINED = ("sum", "mean", "sum_of_squares", "l1_norm", "l2_norm", "min", "max", "argmin", "argmax", "any", "all")
+"""Operations of which two can be made in one pass."""
 EXTREMA = ("min", "max", "argmin", "argmax")
 TRUTHS = ("any", "all")
 
@@ -69,6 +71,10 @@ class Arithmetic:
     correction: int
     wide: bool = False
     """True if positions and counts have 64 bits whatever the type of the numbers."""
+    parts: tuple[Arithmetic, ...] = ()
+    """Of the operations that one pass makes, if they are several."""
+    scope: str = ""
+    """The C++ namespace of the functions, where there are several operations."""
 
     @property
     def is_float(self) -> bool:
@@ -102,7 +108,7 @@ class Arithmetic:
     @property
     def state_c(self) -> str:
         """The C type of what is carried from element to element."""
-        return STATE_NAMES.get(self.state, self.compute_c)
+        return f"{self.scope}{STATE_NAMES[self.state]}" if self.state in STATE_NAMES else self.compute_c
 
     @property
     def counter_c(self) -> str:
@@ -112,10 +118,20 @@ class Arithmetic:
 
     @property
     def state_bytes(self) -> int:
+        if self.parts:
+            return self._joint_bytes
         size = ELEMENTS[self.compute].bytes
         if self.wide and self.state in ("extremum", "moments"):
             return {"extremum": 16, "moments": 16 if size == 4 else 24}[self.state]
         return {"scalar": size, "extremum": 2 * size, "logsumexp": 2 * size, "moments": 3 * size}[self.state]
+
+    @property
+    def _joint_bytes(self) -> int:
+        at, widest = 0, 1
+        for part in self.parts:
+            unit = max(ELEMENTS[part.compute].bytes, 8 if part.has_index and part.wide else 1)
+            at, widest = -(-at // unit) * unit + part.state_bytes, max(widest, unit)
+        return -(-at // widest) * widest
 
     @property
     def state_registers(self) -> int:
@@ -124,15 +140,19 @@ class Arithmetic:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The members of a state that is a struct."""
-        return {"scalar": (), "extremum": ("value", "index"), "logsumexp": ("largest", "sum"), "moments": ("count", "mean", "m2")}[
-            self.state
-        ]
+        """The members of a state that is a struct, and of the structs in it."""
+        if self.parts:
+            names = [(f"part{place}", part) for place, part in enumerate(self.parts)]
+            return tuple(f"{name}.{field}" if field else name for name, part in names for field in part.fields or ("",))
+        members: dict[str, tuple[str, ...]] = {
+            "extremum": ("value", "index"), "logsumexp": ("largest", "sum"), "moments": ("count", "mean", "m2"),
+        }  # fmt: skip
+        return members.get(self.state, ())
 
     @property
     def has_index(self) -> bool:
         """True if the position of an element matters."""
-        return self.state == "extremum"
+        return self.state == "extremum" or any(part.has_index for part in self.parts)
 
     @property
     def is_extremum(self) -> bool:
@@ -169,7 +189,7 @@ class Arithmetic:
     @property
     def named_identity(self) -> bool:
         """True if the state of nothing is worth a function of its own."""
-        return len(self.identity) > 4
+        return bool(self.parts) or len(self.identity) > 4
 
     @property
     def last(self) -> DataType:
@@ -194,22 +214,24 @@ class Arithmetic:
     @property
     def ignores_zeros(self) -> bool:
         """True if an element of 0 changes nothing, so that it may stand where there is none."""
+        if self.parts:
+            return all(part.ignores_zeros for part in self.parts)
         return self.combiner == "add" and all(step.operation.op in ("square", "abs") for step in self.prologue)
 
     @property
     def adds_bytes(self) -> bool:
         """True if four elements at a time are added by a dot product with ones."""
-        return self.combiner == "add" and self.stored == "s8" and not self.is_float and not self.prologue
+        return not self.parts and self.combiner == "add" and self.stored == "s8" and not self.is_float and not self.prologue
 
     @property
     def needs_count(self) -> bool:
         """True if the result depends on how many elements there are."""
-        return self.operation == "mean"
+        return self.operation == "mean" or any(part.needs_count for part in self.parts)
 
     @property
     def rejects_nothing(self) -> bool:
         """True if the reduction of no elements has no result."""
-        return self.is_extremum
+        return self.is_extremum or any(part.rejects_nothing for part in self.parts)
 
     @property
     def exact_in_any_order(self) -> bool:
@@ -233,7 +255,9 @@ class Arithmetic:
 
 def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     """The types of an instance; adds to ``reasons`` what does not go together."""
-    operation, stored = spec.operation, DATA_TYPES[spec.input]
+    if isinstance(spec.operation, tuple):
+        return _joint(spec, reasons)
+    operation, stored = str(spec.operation), DATA_TYPES[spec.input]
     combiner = COMBINERS[operation]
     own = {"sum_of_squares": (Square(op="square"),), "l2_norm": (Square(op="square"),), "l1_norm": (Abs(op="abs"),)}
     accumulator = _accumulator(spec, stored, reasons)
@@ -276,6 +300,26 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
         output=output,
         correction=spec.correction,
         wide=isinstance(spec.strategy, Walk) and spec.strategy.wide,
+    )
+
+
+def _joint(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
+    """The types of operations that one pass makes."""
+    assert isinstance(spec.operation, tuple)
+    parts = [
+        replace(plan_arithmetic(spec.model_copy(update={"operation": operation}), reasons), scope=f"part{place}::")
+        for place, operation in enumerate(spec.operation)
+    ]
+    alone = [operation for operation in spec.operation if operation not in JOINED]
+    if alone:
+        reasons.append(Reason("operation", "operation", alone[0], f"two of {', '.join(JOINED)}", "or this one alone"))
+    for field in ("prologue", "epilogue", "output"):
+        if getattr(spec, field):
+            need = "none beside two operations: which would it belong to?"
+            reasons.append(Reason(field, field, str(getattr(spec, field)), need, "reduce one after the other"))
+    first = parts[0]
+    return replace(
+        first, operation="+".join(spec.operation), state="joint", combiner="joint", prologue=(), epilogue=(), parts=tuple(parts), scope=""
     )
 
 

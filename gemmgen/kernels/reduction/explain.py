@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
@@ -35,6 +37,11 @@ _FINISHES = {
 def summary(plan: ReductionPlan) -> list[str]:
     """The kernel's computation, and its treatment of odd values."""
     a, spec = plan.arithmetic, plan.spec
+    if a.parts:
+        texts = [f"Y{place} = {_NAMES[part.operation].rstrip(':')}" for place, part in enumerate(a.parts)]
+        types = [f"Y{place} computed in {part.compute_c}, stored as {part.output_c}" for place, part in enumerate(a.parts)]
+        found = [f"{', '.join(texts)}, of {_LINES[spec.shape]}.", f"Elements {spec.input}; {'; '.join(types)}."]
+        return [*found, *dict.fromkeys(semantics(replace(plan, arithmetic=part)) for part in a.parts)]
     joiner = "" if _NAMES[a.operation].endswith(":") else " of"
     text = f"{'Mean and variance' if a.state == 'moments' else 'Y'} = {_NAMES[a.operation]}{joiner} {_LINES[spec.shape]}"
     if a.state == "moments":

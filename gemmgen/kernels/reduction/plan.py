@@ -231,7 +231,7 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     packed = finish == "first_block" and arithmetic.state_bytes == 4
     workspace = plan_workspace(spec, arithmetic, choice, finish, packed)
-    name = instance_name(f"{spec.operation}_{arithmetic.stored}", _name_parts(spec, choice), spec)
+    name = instance_name(f"{arithmetic.operation.replace('+', '_')}_{arithmetic.stored}", _name_parts(spec, choice), spec)
     return ReductionPlan(
         name=name,
         spec_digest=spec_digest(spec),
@@ -340,6 +340,8 @@ def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
 
 def _layout_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, layout: Layout) -> list[Reason]:
     reasons = []
+    if arithmetic.parts and spec.shape != "tensor":
+        reasons.append(Reason("operation", "operation", arithmetic.operation, "one operation, or shape: tensor for two"))
     if isinstance(layout, TensorLayout):
         return _tensor_reasons(spec, arithmetic, layout)
     if spec.shape == "tensor":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
@@ -279,6 +279,10 @@ ResultLayout = tuple[tuple[Formula, ...], tuple[Formula, ...]]
 
 def _named_results(arithmetic: Arithmetic, layout: ResultLayout, line: str) -> list[ArrayArgument]:
     shape, strides = layout
+    if arithmetic.parts:
+        return [
+            replace(_named_results(part, layout, line)[0], name=f"Y{place}") for place, part in enumerate(arithmetic.parts)
+        ]
     kind: DataType = arithmetic.output
     if arithmetic.state == "moments":
         names = {"mean": f"the mean of {line}", "variance": f"the variance of {line}"}
