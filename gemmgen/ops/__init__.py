@@ -42,6 +42,7 @@ _GROUPED = Operator(
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
 _MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), (), _OF_REDUCE)
+_PAIR = Operator("reduce", ("x",), ("first", "second"), (), _OF_REDUCE)
 
 
 def matmul(
@@ -161,7 +162,7 @@ def grouped_matmul(
 
 def reduce(
     x: Any,
-    op: str = "sum",
+    op: str | Sequence[str] = "sum",
     axis: int | tuple[int, ...] | None = None,
     *,
     keepdims: bool = False,
@@ -172,14 +173,18 @@ def reduce(
     """``op`` of the elements along ``axis``, one or several axes, or of all of them.
 
     ``op``: sum, product, min, max, mean, sum_of_squares, l1_norm, l2_norm, any, all, argmin, argmax, logsumexp, or
-    mean_variance, which returns two arrays (``correction`` 1: of a sample). ``x``: float32, float64, float16, bfloat16, int8,
-    int32, int64 or truth values, with any strides, none negative, that one reduced axis between two others describes. ``out``:
-    where to write, without gaps; it decides the type of the result (a pair for mean_variance). Else sums, products and means of
+    mean_variance, which returns two arrays (``correction`` 1: of a sample); or a list of two, ``["max", "argmax"]``, which one
+    pass over ``x`` makes: two arrays. ``x``: float32, float64, float16, bfloat16, int8, int32, int64 or truth values, of any
+    strides, negative ones and 0 too, and any axes, of which up to eight may be left when neighbouring ones that lie alike count
+    as one. ``out``: where to write, without gaps; it decides the type of the result (a pair for mean_variance, and for a list, with
+    the types that these have by themselves). Else sums, products and means of
     floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type or float32; indices are
     int64. NumPy and CuPy hold the bits of bfloat16 as uint16.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if op.__class__ is list or op.__class__ is tuple:
+        return _pair_of_reductions(x, op, axis, keepdims, out, stream)
     if _compiling is not None and _compiling():
         axes = [axis] if isinstance(axis, int) else axis
         return _traced("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
@@ -190,6 +195,18 @@ def reduce(
             raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
         return _MOMENTS.call((x, *pair), options, (), stream)
     return _REDUCE.call((x, out), options, (), stream)[0]
+
+
+def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, out: Any, stream: Any) -> tuple[Any, ...]:
+    names = tuple(op)
+    if len(names) != 2 or not all(isinstance(name, str) for name in names):
+        raise LaunchError(f"reduce: op is {op!r}, need a name, or two in a list")
+    if _compiling is not None and _compiling():
+        raise LaunchError("reduce: under torch.compile, the operator makes one result: no list of two operations")
+    pair = (None, None) if out is None else tuple(out)
+    if len(pair) != 2:
+        raise LaunchError(f"reduce: {' and '.join(names)} write two arrays, out has {len(pair)}")
+    return _PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0), (), stream)
 
 
 _CONV2D = Operator(

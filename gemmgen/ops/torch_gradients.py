@@ -20,7 +20,8 @@ LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
 
 def save_reduction(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keeps what ``reduction_backward`` reads. Raises ``LaunchError`` for reductions without derivatives."""
-    x, operation, axis, keepdims, _ = (*inputs, *("sum", None, False, 0)[len(inputs) - 1 :])
+    defaults: tuple[Any, ...] = (None, "sum", None, False, 0)
+    x, operation, axis, keepdims, _ = (*inputs, *defaults[len(inputs) :])
     if operation not in REDUCTIONS:
         raise LaunchError(f"reduce: no derivative of {operation} is known; known are {', '.join(REDUCTIONS)}")
     rank = len(x.shape)
@@ -63,7 +64,8 @@ def _reduced(operation: str, x: Any, y: Any, dy: Any, axes: list[int]) -> Any:
 
 def save_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keeps what ``elementwise_backward`` reads. Raises ``LaunchError`` for operations without derivatives."""
-    x, operations, bias, z, f, gamma = (*inputs, *("", None, None, None, 1.0)[len(inputs) - 1 :])
+    defaults: tuple[Any, ...] = (None, "", None, None, None, 1.0)
+    x, operations, bias, z, f, gamma = (*inputs, *defaults[len(inputs) :])
     words = operations.split()
     for word in words:
         if word not in OPERATIONS:

@@ -93,3 +93,24 @@ def test_the_sum_of_nothing_is_zero():
 def test_what_does_not_go_together_is_refused_in_words(x, options, message):
     with pytest.raises(LaunchError, match=message):
         ops.reduce(x, **options)
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 2)])
+def test_one_pass_makes_two_reductions(axis):
+    total, squares = ops.reduce(X, ["sum", "sum_of_squares"], axis)
+    assert (total == X.sum(axis)).all() and (squares == (X * X).sum(axis)).all()
+    low, high = ops.reduce(X, ["min", "max"], axis, keepdims=True)
+    assert (low == X.min(axis, keepdims=True)).all() and (high == X.max(axis, keepdims=True)).all()
+
+
+def test_one_pass_makes_the_largest_and_its_place():
+    largest, place = ops.reduce(X, ("max", "argmax"), 1)
+    assert (largest == X.max(1)).all() and (place == X.argmax(1)).all() and place.dtype == np.int64
+    given = np.empty((6, 8), "f"), np.empty((6, 8), np.int64)
+    assert ops.reduce(X, ("max", "argmax"), 1, out=given)[1] is given[1] and (given[1] == place).all()
+
+
+@pytest.mark.parametrize("op", [["sum"], ["sum", "product"], ["sum", 3], ["sum", "median"]])
+def test_other_lists_of_operations_are_refused(op):
+    with pytest.raises(LaunchError, match=r"need a name, or two in a list|one pass makes two of"):
+        ops.reduce(X, op)

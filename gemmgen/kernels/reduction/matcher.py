@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
-from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
+from gemmgen.kernels.reduction.arithmetic import JOINED, Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice, choose
 from gemmgen.kernels.reduction.plan import MOST_AXES, ReductionPlan
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
@@ -30,6 +30,7 @@ class ReductionRequest(Request):
 
     kind: ClassVar[str] = "reduction"
     operation: str
+    """Two that one pass makes have a + between them."""
     x: Layout
     """With three axes: outer, reduced, inner."""
     output: str | None = None
@@ -55,7 +56,7 @@ class ReductionRequest(Request):
     @property
     def shapes(self) -> tuple[str, ...]:
         """The values of a spec's ``shape`` that describe it, beside ``tensor``."""
-        if not self.walkable:
+        if not self.walkable or "+" in self.operation:
             return ()
         outer, _, inner = self.x.shape
         reduced_unit, inner_unit = (self.x.strides[axis] == 1 or self.x.shape[axis] <= 1 or self.x.is_empty for axis in (1, 2))
@@ -72,7 +73,7 @@ class ReductionRequest(Request):
             return self.tensor
         (outer, reduced, inner), strides = self.x.shape, self.x.strides
         kept = (Axis(outer, strides[0], max(inner, 1)), Axis(inner, strides[2], 1))
-        return tensor_of(kept, (Axis(reduced, strides[1]),), self.operation in INDICES)
+        return tensor_of(kept, (Axis(reduced, strides[1]),), in_order(self.operation))
 
     @cached_property
     def traits(self) -> tuple[str, ...]:
@@ -141,21 +142,26 @@ def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     kind = request.output or probe.output
     results = Layout(tuple(axis.extent for axis in found.kept), tuple(axis.result_stride for axis in found.kept), kind)
     results = results if found.kept else Layout((1,), (1,), kind)
-    arrays = {"X": ("x", x)} | {name: (operand, results) for name, operand in _result_names(probe).items()}
+    kinds: list[str] = [part.output for part in probe.parts] or [kind] * 2
+    named_results = zip(_result_names(probe).items(), kinds, strict=False)
+    arrays = {"X": ("x", x)} | {name: (operand, replace(results, type=stored)) for (name, operand), stored in named_results}
     dimensions = {"parts": found.parts} if layout.in_parts else {}
     return Fit(changed, arrays, dimensions=dimensions, derived=changed_fields(spec, changed))
 
 
 def _result_names(types: Arithmetic) -> dict[str, str]:
     """For each result of the kernel, that of the operation."""
+    if types.parts:
+        return {"Y0": "first", "Y1": "second"}
     return {"mean": "mean", "variance": "variance"} if types.state == "moments" else {"Y": "out"}
 
 
 def _types(spec: ReductionSpec, request: ReductionRequest, probe: Arithmetic) -> dict[str, Any]:
     """The fields of a spec that say what is computed."""
     stored = SPEC_TYPES[DATA_TYPES[SPEC_TYPES[request.x.type]]]
+    names = request.operation.split("+")
     return {
-        "operation": request.operation,
+        "operation": tuple(names) if len(names) > 1 else request.operation,
         "input": stored,
         "accumulator": spec.accumulator if (spec.operation, spec.input) == (request.operation, stored) else None,
         "output": spec.output if _output(spec, request) else _output_name(request, probe),
@@ -180,8 +186,14 @@ def _output(spec: ReductionSpec, request: ReductionRequest) -> bool:
 @cache
 def arithmetic(operation: str, stored: str) -> Arithmetic:
     """The types that a reduction of elements of type ``stored`` has where nobody says otherwise."""
-    spec = ReductionSpec(kind="reduction", operation=operation, input=SPEC_TYPES[stored])  # type: ignore[arg-type]
+    names = tuple(operation.split("+"))
+    spec = ReductionSpec(kind="reduction", operation=names if len(names) > 1 else operation, input=SPEC_TYPES[stored])  # type: ignore[arg-type]
     return plan_arithmetic(spec, [])
+
+
+def in_order(operation: str) -> bool:
+    """True if the places of the elements that are reduced are numbered."""
+    return any(name in INDICES for name in operation.split("+"))
 
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ReductionRequest:
@@ -189,7 +201,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ReductionRequ
     operation, kind, aligned, strided = "sum", "f32", True, False
     said: dict[str, str] = {}
     for option in options:
-        if option in get_args(OperationName):
+        if option in get_args(OperationName) or (option.count("+") == 1 and all(name in JOINED for name in option.split("+"))):
             say_once(said, "operation", option)
             operation = option
         elif option in SPEC_TYPES and option != "u8":

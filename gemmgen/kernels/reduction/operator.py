@@ -10,8 +10,8 @@ import pydantic
 
 from gemmgen.core.errors import LaunchError, Reason
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
-from gemmgen.kernels.reduction.arithmetic import plan_arithmetic
-from gemmgen.kernels.reduction.matcher import INDICES, SPEC_TYPES, ReductionRequest, arithmetic
+from gemmgen.kernels.reduction.arithmetic import JOINED, plan_arithmetic
+from gemmgen.kernels.reduction.matcher import SPEC_TYPES, ReductionRequest, arithmetic, in_order
 from gemmgen.kernels.reduction.plan import MOST_AXES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
@@ -23,7 +23,12 @@ NAMES = ("reduce",)
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
     """The request of a call. ``options``: ``op``, ``axis``, ``keepdims``, ``correction``. Raises ``LaunchError``."""
     x, operation = operands["x"], options["op"]
-    if operation not in get_args(OperationName):
+    if isinstance(operation, tuple):
+        for name in operation:
+            if name not in JOINED:
+                raise LaunchError(f"reduce: one pass makes two of {', '.join(JOINED)}; got {name!r}")
+        operation = "+".join(operation)
+    elif operation not in get_args(OperationName):
         raise LaunchError(f"reduce: op is {operation!r}, need one of {', '.join(get_args(OperationName))}")
     if x.type not in [DATA_TYPES[name] for name in get_args(InputType)]:
         raise LaunchError(f"reduce: x has elements {x.type}, need one of {', '.join(get_args(InputType))}")
@@ -32,7 +37,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if options.get("correction", 0) not in (0, 1):
         raise LaunchError(f"reduce: correction is {options['correction']!r}, need 0 or 1")
     reduced = _axes(options.get("axis"), len(x.shape))
-    if operation in INDICES and len(reduced) > 1 and reduced != tuple(range(len(x.shape))):
+    if in_order(operation) and len(reduced) > 1 and reduced != tuple(range(len(x.shape))):
         raise LaunchError(f"reduce: {operation} takes one axis, or None for the index in the flattened array, got {options['axis']}")
     kept = tuple(axis for axis in range(len(x.shape)) if axis not in reduced)
     tensor = _tensor(x, kept, reduced, operation)
@@ -40,16 +45,18 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     view = three or _like_three_axes(x, tensor)
     shape = tuple(1 if axis in reduced else x.shape[axis] for axis in range(len(x.shape)) if options.get("keepdims") or axis in kept)
     types = arithmetic(operation, x.type)
-    names = ("mean", "variance") if types.state == "moments" else ("out",)
+    names = ("first", "second") if types.parts else ("mean", "variance") if types.state == "moments" else ("out",)
     given = [operands[name] for name in names if name in operands]
     if view.shape[1] == 0 and types.rejects_nothing and all(shape):
         raise LaunchError(f"reduce: {operation} of nothing has no value; the reduced extent is 0")
-    kind = given[0].type if given else None
+    kind = given[0].type if given and not types.parts else None
     _check_type(operation, x.type, kind)
-    for name, out in zip(names, given, strict=False):
-        _check_out(name, out, shape, given[0].type)
+    own: list[str] = [part.output for part in types.parts]
+    for place, (name, out) in enumerate(zip(names, given, strict=False)):
+        _check_out(name, out, shape, own[place] if own else given[0].type)
     request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)), tensor, three is not None)
-    return Interpretation(request, tuple(Result(name, shape, kind or types.output, (kind or types.output) == "u8") for name in names))
+    kinds = own or [str(kind or types.output)] * len(names)
+    return Interpretation(request, tuple(Result(name, shape, one, one == "u8") for name, one in zip(names, kinds, strict=True)))
 
 
 def _axes(axis: Any, rank: int) -> tuple[int, ...]:
@@ -73,7 +80,7 @@ def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operatio
     found = tensor_of(
         (Axis(x.shape[axis], x.strides[axis], step) for axis, step in zip(kept, steps, strict=True)),
         (Axis(x.shape[axis], x.strides[axis]) for axis in reduced),
-        operation in INDICES,
+        in_order(operation),
     )
     if len(found.kept) + len(found.reduced) > MOST_AXES:
         raise LaunchError(
@@ -95,7 +102,7 @@ def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], oper
     def one(axes: Sequence[int]) -> tuple[int, int] | None:
         return merged(tuple(x.shape[axis] for axis in axes), tuple(x.strides[axis] for axis in axes))
 
-    ordered = reduced if operation in INDICES else sorted(reduced, key=lambda axis: -abs(x.strides[axis]))
+    ordered = reduced if in_order(operation) else sorted(reduced, key=lambda axis: -abs(x.strides[axis]))
     middle = one(ordered)
     axes = [axis for axis in kept if x.shape[axis] != 1]
     choices = []
@@ -116,7 +123,8 @@ def _check_type(operation: str, stored: str, kind: str | None) -> None:
     reasons: list[Reason] = []
     kind = kind and SPEC_TYPES.get(kind, kind)
     try:
-        fields = {"operation": operation, "input": SPEC_TYPES[stored], "output": kind}
+        names = operation.split("+")
+        fields = {"operation": tuple(names) if len(names) > 1 else operation, "input": SPEC_TYPES[stored], "output": kind}
         plan_arithmetic(ReductionSpec.model_validate({"kind": "reduction", **fields}), reasons)
     except pydantic.ValidationError:
         raise LaunchError(f"reduce: out has elements {kind}, which no reduction stores") from None

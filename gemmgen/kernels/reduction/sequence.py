@@ -280,9 +280,7 @@ ResultLayout = tuple[tuple[Formula, ...], tuple[Formula, ...]]
 def _named_results(arithmetic: Arithmetic, layout: ResultLayout, line: str) -> list[ArrayArgument]:
     shape, strides = layout
     if arithmetic.parts:
-        return [
-            replace(_named_results(part, layout, line)[0], name=f"Y{place}") for place, part in enumerate(arithmetic.parts)
-        ]
+        return [replace(_named_results(part, layout, line)[0], name=f"Y{place}") for place, part in enumerate(arithmetic.parts)]
     kind: DataType = arithmetic.output
     if arithmetic.state == "moments":
         names = {"mean": f"the mean of {line}", "variance": f"the variance of {line}"}

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from gemmgen.kernels.reduction.arithmetic import JOINED
 from gemmgen.kernels.reduction.spec import SERIES, WALKS, OperationName
 
 OPERATIONS = st.sampled_from(get_args(OperationName))
@@ -88,6 +89,9 @@ def reductions(draw: st.DrawFn, shapes: tuple[str, ...] = SHAPES) -> dict[str, A
         "prologue": draw(st.lists(ELEMENTWISE, max_size=2)) if draw(st.booleans()) else [],
         "epilogue": draw(st.lists(ELEMENTWISE, max_size=2)) if draw(st.booleans()) else [],
     }
+    if kind == "walk" and draw(st.integers(0, 3)) == 0:
+        fields |= {"operation": draw(st.lists(st.sampled_from(JOINED), min_size=2, max_size=2)), "prologue": [], "epilogue": []}
+        return fields
     for name, choices in (("accumulator", ACCUMULATORS), ("output", OUTPUTS)):
         chosen = draw(choices)
         if chosen is not None:
