@@ -5,8 +5,8 @@ torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interfac
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
 emulator, which is slow and exact. The first call with new layouts chooses an
 instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
-later calls only launch. Nothing is copied: a layout that no kernel reads is an error. ``matmul`` of torch tensors has derivatives;
-the other operations have none, and refuse tensors that require gradients.
+later calls only launch. Nothing is copied: a layout that no kernel reads is an error. ``matmul``, ``reduce`` and ``elementwise`` of
+torch tensors have derivatives; ``conv2d`` and ``grouped_matmul`` have none, and refuse tensors that require gradients.
 
 Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.reduce``,
 ``.conv2d`` and ``.elementwise``; else ``gemmgen.ops.register_torch()`` does that.
@@ -39,6 +39,8 @@ _GROUPED = Operator(
     "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha",),
     ("scaled", "activation", "output"), ("amax",),
 )  # fmt: skip
+WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
+"""Reductions whose results change by steps only."""
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
 _MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), (), _OF_REDUCE)
@@ -185,9 +187,11 @@ def reduce(
     """
     if op.__class__ is list or op.__class__ is tuple:
         return _pair_of_reductions(x, op, axis, keepdims, out, stream)
-    if _compiling is not None and _compiling():
+    if _compiling is not None and (_compiling() or (_recording(x) and op not in WITHOUT_GRADIENTS)):
         axes = [axis] if isinstance(axis, int) else axis
         return _traced("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
+    if _recording is not None and op in WITHOUT_GRADIENTS and _recording(x):
+        x = x.detach()
     options = (op, axis if axis is None or axis.__class__ is int else _axes(axis), keepdims, correction)
     if op == "mean_variance":
         pair = (None, None) if out is None else tuple(out)
@@ -312,9 +316,9 @@ def elementwise(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
-    if _compiling is not None and _compiling():
+    if _compiling is not None and (_compiling() or _recording(x, bias, z, f)):
         names = (operations,) if isinstance(operations, str) else tuple(operations)
-        plain = all(isinstance(name, str) for name in names) and bias2 is z2 is f2 is None and not _is_number(bias.__class__)
+        plain = all(isinstance(name, str) for name in names) and bias2 is z2 is f2 is None and not isinstance(bias, Real)
         return _traced("elementwise", (x, " ".join(map(str, names)), bias, z, f, gamma), plain and out is None and stream is None)
     numbers = [0.0, 0.0, _number("elementwise", "gamma", gamma), _number("elementwise", "gamma", gamma2)]
     biases = [bias, bias2]

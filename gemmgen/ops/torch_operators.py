@@ -1,6 +1,7 @@
 """The operations as custom operators of torch, with shapes for tracing, so that ``torch.compile`` takes them as they are.
 
-``matmul`` has derivatives. The others have none: tensors that require gradients are refused, under ``torch.no_grad()`` they are not.
+``matmul``, ``reduce`` and ``elementwise`` have derivatives. ``conv2d`` has none: tensors that require gradients are refused, under
+``torch.no_grad()`` they are not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.ops.torch_derivatives import backward, save
+from gemmgen.ops.torch_gradients import elementwise_backward, reduction_backward, save_elementwise, save_reduction
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
@@ -45,6 +47,8 @@ def register(*functions: Callable[..., Any]) -> Any:
             library.impl(name, _IMPLEMENTATIONS[name], key)
         torch.library.register_fake(f"gemmgen::{name}", _fake(torch, name), lib=library)
     torch.library.register_autograd("gemmgen::matmul", backward, setup_context=save, lib=library)
+    torch.library.register_autograd("gemmgen::reduce", reduction_backward, setup_context=save_reduction, lib=library)
+    torch.library.register_autograd("gemmgen::elementwise", elementwise_backward, setup_context=save_elementwise, lib=library)
     _library = library
     return torch.compiler.is_compiling
 

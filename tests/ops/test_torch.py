@@ -8,6 +8,7 @@ from sample_kernels import needs_gpu
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
+from gemmgen.ops import torch_gradients
 
 torch = pytest.importorskip("torch")
 ops.register_torch()
@@ -69,11 +70,65 @@ def test_compiled_code_calls_the_operators():
 
 def test_operations_without_derivatives_refuse_gradients():
     x = integers(4, 4).requires_grad_()
-    for call in (ops.reduce, torch.ops.gemmgen.reduce):
-        with pytest.raises(LaunchError, match="requires gradients"):
-            call(x)
-        with torch.no_grad():
-            assert torch.equal(call(x), x.sum())
+    with pytest.raises(LaunchError, match="no derivative of product is known"):
+        ops.reduce(x, "product")
+    with pytest.raises(LaunchError, match="no derivative of h_swish is known"):
+        ops.elementwise(x, "h_swish")
+    with pytest.raises(LaunchError, match="requires gradients"):
+        ops.reduce(x, ["min", "max"])
+    with torch.no_grad():
+        assert torch.equal(ops.reduce(x, "product"), x.prod())
+
+
+@pytest.mark.parametrize("axis", [None, (0, 2), 1])
+@pytest.mark.parametrize("operation", torch_gradients.REDUCTIONS)
+def test_derivatives_of_reductions(operation, axis):
+    x = torch.randn(3, 4, 5, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda values: ops.reduce(values, operation, axis, keepdims=axis == 1), (x,), fast_mode=True)
+
+
+FUNCTIONS = {
+    "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu,
+    "exp": torch.exp, "sqrt": lambda x: x.abs().sqrt(),
+    "square": torch.square, "abs": torch.abs,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_of_elementwise_functions(name):
+    x, weights = torch.randn(3, 7), torch.randn(3, 7)
+    x = (x.abs() + 0.1 if name == "sqrt" else x).requires_grad_()
+    (got,) = torch.autograd.grad(ops.elementwise(x, name), x, weights)
+    (expected,) = torch.autograd.grad(FUNCTIONS[name](x), x, weights)
+    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_derivatives_of_operations_one_after_the_other():
+    x, bias, f, z = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3, 5), (5,), (3, 1), (3, 5)))
+
+    def chain(x, bias, f, z):
+        return ops.elementwise(x, ["bias", "square", "multiply", "residual", "exp"], bias=bias, f=f, z=z, gamma=0.5)
+
+    assert torch.autograd.gradcheck(chain, (x, bias, f, z), fast_mode=True)
+    assert torch.autograd.gradgradcheck(chain, (x, bias, f, z), fast_mode=True)
+
+
+def test_compiled_reductions_and_elementwise_operations_have_derivatives():
+    x, bias = torch.randn(6, 7).requires_grad_(), torch.randn(7).requires_grad_()
+
+    def loss(x, bias):
+        return ops.reduce(ops.reduce(ops.elementwise(x, ["bias", "silu"], bias=bias), "logsumexp", 1), "mean")
+
+    expected = torch.autograd.grad(torch.nn.functional.silu(x + bias).logsumexp(1).mean(), (x, bias))
+    for call in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+        got = torch.autograd.grad(call(x, bias), (x, bias))
+        assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(got, expected, strict=True))
+
+
+def test_positions_of_tensors_that_require_gradients():
+    x = torch.randn(4, 9).requires_grad_()
+    assert torch.equal(ops.reduce(x, "argmax", 1), x.argmax(1))
 
 
 ACTIVATIONS = {
