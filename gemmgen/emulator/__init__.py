@@ -48,6 +48,7 @@ from gemmgen.emulator.interleavings import ScheduleDependent, launch_interleaved
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
+from gemmgen.emulator.textures import Texture
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
 __all__ = [
@@ -56,7 +57,7 @@ __all__ = [
     "InFlightRead", "InFlightWrite", "InactiveShuffle", "InvalidCopy", "InvalidMatrix", "LaunchResult", "MinimumBlock",
     "Misaligned", "MissedBarrier", "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "Observer",
     "OutOfBounds", "OutlivingAccess", "ParseError", "RandomCrowds", "RandomWarps", "ReadOnly", "RegisterInFlight",
-    "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap",
+    "RegisterPoolMisuse", "SameValue", "Schedule", "ScheduleDependent", "ScopeRace", "SharedRace", "Struct", "TensorMap", "Texture",
     "Trapped", "UndefinedRegister", "UnfinishedCopy", "UnfinishedWgmma", "UnknownInstruction", "UnorderedLaunch",
     "UnwrittenRead", "VolatileRace", "launch", "launch_interleaved",
 ]  # fmt: skip

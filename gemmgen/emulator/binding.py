@@ -27,6 +27,7 @@ from gemmgen.emulator.ptx.syntax import (
 )
 from gemmgen.emulator.registers import DTYPES, RegisterFile
 from gemmgen.emulator.specials import SpecialRegisters
+from gemmgen.emulator.textures import PlacedTexture
 
 if TYPE_CHECKING:
     from gemmgen.emulator.engines import Engines
@@ -67,6 +68,8 @@ class Binder:
         """The stacks of functions that call themselves."""
         self.in_flight: InFlight | None = None
         """What asynchronous copies are about to write; made by the first such instruction."""
+        self.textures: Sequence[PlacedTexture] = ()
+        """The textures of the launch, by handle."""
         self.warpgroups: Warpgroups | None = None
         """The wgmma operations in flight; made with a machine whose program has any."""
         self.make_engines: Callable[[], Engines] | None = None

@@ -16,6 +16,7 @@ from gemmgen.emulator.memory import GLOBAL_BASE, GUARD_BYTES, UNIT_BYTES, Heap, 
 from gemmgen.emulator.program import Placed, Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Operand, Symbol, Variable
 from gemmgen.emulator.registers import DTYPES
+from gemmgen.emulator.textures import HANDLE_BASE, PlacedTexture, Texture, placed_texture
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
 
 HEAP_BYTES = 8 << 20
@@ -78,6 +79,8 @@ class DeviceMemory:
         self._symbols = {name: self._symbol(name, array) for name, array in (symbols or {}).items()}
         self.maps: list[PlacedMap] = []
         """The tensor maps of all arguments, by number."""
+        self.textures: list[PlacedTexture] = []
+        """The textures of all arguments, by number."""
         self._given: list[Buffer | None] = []
         self._bases: list[list[Buffer | None]] = []
         self.buffers: list[Buffer] = []
@@ -86,6 +89,8 @@ class DeviceMemory:
         for index, (arg, name) in enumerate(zip(args, names, strict=True)):
             maps = maps_of(arg)
             bases = [_as_buffer(each.base, f"{name}, a tensor map", index) for each in maps]
+            if isinstance(arg, Texture):
+                bases = [_as_buffer(arg.array, f"{name}, a texture", index)]
             own = _as_buffer(_room_for_maps(maps) if maps and self._is_pointer(index) else arg, name, index)
             self._given.append(own)
             self._bases.append(bases)
@@ -174,8 +179,10 @@ class DeviceMemory:
         for arg, given, bases, parameter in zip(args, self._given, self._bases, program.entry.parameters, strict=True):
             offset = program.symbols[parameter.name].offset
             maps = maps_of(arg)
-            encoded = b"".join([self._placed(each, base, parameter.name) for each, base in zip(maps, bases, strict=True)])
-            if maps:
+            encoded = b"".join([self._placed(each, base, parameter.name) for each, base in zip(maps, bases[: len(maps)], strict=True)])
+            if isinstance(arg, Texture):
+                content = scalar_bytes(parameter, np.uint64(self._textured(arg, bases[0], parameter.name)))
+            elif maps:
                 if given is None:
                     content = scalar_bytes(parameter, encoded)
                 else:
@@ -193,6 +200,16 @@ class DeviceMemory:
             else:
                 content = scalar_bytes(parameter, arg)
             data[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+
+    def _textured(self, texture: Texture, buffer: Buffer | None, name: str) -> int:
+        """The handle of a texture from here on. Raises BadLaunch for what CUDA would refuse."""
+        if buffer is None:
+            raise BadLaunch(f"{name}: a texture is over an array or a Buffer, got {type(texture.array).__name__}")
+        try:
+            self.textures.append(placed_texture(texture, buffer.array, self.address(buffer) - GLOBAL_BASE))
+        except ValueError as error:
+            raise BadLaunch(f"{name}: {error}") from None
+        return HANDLE_BASE + len(self.textures) - 1
 
     def _placed(self, tensor_map: TensorMap, buffer: Buffer | None, name: str) -> bytes:
         """The bytes of a tensor map, which has its number from here on. Raises BadLaunch for what the driver would refuse."""

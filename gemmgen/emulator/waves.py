@@ -63,6 +63,7 @@ class Waves:
             machine.spaces.global_.map(memory.data, memory.regions, memory.heap)
             machine.specials.grid_workspace = memory.grid_workspace
             machine.maps = memory.maps
+            machine.binder.textures = memory.textures
             machine.geometry.cluster_dim = self.cluster
             machine.geometry.explicit_cluster = self.explicit_cluster
             if machine.binder.warpgroups is not None:

@@ -9,10 +9,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
+from gemmgen.emulator.textures import Texture
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
 from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
+from gemmgen.sanitizer.texture_arguments import TEXTURE_FORM, TEXTURE_PREFIX, parse_texture
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +34,7 @@ POISON = 0xFF
 _FORM = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[^\]]*)\])?(?:=(?P<value>.*))?", re.DOTALL)
 _HELP = (
     "an array such as f32[1024]=random or f32[4], a scalar such as i32=7, a structure such as {p=f32[64]=zeros, n=64}, pointers "
-    f"such as [f32[64]=zeros, f32[64]=ones], or a tensor map such as {FORM}"
+    f"such as [f32[64]=zeros, f32[64]=ones], a texture such as {TEXTURE_FORM}, or a tensor map such as {FORM}"
 )
 _C_TYPES = {
     "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32", "long long": "int64",
@@ -61,6 +63,8 @@ class KernelArgument:
     pointers: tuple[tuple[int, str, KernelArgument], ...] = ()
     tensor_map: TensorMap | None = None
     """Value that the parameter takes in place of a pointer to the array."""
+    texture: Texture | None = None
+    """Texture over the array, whose handle the parameter takes."""
 
     @property
     def is_array(self) -> bool:
@@ -91,6 +95,8 @@ class KernelArgument:
         pointers: tuple[tuple[int, Buffer], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
         if self.is_array:
             buffer = Buffer(self.value, offset_bytes=0, name=name, written=self._written(), pointers=pointers)
+            if self.texture is not None:
+                return replace(self.texture, array=replace(buffer, writable=False))
             return buffer if self.tensor_map is None else replace(self.tensor_map, base=buffer)
         return Struct(self.value, pointers) if isinstance(self.value, bytes) else self.value
 
@@ -115,6 +121,10 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
         described = parse_tensor_map(text, tuple(TYPES), lambda why: _wrong(text, why))
         array = _array(text, described.type, ",".join(map(str, described.shape)), described.content, index)
         return KernelArgument(text, described.type, array, described.content is not None, tensor_map=described.map)
+    if text.startswith(TEXTURE_PREFIX):
+        texel = parse_texture(text, tuple(TYPES), lambda why: _wrong(text, why))
+        array = _array(text, texel.type, ",".join(map(str, texel.shape)), texel.content, index)
+        return KernelArgument(text, texel.type, array, texel.content is not None, texture=texel.texture)
     if text.startswith("{"):
         if layout is None:
             raise _wrong(text, "this parameter takes no structure")
@@ -150,6 +160,8 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
         return value
     if isinstance(value, str):
         return parse_argument(value, index, layout)
+    if isinstance(value, Texture):
+        return replace(argument_of(value.array, index), texture=value)
     if isinstance(value, bytes | bytearray | np.void):
         return KernelArgument("bytes", "struct", value.tobytes() if isinstance(value, np.void) else bytes(value))
     if isinstance(value, Mapping):
@@ -369,6 +381,9 @@ def check_arguments(entry: str, parameters: Sequence[Variable], names: Sequence[
             if isinstance(argument.value, bytes):
                 wrong = parameter.size != len(argument.value)
                 given = f"{len(argument.value)} bytes"
+            elif argument.texture is not None:
+                wrong = parameter.size != 8 or parameter.type[0] == "f"
+                given = "a texture"
             elif argument.tensor_map is not None:
                 wrong = parameter.size != MAP_BYTES
                 given = f"a tensor map, {MAP_BYTES} bytes by value"

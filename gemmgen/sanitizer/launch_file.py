@@ -43,15 +43,19 @@ class LaunchFile(BaseModel):
     launches: Annotated[tuple[LaunchSpec, ...], Field(min_length=1)]
 
 
-def read_launches(path: Path, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
-    """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
+def read_launch_file(path: Path) -> LaunchFile:
+    """What a file says. Raises ``UnusableInput``."""
     try:
-        spec = LaunchFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return LaunchFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UnusableInput(f"{path}: {error}") from None
     except ValidationError as error:
         reasons = "\n".join(f"  - {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise UnusableInput(f"{path} tells no launches:\n{reasons}") from None
+
+
+def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
+    """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
     given = {name: parse_argument(text, index) for index, (name, text) in enumerate(spec.arrays.items())}
     launches = []
     for number, launch in enumerate(spec.launches):

@@ -71,21 +71,24 @@ class Entry:
     parameter_types: tuple[str, ...]
 
 
-def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), entry: str | None = None) -> KernelCode:
-    """Reads PTX, or compiles CUDA. Raises ``GemmgenError``; ``CompileError`` with the compiler's errors."""
+def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), *entries: str | None) -> KernelCode:
+    """Reads PTX, or compiles CUDA; `entries` with template arguments are instantiated.
+
+    Raises ``GemmgenError``; ``CompileError`` with the compiler's errors.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UnusableInput(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UnusableInput(f"{path} is not text; expected CUDA (.cu) or PTX (.ptx)") from None
-    return load_kernel(text, str(path), path.resolve().parent, options, entry, is_ptx=path.suffix == ".ptx")
+    return load_kernel(text, str(path), path.resolve().parent, options, *entries, is_ptx=path.suffix == ".ptx")
 
 
 def load_kernel(
-    text: str, name: str, folder: Path, options: CompileOptions = CompileOptions(), entry: str | None = None, is_ptx: bool | None = None
+    text: str, name: str, folder: Path, options: CompileOptions = CompileOptions(), *entries: str | None, is_ptx: bool | None = None
 ) -> KernelCode:  # fmt: skip
-    """The same from a text; `is_ptx` None looks for PTX's first directive. An `entry` with template arguments is instantiated."""
+    """The same from a text; `is_ptx` None looks for PTX's first directive."""
     if is_ptx is None:
         is_ptx = re.search(r"^\s*\.version\s", text, re.MULTILINE) is not None
     if is_ptx:
@@ -93,7 +96,7 @@ def load_kernel(
             raise UnusableInput(f"includes, definitions and options are for CUDA; {name} is PTX")
         target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
         return KernelCode(name, text, None, options.architecture or (target[1] if target else DEFAULT_ARCHITECTURE))
-    wanted = (entry,) if entry is not None and "<" in entry else ()
+    wanted = tuple(dict.fromkeys(entry for entry in entries if entry is not None and "<" in entry))
     ptx, symbols = _compile(text, name, folder, options, wanted)
     return KernelCode(name, ptx, text, options.architecture or DEFAULT_ARCHITECTURE, options, folder, tuple(symbols.items()))
 

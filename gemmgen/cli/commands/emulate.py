@@ -191,14 +191,16 @@ def command(
         raise click.UsageError("--launches tells grids, blocks and arguments; leave out --grid, --block and --arg")
     if launch_file is None and (grid is None or block is None):
         raise click.UsageError(f"Missing option '{'--grid' if grid is None else '--block'}'.")
-    code = read_kernel_file(file, options, entry_name)
     if launch_file is not None:
-        from gemmgen.sanitizer.launch_file import read_launches
+        from gemmgen.sanitizer.launch_file import bind_launches, read_launch_file
 
-        launches, given = read_launches(launch_file, code, entry_name)
+        listed = read_launch_file(launch_file)
+        code = read_kernel_file(file, options, entry_name, *(launch.entry for launch in listed.launches))
+        launches, given = bind_launches(listed, code, entry_name)
     else:
         from gemmgen.sanitizer.api import bind_arguments
 
+        code = read_kernel_file(file, options, entry_name)
         assert grid is not None and block is not None
         # Texts that mean nothing are told before a kernel is looked for.
         for index, text in enumerate(argument_texts):

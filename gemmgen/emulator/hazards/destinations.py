@@ -12,7 +12,7 @@ from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of
 
-_READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard")
+_READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard", "tex")
 _NUMBERS = {"mul", "div", "rem", "shl", "shr", "mul24", "popc", "clz", "sad", "fma", "set", "setp", "vote", "bfe", "brev"}
 """Instructions whose result is no address, whatever their operands are."""
 _ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "param")

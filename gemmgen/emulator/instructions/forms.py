@@ -62,6 +62,7 @@ _FORMS = {
     "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "
     "mbarrier::complete_tx::bytes multicast::cluster tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "
     "add min max inc dec and or xor noftz",
+    "tex": "1d 2d 3d v4",
     "bra ret": "uni",
     "brx": "idx uni",
     "exit": "",

@@ -1,0 +1,127 @@
+"""Texture objects: an array of texels with the way in which it is sampled.
+
+CUDA programming guide, "Texture Memory" and "Texture Fetching". Kernels know a texture by a handle; the texels are global memory that
+kernels may read otherwise, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+AddressMode = Literal["clamp", "border", "wrap", "mirror"]
+Filter = Literal["point", "linear"]
+
+HANDLE_BASE = 0x7C00_0000_0000
+"""The handle of the first texture of a launch; the others follow it."""
+MOST_AXES = 3
+_FRACTION = 256
+"""Weights of linear filtering have 8 bits behind the point."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texture:
+    """An array as a texture: shape (height, width, ...), outermost axis first, with an innermost axis of channels if there are several.
+
+    `linear_memory`: it is fetched by whole numbers (tex1Dfetch), and gives zero outside.
+    """
+
+    array: Any
+    channels: int = 1
+    filter: Filter = "point"
+    address: AddressMode = "clamp"
+    normalized: bool = False
+    """Coordinates run from 0 to 1."""
+    as_float: bool = False
+    """Integers of 8 or 16 bits are read as numbers between 0, or -1, and 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedTexture:
+    """A texture of a launch, and where its texels begin in global memory."""
+
+    texture: Texture
+    base: int
+    dtype: np.dtype
+    extents: tuple[int, ...]
+    """Texels along each axis, innermost first."""
+
+
+def placed_texture(texture: Texture, array: np.ndarray, base: int) -> PlacedTexture:
+    """The texture over an array that lies at a place. Raises ValueError for what CUDA would refuse."""
+    shape = array.shape if texture.channels == 1 else array.shape[:-1]
+    if texture.channels not in (1, 2, 4) or (texture.channels > 1 and array.shape[-1:] != (texture.channels,)):
+        raise ValueError(f"a texture has 1, 2 or 4 channels, as the innermost axis; the array has the shape {array.shape}")
+    if not 1 <= len(shape) <= MOST_AXES or min(shape, default=0) < 1:
+        raise ValueError(f"a texture has one to {MOST_AXES} axes; the array has the shape {array.shape}")
+    if array.dtype.itemsize > 4 or array.dtype.kind not in "iuf":
+        raise ValueError(f"texels are integers or floats of up to 32 bits, not {array.dtype}")
+    if texture.as_float and (array.dtype.kind == "f" or array.dtype.itemsize > 2):
+        raise ValueError("only integers of 8 or 16 bits are read as normalised floats")
+    if texture.filter == "linear" and array.dtype.kind != "f" and not texture.as_float:
+        raise ValueError("linear filtering needs texels that are read as floats")
+    if texture.address in ("wrap", "mirror") and not texture.normalized:
+        raise ValueError(f"the address mode {texture.address} needs normalised coordinates")
+    return PlacedTexture(texture, base, array.dtype, tuple(reversed(shape)))
+
+
+def taps(placed: PlacedTexture, coordinates: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Texels that a fetch reads: for each tap and lane the number of the texel, whether it exists, and its weight."""
+    texture = placed.texture
+    if coordinates[0].dtype.kind != "f":
+        return [_whole(placed, [each.astype(np.int64) for each in coordinates])]
+    axes: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+    for coordinate, extent in zip(coordinates, placed.extents, strict=True):
+        x = coordinate.astype(np.float64) * (extent if texture.normalized else 1)
+        if texture.filter == "point":
+            axes.append([(*_at(np.floor(x), extent, texture), np.ones(len(x)))])
+            continue
+        low = np.floor(x - 0.5)
+        fraction = np.rint((x - 0.5 - low) * _FRACTION) / _FRACTION
+        axes.append([(*_at(low, extent, texture), 1 - fraction), (*_at(low + 1, extent, texture), fraction)])
+    found = [(np.zeros(len(coordinates[0]), np.int64), np.ones(len(coordinates[0]), np.bool_), np.ones(len(coordinates[0])))]
+    stride = 1
+    for places, extent in zip(axes, placed.extents, strict=True):
+        found = [
+            (number + index * stride, there & inside, weight * part) for number, there, weight in found for index, inside, part in places
+        ]
+        stride *= extent
+    return found
+
+
+def _whole(placed: PlacedTexture, coordinates: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A fetch by whole numbers: outside there is nothing."""
+    number, there = np.zeros(len(coordinates[0]), np.int64), np.ones(len(coordinates[0]), np.bool_)
+    stride = 1
+    for coordinate, extent in zip(coordinates, placed.extents, strict=True):
+        there &= (coordinate >= 0) & (coordinate < extent)
+        number += np.clip(coordinate, 0, extent - 1) * stride
+        stride *= extent
+    return number, there, np.ones(len(number))
+
+
+def _at(place: np.ndarray, extent: int, texture: Texture) -> tuple[np.ndarray, np.ndarray]:
+    """The texel along one axis that stands for a place, and whether there is one."""
+    place = np.where(np.isnan(place), 0.0, np.clip(place, -(2.0**40), 2.0**40)).astype(np.int64)
+    there = np.ones(len(place), np.bool_)
+    match texture.address:
+        case "border":
+            there = (place >= 0) & (place < extent)
+        case "wrap":
+            place = place % extent
+        case "mirror":
+            turn = place % (2 * extent)
+            place = np.where(turn < extent, turn, 2 * extent - 1 - turn)
+        case _:
+            pass
+    return np.clip(place, 0, extent - 1), there
+
+
+def as_numbers(texels: np.ndarray, as_float: bool) -> np.ndarray:
+    """Texels as a kernel reads them: normalised floats if asked for."""
+    if not as_float:
+        return texels
+    scaled: np.ndarray = np.maximum(texels.astype(np.float64) / np.iinfo(texels.dtype).max, -1.0)
+    return scaled
