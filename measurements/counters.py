@@ -30,6 +30,7 @@ from gemmgen.api import plan
 from gemmgen.cli.selection import SpecFile, find_specs
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.counters import Tally
+from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.runtime.cuda.driver import gpu
@@ -66,10 +67,20 @@ def _instructions(*classes: str) -> Callable[[Tally], int]:
     return lambda tally: sum(tally.instructions.get(name, 0) for name in classes)
 
 
+def _tensor_wavefronts(tally: Tally) -> int:
+    """What wgmma reads from shared memory, in rows of all banks."""
+    return sum(work.shared_bytes for work in tally.tensor.values()) // (BANKS * BANK_BYTES)
+
+
+def _tensor_operations(tally: Tally) -> int:
+    return sum(work.operations for work in tally.tensor.values())
+
+
 _WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_"
 _SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_"
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
+_READ, _WRITTEN = "l1tex__m_xbar2l1tex_", "l1tex__m_l1tex2xbar_"
 _REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_"
 
 # The counters of the hardware for shared loads count ldmatrix as well, those for global loads the copies. A copy (LDGSTS) goes
@@ -104,6 +115,11 @@ QUANTITIES = (
     Quantity("shared load wavefronts by sass", _shared("wavefronts", "load"), ((_SASS + "ld",),)),
     Quantity("ldmatrix wavefronts by sass", _shared("wavefronts", "ldmatrix"), ((_SASS + "ldsm",),)),
     Quantity("shared store wavefronts by sass", _shared("wavefronts", "store"), ((_SASS + "st",),)),
+    Quantity("copy engine load sectors", _global("sectors", "bulk load"), ((_READ + "read_sectors_mem_global_op_tma_ld",),)),
+    Quantity("copy engine store sectors", _global("sectors", "bulk store"), ((_WRITTEN + "write_sectors_mem_global_op_tma_st",),)),
+    Quantity("wgmma wavefronts", _tensor_wavefronts, (("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma",),)),
+    Quantity("copy engine instructions", _global("requests", "bulk load", "bulk store"), (("sm__inst_executed_pipe_tma",),), False),
+    Quantity("wgmma instructions", _tensor_operations, (("sm__inst_executed_pipe_tensor_op_gmma",),), False),
     Quantity("shared load instructions", _instructions("load shared"), (("smsp__sass_inst_executed_op_shared_ld",),), False),
     Quantity("shared store instructions", _instructions("store shared"), (("smsp__sass_inst_executed_op_shared_st",),), False),
     Quantity("global load instructions", _instructions("load global"), (("smsp__sass_inst_executed_op_global_ld",),), False),
@@ -245,7 +261,7 @@ def main() -> None:
         parser.error("this machine has no GPU; with --predict-only none is needed")
     found = gpu(0).architecture if not arguments.predict_only else None
     architecture = arguments.arch or (found.name if found is not None else "sm_90a")
-    files = find_specs(arguments.specs)
+    files = [file for file in find_specs(arguments.specs) if file.label.split("/")[:2] != ["specs", "cpu"]]
     # Not forked: this process may have touched the driver.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(predict, [(file, architecture) for file in files]))

@@ -11,7 +11,16 @@ import numpy as np
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.counters.classes import instruction_class, space_of
-from gemmgen.emulator.counters.costs import GlobalCosts, SharedCosts, copy_costs, costs_of_pieces, global_costs, rows_of_warps, shared_costs
+from gemmgen.emulator.counters.costs import (
+    SECTOR_BYTES,
+    GlobalCosts,
+    SharedCosts,
+    copy_costs,
+    costs_of_pieces,
+    global_costs,
+    rows_of_warps,
+    shared_costs,
+)
 from gemmgen.emulator.counters.report import (
     Counters,
     GlobalTraffic,
@@ -106,7 +115,10 @@ class CounterObserver(Observer):
         self._block_of_lane = geometry.block_of_lane
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
-        if access.instruction.opcode == "cp":
+        if access.instruction.opcode == "cp" and access.instruction.has("bulk"):
+            if space.name == "global":
+                self._count_bulk(access, addresses)
+        elif access.instruction.opcode == "cp":
             if space.name == "global":
                 self._copy_reads.append((lanes, addresses, access.width))
         elif space.name == "shared":
@@ -148,6 +160,15 @@ class CounterObserver(Observer):
             return
         pairs = site.kind == "load"
         self._add_costs(site, (access.width, pairs, offsets.tobytes()), lambda: shared_costs(offsets, access.width, pairs=pairs))
+
+    def _count_bulk(self, access: Access, addresses: np.ndarray) -> None:
+        """One copy of one lane, which the copy engine makes."""
+        site = _site(self._global, access, f"bulk {access.kind}")
+        touched = len(np.unique(addresses)) * access.width
+        site.requests += 1
+        site.units += len(np.unique(addresses // np.uint64(SECTOR_BYTES)))
+        site.ideal += -(-touched // SECTOR_BYTES)
+        site.bytes += touched
 
     def _count_copy(self, access: Access, sources: np.ndarray, destinations: np.ndarray) -> None:
         site = _site(self._shared, access)
@@ -217,12 +238,12 @@ class CounterObserver(Observer):
         return {place: dict(counts) for place, counts in found.items()}
 
 
-def _site(sites: dict[int, _Site], access: Access) -> _Site:
+def _site(sites: dict[int, _Site], access: Access, name: str | None = None) -> _Site:
     # Instructions are known by identity: equal ones at different places of an expanded call are different sites.
     site = sites.get(id(access.instruction))
     if site is None:
         opcode = access.instruction.opcode
-        kind = {"cp": "cp.async", "ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}.get(opcode, access.kind)
+        kind = name or {"cp": "cp.async", "ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}.get(opcode, access.kind)
         site = sites[id(access.instruction)] = _Site(access.instruction, kind)
     return site
 

@@ -81,7 +81,8 @@ class Tally:
     """Counts of a piece of a kernel.
 
     ``shared_memory`` and ``global_memory`` have an entry for each kind of access that occurs: ``load``, ``store``,
-    ``ldmatrix``, ``stmatrix``, ``cp.async`` (its reads of global and its writes of shared memory) and ``atomic``.
+    ``ldmatrix``, ``stmatrix``, ``cp.async`` (its reads of global and its writes of shared memory), ``atomic``, and of global memory
+    ``bulk load`` and ``bulk store``, a request for each copy of the copy engine.
     ``tensor`` has an entry ``wgmma`` where warpgroups multiply. ``instructions`` counts executions by warps, by class.
     """
 

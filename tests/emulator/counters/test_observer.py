@@ -216,3 +216,29 @@ def test_each_matrix_of_ldmatrix_is_served_on_its_own(stride: int, wavefronts: i
     loads = counters.total.shared_memory["ldmatrix"]
     assert (loads.requests, loads.wavefronts, loads.conflicts, loads.ideal) == (1, wavefronts, wavefronts - 4, 4)
     assert counters.total.instructions["ldmatrix"] == 1
+
+
+def test_copies_of_the_copy_engine_are_requests_of_their_own() -> None:
+    source = r"""
+extern "C" __global__ void copies(const char* in, char* out)
+{
+    __shared__ alignas(128) char tile[1024];
+    __shared__ alignas(8) unsigned long long barrier;
+    unsigned to = (unsigned)__cvta_generic_to_shared(tile), at = (unsigned)__cvta_generic_to_shared(&barrier);
+    if (threadIdx.x) return;
+    asm volatile("mbarrier.init.shared.b64 [%0], 1; fence.mbarrier_init.release.cluster;" :: "r"(at) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 1024;" :: "r"(at) : "memory");
+    for (int half = 0; half < 2; ++half)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 512, [%2];"
+            :: "r"(to + 512 * half), "l"(in + 512 * half), "r"(at) : "memory");
+    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra W; }" :: "r"(at) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 1024; cp.async.bulk.commit_group;\n"
+        "cp.async.bulk.wait_group 0;" :: "l"(out), "r"(to) : "memory");
+}
+"""
+    data, out = np.arange(1024, dtype=np.uint8), np.zeros(1024, np.uint8)
+    counters = count(compile_ptx(source, "compute_90"), [data, out], grid=3)
+    assert (out == data).all()
+    loads, stores = counters.total.global_memory["bulk load"], counters.total.global_memory["bulk store"]
+    assert (loads.requests, loads.sectors, loads.bytes) == (6, 96, 3072)
+    assert (stores.requests, stores.sectors, stores.bytes) == (3, 96, 3072)
