@@ -31,6 +31,17 @@ launches:
 RACE = "__global__ void k(int* o) { __shared__ int s[64]; s[threadIdx.x] = 1;\n o[threadIdx.x] = s[threadIdx.x ^ 32]; }\n"
 
 
+def test_launches_instantiate_templates(run: Run) -> None:
+    source = "template <int N> __global__ void add(int* x) { x[threadIdx.x] += N; }"
+    Path("add.cu").write_text(source)
+    Path("run.yaml").write_text(
+        "arrays: {x: 'i32[32]=zeros'}\n"
+        "launches: [{entry: 'add<3>', grid: 1, block: 32, args: [x]}, {entry: 'add<4>', grid: 1, block: 32, args: [x]}]"
+    )
+    run("emulate", "add.cu", "--launches", "run.yaml", "--save", "x=x.npy")
+    assert (np.load("x.npy") == 7).all()
+
+
 def test_launches_share_arrays_and_variables(run: Run) -> None:
     Path("two.cu").write_text(TWO)
     Path("run.yaml").write_text(LAUNCHES)
