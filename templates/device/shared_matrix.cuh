@@ -53,3 +53,13 @@ __device__ __forceinline__ float4 load_floats(unsigned source)
         : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(source) : "memory");
     return value;
 }
+
+// Reads 16 bytes from shared memory.
+__device__ __forceinline__ uint4 load_vector(unsigned source)
+{
+    uint4 value;
+    asm volatile(
+        "ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(source) : "memory");
+    return value;
+}

@@ -236,7 +236,7 @@ class _Product:
             message = f"{where}, {descriptor.start % descriptor.span} bytes into {row}: {K_BYTES} bytes along k reach beyond their end"
             self.binder.fail(InvalidMatrix, message, self.inst, lanes)
         missed = descriptor.misplacement()
-        if missed:
+        if missed and descriptor.base_offset:
             pattern = f"its {descriptor.span}-byte swizzle, which repeats every {8 * descriptor.span} bytes"
             message = f"{where}, {missed} bytes into the pattern of {pattern} (base offset {descriptor.base_offset})"
             self.binder.fail(InvalidMatrix, message, self.inst, lanes)

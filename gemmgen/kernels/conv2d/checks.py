@@ -89,6 +89,7 @@ def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
         ("input.type", spec.input.type, ("s8",)),
         ("input.layout", spec.input.layout, ("nchw32",)),
         ("alpha", spec.alpha, ("argument", "one")),
+        ("store", spec.store, ("shared", "direct")),
     ):
         if got not in allowed:
             reasons.append(Reason("mainloop", field, got, f"{' or '.join(allowed)} without a mainloop of strategy warpgroup"))

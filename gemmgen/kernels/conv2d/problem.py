@@ -91,7 +91,7 @@ def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
     c = CHANNELS if spec.input.layout == "nchw32" else 16 // ELEMENTS[spec.input.type].bytes
     if spec.input.layout == "nchw32" or spec.output.layout != "nhwc":
         return c, CHANNELS
-    return c, 16 // ELEMENTS[spec.output.type].bytes if spec.store == "shared" else 1
+    return c, 16 // ELEMENTS[spec.output.type].bytes if spec.store != "direct" else 1
 
 
 def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:

@@ -83,9 +83,11 @@ class WarpgroupMainloop(SpecModel):
     """Groups of four warps that multiply."""
     division: Literal["channels", "pixels"] = "channels"
     """Extent of the tile that is divided among the consumers."""
-    activations: Literal["im2col", "rows"] = "im2col"
-    """Copies of x: columns of pixels that the copy engine walks through images along, for filters of all kinds; or rows of a matrix of
-    pixels and channels, for filters of one tap, stride 1 and no padding."""
+    activations: Literal["im2col", "rows", "windows"] = "im2col"
+    """Copies of x. ``im2col``: columns of pixels under one filter tap each, which the copy engine walks through images along, for filters
+    of all kinds. ``rows``: rows of a matrix of pixels and channels, for filters of one tap, stride 1 and no padding. ``windows``: columns
+    with a margin, in which all taps of a filter's row find their pixels, each one further than the last, for filters of ``s`` columns
+    without dilation and with stride 1 along them; in exchange, results are computed at the ends of rows that are none."""
     cluster: Cluster | None = None
     persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 132
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
@@ -189,9 +191,9 @@ class Conv2dSpec(KernelSpec):
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on the results after the activation, in this order."""
     output: Output = Output()
-    store: Literal["shared", "direct"] = "shared"
-    """Store of results: exchanged through shared memory so that each lane holds 8 consecutive channels, or directly from the
-    accumulators, for which the filters' output channels are permuted when they are reordered."""
+    store: Literal["shared", "direct", "tma"] = "shared"
+    """Store of results: exchanged through shared memory so that each lane holds consecutive channels; by the copy engine from there, on
+    ``wgmma``; or directly from the accumulators, for which the filters' output channels may be permuted when they are reordered."""
     split_k: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Parts that the sum is divided into, each computed by blocks of its own; a second kernel adds them up."""
     rasterization: Literal["channels_first", "pixels_first"] = "channels_first"

@@ -66,7 +66,7 @@ class StagedOutput:
 
     @property
     def block_bytes(self) -> int:
-        return self.pixels * ROW_CHANNELS * self.element_bytes
+        return self.rows * self.row_part_bytes
 
     @property
     def group_bytes(self) -> int:
@@ -91,6 +91,8 @@ class WarpgroupPlan(FinishingPlan):
     """None: results are stored from registers."""
     walks: bool
     """True if copies of x walk through images; else they take rows of a matrix."""
+    taps: int
+    """Filter taps of a step, which share its pixels: 1, or all of a row of the filter."""
     pixel_maps: int
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
 
@@ -109,9 +111,25 @@ class WarpgroupPlan(FinishingPlan):
         return () if self.exact else tuple(name for name, factor in present.items() if factor != "one")
 
     @property
+    def whole_tiles(self) -> bool:
+        """True if every tile is known to have all its output channels."""
+        k = self.spec.convolution.k
+        return isinstance(k, int) and k % (self.loop.tile_m * self.loop.cluster_m) == 0
+
+    @property
     def exact(self) -> bool:
         """True if results are sums of integers."""
         return self.output.type == "s32"
+
+    @property
+    def boxes(self) -> bool:
+        """True if the copy engine stores results."""
+        return bool(self.spec.store == "tma")
+
+    @property
+    def windows(self) -> bool:
+        """True if the taps of a row of the filter share pixels."""
+        return self.taps > 1
 
     @property
     def neighbours(self) -> bool:

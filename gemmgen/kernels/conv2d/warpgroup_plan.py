@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
@@ -22,6 +22,8 @@ from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_dig
 
 ROW_LENGTHS = (32, 64, 128)
 """Bytes of a row in shared memory, which are the spans of swizzles."""
+MARGIN = 8
+"""Pixels behind those of a tile that are copied too, where filter taps share them: a group of rows of a swizzle."""
 LARGEST_WALK, LARGEST_BOX = 1024, 256
 """Pixels that one copy walks along at most, and rows of a box."""
 _ONLY_MMA = (
@@ -57,8 +59,9 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     if reasons:
         raise PlanError(message, reasons)
 
-    walks = mainloop.activations == "im2col"
+    walks = mainloop.activations != "rows"
     fixed = fixed_parameters(spec)
+    taps = _taps(spec, mainloop)
     used = ["c", "k"]
     used += ["r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w"] if walks else []
     constants = tuple(LayerConstant(_CONSTANTS[name], fixed[name]) for name in used if name in fixed)
@@ -66,11 +69,14 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     divisors = {"tiles": f"ceil_div(k, {loop.tile_m * loop.cluster_m})"}
     divisors |= {"image_pixels": "(p * q)"} if walks or spec.output.layout != "nhwc" else {}
     divisors |= {"q": "q"} if walks else {}
+    if taps > 1:
+        divisors |= {"image_positions": f"(p * (q + {taps - 1}))", "row_positions": f"(q + {taps - 1})"}
+        del divisors["image_pixels"], divisors["q"]
     order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
     maps = pixel_maps(fixed.get("c")) if spec.input.layout == "nchw32" else 1
     name = _name(spec, mainloop)
     passed = [name for name in used if name not in fixed]
-    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, walks, maps, sum(r.bytes for r in regions))
+    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, taps, maps, sum(r.bytes for r in regions))
     return WarpgroupPlan(
         name=name,
         spec_digest=spec_digest(spec),
@@ -92,6 +98,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
         loop=loop,
         staged=staged,
         walks=walks,
+        taps=taps,
         pixel_maps=maps,
     )
 
@@ -102,9 +109,11 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
     shared = cluster.blocks if cluster is not None else 1
     cluster_m, cluster_n = (shared, 1) if cluster is not None and cluster.share == "pixels" else (1, shared)
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
+    taps = _taps(spec, mainloop)
+    pixels = tile.pixels + (MARGIN if taps > 1 else 0)
     return PixelLoop(
-        a=WarpgroupOperand("A", "m", True, tile.channels, tile.k, size, cluster_n, row_bytes=tile.k * size),
-        b=WarpgroupOperand("B", "n", True, tile.pixels, tile.k, size, cluster_m, row_bytes=_pixel_bytes(spec, tile.k * size)),
+        a=WarpgroupOperand("A", "m", True, tile.channels, tile.k, size, cluster_n, taps, tile.k * size),
+        b=WarpgroupOperand("B", "n", True, pixels, tile.k, size, cluster_m, row_bytes=_pixel_bytes(spec, tile.k * size)),
         tile_m=tile.channels,
         tile_n=_instruction_pixels(mainloop),
         tile_k=tile.k,
@@ -124,6 +133,11 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         division=mainloop.division,
     )
+
+
+def _taps(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> int:
+    """Filter taps that share the pixels of a step."""
+    return fixed_parameters(spec).get("s", 1) if mainloop.activations == "windows" else 1
 
 
 def _pixel_bytes(spec: Conv2dSpec, step_bytes: int) -> int:
@@ -170,7 +184,7 @@ def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
     shares_pixels = cluster is not None and cluster.share == "pixels"
     for name, extent, shared, most in (
         ("channels", tile.channels, parts if not shares_pixels else 1, LARGEST_BOX),
-        ("pixels", tile.pixels, parts if shares_pixels else 1, LARGEST_WALK if mainloop.activations == "im2col" else LARGEST_BOX),
+        ("pixels", tile.pixels, parts if shares_pixels else 1, LARGEST_WALK if mainloop.activations != "rows" else LARGEST_BOX),
     ):
         if extent % (8 * shared):
             yield Reason("cluster", f"mainloop.tile.{name}", str(extent), f"a multiple of {8 * shared}: 8 for each of {shared} blocks")
@@ -192,7 +206,7 @@ def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("output", "output.layout", layout, f"nhwc for {kind}")
     if spec.input.layout == "nchw32" and floating:
         yield Reason("input", "input.layout", spec.input.layout, f"nhwc for {spec.input.type}")
-    if spec.store == "shared" and ELEMENTS[kind].bytes > 2:
+    if spec.store != "direct" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
     if kind == "s32":
         yield from _exact_reasons(spec)
@@ -223,9 +237,27 @@ def _layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Re
             if fixed.get(name) != wanted:
                 need = f"{wanted} with activations: rows, which are pixels as they lie in memory"
                 yield Reason("rows", f"convolution.{name}", str(getattr(spec.convolution, name)), need, "activations: im2col")
+    if mainloop.activations == "windows":
+        yield from _window_reasons(spec, mainloop, fixed)
     unit = channel_units(spec)[0]
     if fixed.get("c", unit) % unit:
         yield Reason("channels", "convolution.c", str(fixed["c"]), f"a multiple of {unit}: the copy engine wants strides of 16 bytes")
+
+
+def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping[str, int]) -> Iterator[Reason]:
+    """Why taps of a row of the filter cannot share pixels."""
+    for name in ("stride_w", "dilation_w"):
+        if fixed.get(name) != 1:
+            got = str(getattr(spec.convolution, name))
+            yield Reason("windows", f"convolution.{name}", got, "1 with activations: windows", "activations: im2col")
+    if not 2 <= fixed.get("s", 0) <= MARGIN + 1:
+        need = f"2 to {MARGIN + 1} with activations: windows"
+        yield Reason("windows", "convolution.s", str(spec.convolution.s), need, "activations: im2col")
+    if spec.input.layout != "nhwc" or spec.output.layout != "nhwc" or spec.store != "shared":
+        need = "nhwc for x and y, and store: shared, with activations: windows"
+        yield Reason("windows", "output", f"{spec.input.layout} to {spec.output.layout}, {spec.store}", need)
+    if mainloop.cluster is not None and mainloop.cluster.share == "pixels":
+        yield Reason("windows", "mainloop.cluster.share", "pixels", "filter with activations: windows")
 
 
 def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
@@ -238,7 +270,7 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
 
     for name, operand, element, row in (("tiles_filter", loop.a, loop.type_a, "channel"), ("tiles_x", loop.b, loop.type_b, "pixel")):
         meaning = f"tiles of {name.removeprefix('tiles_')}, [stage][{row}][k], rows of {operand.row_bytes} bytes, swizzled"
-        shape: tuple[int, ...] = (loop.stages, operand.extent, operand.span_elements)
+        shape: tuple[int, ...] = (loop.stages, operand.planes * operand.extent, operand.span_elements)
         add(name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
     if staged is not None:
         shape = (loop.consumers, staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
@@ -273,6 +305,8 @@ def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
         parts.append(f"cl{mainloop.cluster.blocks}{mainloop.cluster.share[0]}")
     if mainloop.activations == "rows":
         parts.append("1x1")
+    if mainloop.activations == "windows":
+        parts.append("windows")
     if spec.input.layout == "nchw32":
         parts.append("of_nchw32")
     parts.append(f"{spec.output.type}_{spec.output.layout}")

@@ -45,12 +45,14 @@ def warpgroup_sequence(
     passed: Sequence[str],
     divisors: Mapping[str, str],
     steps: Sequence[Step],
-    walks: bool,
+    taps: int,
     maps_of_x: int,
     shared_bytes: int,
 ) -> LaunchSequence:
     """The sequence. ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the
-    kernel divides by, by name; ``walks``: whether copies of x walk through images; ``maps_of_x``: tensor maps that it takes."""
+    kernel divides by, by name; ``taps``: filter taps that share pixels; ``maps_of_x``: tensor maps that it takes."""
+    assert spec.mainloop is not None
+    walks = spec.mainloop.activations != "rows"
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = [argument for step in steps for argument in step.arguments]
     numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
@@ -66,14 +68,16 @@ def warpgroup_sequence(
     y = output_array(spec, "y", "output", "the result")
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
     extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *arrays]
-    of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks)]
+    of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks, taps)]
     maps: list[TensorMapArgument] = [_filter_map(loop, filters), *of_x]
-    if staged is not None:
+    boxes = spec.store == "tma"
+    if staged is not None and boxes:
         maps.append(_output_map(spec, staged, y))
     integers = [integer(known[dim]) for dim in ("n", "p", "q", *passed)]
     divided = divisors_argument(divisors)
-    main: list[Argument] = [*maps, *extra, *([] if staged else [y]), *integers, *numbers, divided]
-    clusters = f"ceil_div(k, {loop.tile_m * loop.cluster_m}) * ceil_div(n * p * q, {loop.tile_pixels * loop.cluster_n})"
+    main: list[Argument] = [*maps, *extra, *([] if boxes else [y]), *integers, *numbers, divided]
+    columns = f"(q + {taps - 1})" if taps > 1 else "q"
+    clusters = f"ceil_div(k, {loop.tile_m * loop.cluster_m}) * ceil_div(n * p * {columns}, {loop.tile_pixels * loop.cluster_n})"
     blocks = loop.cluster_blocks
     at_once = f"min({clusters}, {loop.persistent_blocks // blocks})" if loop.persistent_blocks else clusters
     launch = KernelLaunch(
@@ -89,7 +93,7 @@ def warpgroup_sequence(
         tuple(known.values()),
         tuple([x, filters, *extra, y, *integers, *numbers, divided, *maps]),
         (launch,),
-        _constraints(spec, clusters, walks, staged is not None),
+        _constraints(spec, clusters, walks, columns),
     )
 
 
@@ -108,7 +112,7 @@ def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
     )
 
 
-def _pixel_map(loop: PixelLoop, walks: bool) -> TensorMapArgument:
+def _pixel_map(loop: PixelLoop, walks: bool, taps: int) -> TensorMapArgument:
     size = loop.b.element_bytes
     row = Formula(f"{size} * c")
     kind: dict[str, object] = {"element": MAP_ELEMENTS[loop.type_b], "swizzle": SWIZZLES[loop.b.row_bytes], "l2_promotion": "256B"}
@@ -119,6 +123,8 @@ def _pixel_map(loop: PixelLoop, walks: bool) -> TensorMapArgument:
             meaning=f"x in boxes of {pixels} pixels of {channels} channels", box=(channels, pixels), **kind,  # type: ignore[arg-type]
         )  # fmt: skip
     corners, ends = _corners()
+    if taps > 1:
+        ends = (Formula("padding_w"), ends[1])  # all pixels of a row, with those of the padding
     return TensorMapArgument(
         name="map_x",
         array="x",
@@ -183,7 +189,7 @@ def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> Ten
     )
 
 
-def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, staged: bool) -> tuple[Constraint, ...]:
+def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> tuple[Constraint, ...]:
     fixed = fixed_parameters(spec)
     unit_c, unit_k = channel_units(spec)
     found = []
@@ -201,7 +207,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, staged: bool) -> 
         (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
         (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
         ("groups == 1", "all channels are convolved together"),
-        (f"n * p * q <= {MAXIMUM_EXTENT - 1024}", "pixels can be counted with an int"),
+        (f"n * p * {columns} <= {MAXIMUM_EXTENT - 1024}", "pixels can be counted with an int"),
         (f"{clusters} <= {MAXIMUM_EXTENT}", "tiles can be counted with an int"),
     ]
     if spec.input.type in ("s8", "u8"):

@@ -38,6 +38,8 @@ def spec(tile: tuple[int, int, int] = (64, 64, 64), more: dict[str, Any] | None 
 
 
 POINTWISE = {"r": 1, "s": 1, "stride_h": 1, "stride_w": 1, "padding_h": 0, "padding_w": 0}
+ROW_OF_3 = {"s": 3, "stride_w": 1, "dilation_w": 1}
+WINDOWS = {"activations": "windows"}
 EXACT = {"alpha": "one", "gamma": "one", "output": {"type": "s32", "layout": "nhwc"}, "store": "direct"}
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "two groups, each with its channels": spec((128, 96, 128), {"consumers": 2}, bias="f32", activation={"op": "relu"}),
@@ -48,6 +50,24 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "a cluster that shares filters": spec((64, 64, 128), {"cluster": {"blocks": 2, "share": "filter"}}),
     "four blocks that share rows of pixels": spec(
         (64, 96, 64), {"activations": "rows", "cluster": {"blocks": 4, "share": "pixels"}, "persistent_blocks": 8}, convolution=POINTWISE
+    ),
+    "results by the copy engine": spec((128, 64, 64), {"consumers": 2}, store="tma", activation={"op": "relu"}),
+    "results in NCHW32 by the copy engine": spec((64, 96, 64), output={"layout": "nchw32"}, store="tma"),
+    "float16 by the copy engine": spec((64, 32, 128), output={"type": "f16", "layout": "nhwc"}, residual=True, store="tma"),
+    "taps that share pixels": spec((64, 128, 64), WINDOWS | {"consumers": 2, "division": "pixels"}, convolution=ROW_OF_3, bias="f32"),
+    "taps that share pixels, a cluster that shares filters": spec(
+        (128, 64, 128),
+        WINDOWS | {"consumers": 2, "stages": 2, "cluster": {"blocks": 2, "share": "filter"}},
+        convolution=ROW_OF_3,
+        residual=True,
+        output={"type": "f16", "layout": "nhwc"},
+    ),
+    "taps that share pixels, float16": spec(
+        (64, 64, 64),
+        WINDOWS,
+        convolution={"s": 5, "stride_w": 1, "dilation_w": 1},
+        input={"type": "f16", "layout": "nhwc"},
+        output={"type": "f16", "layout": "nhwc"},
     ),
     "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
     "NCHW32 to NCHW32": spec((128, 96, 128), {"consumers": 2}, input={"layout": "nchw32"}, output={"layout": "nchw32"}, bias="f32"),
