@@ -11,6 +11,7 @@ from gemmgen.kernels.conv2d.layouts import (
     nhwc_to_nchw32,
     reorder_filter,
     restore_filter,
+    tap_sums,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "nhwc_to_nchw32",
     "reorder_filter",
     "restore_filter",
+    "tap_sums",
 ]

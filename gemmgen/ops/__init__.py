@@ -214,7 +214,7 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
 
 
 _CONV2D = Operator(
-    "conv2d", ("x", "w", "bias", "residual", "alpha"), ("out",), ("alpha", "beta", "gamma"),
+    "conv2d", ("x", "w", "bias", "residual", "alpha", "tap_sums"), ("out",), ("alpha", "beta", "gamma", "zero_point"),
     ("filter_shape", "stride", "padding", "dilation", "groups", "activation", "output", "layout", "scaled", "bias_scaled",
      "residual_scaled"),
 )  # fmt: skip
@@ -233,6 +233,7 @@ def conv2d(
     alpha: Any = 1.0,
     beta: float = 1.0,
     gamma: float = 1.0,
+    zero_point: int = 0,
     activation: str | Mapping[str, Any] | None = None,
     output: str | None = None,
     layout: Literal["nchw32", "nhwc", "nchw4"] | None = None,
@@ -244,15 +245,15 @@ def conv2d(
     ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, of int8, uint8, float16 or bfloat16, on tensor
     cores of Hopper GPUs; or int8 in NCHW32, (n, c / 32, h, w, 32), see ``gemmgen.layouts``. ``w``: (k, c / groups, r, s), int8 for
     integers, or a ``Filter`` of it, which is brought into the order that kernels read once instead of at every call. ``alpha``: a number,
-    or k values, float32. ``bias``: k values, int32 or float32. ``residual`` and the result lie as ``layout`` says, by default as x does;
-    for an x of four extents, ``nhwc`` is (n, k, p, q) again, channels last. ``output``: by default the type of x. ``activation``:
-    ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
+    or k values, float32. ``zero_point``: the integer that stands for zero in ``x`` and its padding. ``bias``: k values, int32 or float32.
+    ``residual`` and the result lie as ``layout`` says, by default as x does; for an x of four extents, ``nhwc`` is (n, k, p, q) again,
+    channels last. ``output``: by default the type of x. ``activation``: ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if _compiling is not None and _compiling():
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
-        plain = out is None and stream is None and isinstance(alpha, Real)
+        plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
         return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
@@ -267,12 +268,13 @@ def conv2d(
     )  # fmt: skip
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma)
+    sums = weights.tap_sums() if zero_point else None
     last = len(x.shape) == 4
     if last:
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
-    result = _CONV2D.call((x, weights, bias, residual, alphas, out), options, (alpha, beta, gamma), stream)[0]
+    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, float(zero_point)), stream)[0]
     return _axes_moved(result, (0, 3, 1, 2)) if last and same else result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.conv2d.layouts import FilterOrder, reorder_filter
+from gemmgen.kernels.conv2d.layouts import FilterOrder, reorder_filter, tap_sums
 
 
 class Filter:
@@ -28,6 +28,13 @@ class Filter:
         self.key = "filter", str(getattr(w, "dtype", "")), str(getattr(w, "device", ""))
         """Key shared by calls with equal filters, beside the shape."""
         self._ordered: dict[str, Any] = {}
+        self._tap_sums: Any = None
+
+    def tap_sums(self) -> Any:
+        """Sums over the filter for zero points, made once."""
+        if self._tap_sums is None:
+            self._tap_sums = tap_sums(self.source)
+        return self._tap_sums
 
     def ordered(self, order: str) -> Any:
         """The filter as ``gemmgen.layouts.reorder_filter`` gives it."""

@@ -90,6 +90,7 @@ def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
         ("input.layout", spec.input.layout, ("nchw32",)),
         ("alpha", spec.alpha, ("argument", "one")),
         ("store", spec.store, ("shared", "direct")),
+        ("zero_point", spec.zero_point, ("none",)),
     ):
         if got not in allowed:
             reasons.append(Reason("mainloop", field, got, f"{' or '.join(allowed)} without a mainloop of strategy warpgroup"))

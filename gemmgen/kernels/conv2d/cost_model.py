@@ -76,7 +76,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     return Work(
         blocks=blocks,
         threads=loop.threads,
-        registers=min(255, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
+        registers=min(plan.architecture.registers_per_thread, loop.registers_at_once(plan.architecture.registers_per_sm)),
         shared_bytes=plan.shared_bytes,
         steps=float(steps * turns),
         operations=2.0 * loop.tile_m * loop.tile_pixels * loop.tile_k,

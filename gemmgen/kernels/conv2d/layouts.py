@@ -115,6 +115,22 @@ def restore_filter(filter: Any, order: FilterOrder) -> Any:
     return _contiguous(_permuted(grouped, (3, 4, 0, 1, 2, 5)).reshape(k, blocks, r, s, CHANNELS))
 
 
+def tap_sums(filter: Any) -> Any:
+    """(k, c, r, s) to int32 (r + 1, s + 1, k): at (i, j), the sum over all input channels of the taps in the first i rows and the first j
+    columns of each filter, by which convolutions take a zero point of x into account."""
+    k, _, r, s = _shape(filter, "k c r s")
+    if _is_torch(filter):
+        torch = sys.modules["torch"]
+        sums = filter.sum(1, dtype=torch.int32).cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32)
+        result = torch.zeros((r + 1, s + 1, k), dtype=torch.int32, device=filter.device)
+    else:
+        sums = filter.sum(1, dtype="int32").cumsum(1, dtype="int32").cumsum(2, dtype="int32")
+        library = sys.modules[type(filter).__module__.split(".")[0]]
+        result = library.zeros((r + 1, s + 1, k), "int32")
+    result[1:, 1:] = _permuted(sums, (1, 2, 0))
+    return result
+
+
 def channel_order(order: FilterOrder) -> tuple[int, ...]:
     """The one of 32 output channels at each position of a reordered filter.
 

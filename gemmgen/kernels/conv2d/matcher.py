@@ -42,6 +42,8 @@ class Conv2dRequest(Request):
     """The type and the layout of x."""
     alphas: bool = False
     """True if each output channel has an alpha of its own."""
+    zero_point: bool = False
+    """True if a number other than 0 stands for zero in x."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -91,14 +93,17 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         parameters |= {name: fixed[name] for name in _POINTWISE if spec.mainloop.activations == "rows"}
         staged = ELEMENTS[request.output].bytes <= 2 and known["k"] * ELEMENTS[request.output].bytes % ALIGNMENT == 0
         changes["store"] = spec.store if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
-    elif request.alphas:
-        return "it takes one alpha for all output channels"
+        if request.zero_point and spec.mainloop.activations == "windows":
+            return "it takes no zero point"
+    elif request.alphas or request.zero_point:
+        return "it takes one alpha for all output channels, and no zero point"
     if fixed["groups"] != "argument":
         parameters["groups"] = known["groups"]
     exact = request.output == "s32"
     changes |= {
         "convolution": Convolution(**parameters),
         "bias": request.bias,
+        "zero_point": "argument" if request.zero_point else "none",
         "residual": request.residual,
         "alpha": "one" if exact else "channel" if request.alphas else "argument" if request.alpha else _one_factor(spec.alpha),
         "beta": "one" if exact else "argument" if request.beta else spec.beta,
@@ -114,10 +119,13 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         arrays["bias"] = ("bias", Layout.packed((known["k"],), request.bias))
     if request.residual:
         arrays["z"] = ("residual", y)
+    if request.zero_point:
+        arrays["tap_sums"] = ("tap_sums", Layout.packed((known["r"] + 1, known["s"] + 1, known["k"]), "s32"))
     if request.alphas:
         arrays["alpha"] = ("alpha", Layout.packed((known["k"],), "f32"))
     given = {name: known[name] for name in (*_PARAMETERS, "n", "h", "w", "p", "q")}
-    return Fit(changed, arrays, {"alpha": "alpha", "beta": "beta", "gamma": "gamma"}, given, changed_fields(spec, changed))
+    factors = {name: name for name in ("alpha", "beta", "gamma", "zero_point")}
+    return Fit(changed, arrays, factors, given, changed_fields(spec, changed))
 
 
 _POINTWISE = ("r", "s", "stride_h", "stride_w", "padding_h", "padding_w")

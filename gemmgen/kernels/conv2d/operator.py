@@ -79,7 +79,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     request = Conv2dRequest(
         tuple(problem.items()), kind, layout, bias.type if bias is not None else "none", "residual" in operands,  # type: ignore[arg-type]
         bool(scaled["alpha"]), bool(scaled["beta"]), bool(scaled["gamma"]), _activation(options.get("activation")),
-        of, alphas is not None,
+        of, alphas is not None, "tap_sums" in operands,
     )  # fmt: skip
     for name in ("out", "residual"):
         array = operands.get(name)

@@ -225,6 +225,7 @@ def _scalars(plan: FinishingPlan, problem: Mapping[str, int], name: str) -> dict
         "beta": 0.5 if name == TIES else 0.37,
         "gamma": 1.0 if name == TIES else 0.61,
     }
+    values["zero_point"] = 5.0 if plan.spec.input.type == "s8" else 131.0
     return {scalar.name: values.get(scalar.name, 0.75) for scalar in plan.sequence.scalars}
 
 
@@ -242,6 +243,10 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
     import numpy as np
 
     argument = next(array for array in plan.sequence.arrays if array.name == name)
+    if name == "tap_sums":
+        sums = rng.integers(-400, 401, shape)
+        sums[0], sums[:, 0] = 0, 0
+        return sums
     if case.data == "integers":
         return rng.integers(*((0, SMALL[1]) if argument.type == "u8" else SMALL), shape)
     if case.data == "reals" and argument.type in ("f16", "bf16"):

@@ -68,6 +68,9 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
         "padding_h": "0", "padding_w": "0", "dilation_h": "1", "dilation_w": "1", "groups": "1",
     }  # fmt: skip
     defaults |= {name: str(value) for name, value in fixed.items() if name not in ("c", "k", "r", "s")}
+    blocked = spec.input.layout == "nchw32"
+    if not blocked:
+        del defaults["c"]
     zero = {"n", "p", "q", "padding_h", "padding_w"}
     return tuple(
         Dimension(
@@ -78,6 +81,7 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
             default=Formula(defaults[name]) if name in defaults else None,
         )
         for name, meaning in _MEANINGS.items()
+        if blocked or name != "c_blocks"
     )
 
 
@@ -143,7 +147,8 @@ def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
         if problem[name] % (unit * problem["groups"]):
             need = f"{unit} x {problem['groups']} groups" if problem["groups"] > 1 else str(unit)
             raise LaunchError(f"{name} is {problem[name]}, need a multiple of {need}: {HELPER}")
-    problem["c_blocks"] = problem["c"] // CHANNELS
+    if spec.input.layout == "nchw32":
+        problem["c_blocks"] = problem["c"] // CHANNELS
     problem["p"] = Formula(EXTENT_P).evaluate(problem)
     problem["q"] = Formula(EXTENT_Q).evaluate(problem)
     return problem

@@ -78,6 +78,8 @@ def reference(
     x = to_nchw(to_numbers(kind, arrays["x"]).astype(held), spec.input.layout)
     total: Any = convolution(x, filters, problem) if whole else sums(x, filters, problem)
     lost = error * sums(magnitude(kind, x), magnitude(kind, filters), problem) + SMALLEST if error else np.zeros(total.shape)
+    if spec.zero_point != "none":
+        total = total - int(scalars["zero_point"]) * sums_of_taps(arrays["tap_sums"].astype(np.int64), problem)
     bias = arrays["bias"][:, None, None] if spec.bias != "none" else None
     residual = to_nchw(to_numbers(spec.output.type, arrays["z"]), spec.output.layout) if spec.residual else None
     if spec.output.type == "s32":
@@ -99,6 +101,21 @@ def reference(
     else:
         result, bound = stored(spec.output.type, result, bound)
     return Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)
+
+
+def sums_of_taps(sums: Integers, problem: Mapping[str, int]) -> Integers:
+    """For each result (k, p, q), the sum of its filter over the taps within the image, from (r + 1, s + 1, k) sums over those above and
+    left of each."""
+
+    def within(axis: str, taps: str, outputs: str) -> tuple[Integers, Integers]:
+        first = np.arange(problem[outputs]) * problem[f"stride_{axis}"] - problem[f"padding_{axis}"]
+        places = first[:, None] + np.arange(problem[taps]) * problem[f"dilation_{axis}"]
+        end = (places < problem[axis]).sum(1)
+        return np.minimum((places < 0).sum(1), end), end
+
+    (top, bottom), (left, right) = within("h", "r", "p"), within("w", "s", "q")
+    found = sums[bottom][:, right] - sums[bottom][:, left] - sums[top][:, right] + sums[top][:, left]
+    return found.transpose(2, 0, 1)
 
 
 def _bounded(sums: Float64, lost: Float64, bias: Any, residual: Any, factors: Mapping[str, Any]) -> tuple[Float64, Float64]:

@@ -178,6 +178,8 @@ class Conv2dSpec(KernelSpec):
     float_conversion: Literal["instruction", "addition"] = "instruction"
     """Conversion of sums to float32: by a conversion, or, if they have at most 256 products, by starting at a large float and
     subtracting it."""
+    zero_point: Literal["none", "argument"] = "none"
+    """Number that stands for zero in x, which the padding has too: sums are those of x minus it, by an array of sums over the filter."""
     bias: Literal["none", "s32", "f32"] = "s32"
     """Type of the bias, one value for each output channel."""
     residual: bool = False
@@ -213,6 +215,8 @@ class Conv2dSpec(KernelSpec):
             del fields["mainloop"]
             if self.input == Input():
                 del fields["input"]
+        if self.zero_point == "none":
+            del fields["zero_point"]
         return fields
 
     @property

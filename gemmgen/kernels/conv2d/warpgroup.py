@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 
+SCHEDULERS = 4
+"""Of an SM."""
 ROW_CHANNELS = BLOCK_ROWS
 """Output channels that the results of one matrix instruction have: its rows."""
 
@@ -31,6 +34,11 @@ class PixelLoop(WarpgroupLoop):
     def threads(self) -> int:
         """Those of the consumers, and a warp that copies."""
         return WARPGROUP * self.consumers + WARP_THREADS
+
+    def registers_at_once(self, of_sm: int) -> int:
+        """Registers that a thread may have: each scheduler has a quarter of an SM's, and its share of the warps, rounded up."""
+        warps = ceil_div(self.min_blocks_per_sm * self.threads // WARP_THREADS, SCHEDULERS)
+        return of_sm // SCHEDULERS // warps // WARP_THREADS // 8 * 8
 
     @property
     def tile_pixels(self) -> int:
@@ -95,6 +103,8 @@ class WarpgroupPlan(FinishingPlan):
     """Filter taps of a step, which share its pixels: 1, or all of a row of the filter."""
     pixel_maps: int
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
+    bordered: bool
+    """True if what the zero point of x adds depends on the filter taps that lie within the image."""
 
     @property
     def threads(self) -> int:

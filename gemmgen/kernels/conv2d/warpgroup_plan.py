@@ -64,6 +64,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     taps = _taps(spec, mainloop)
     used = ["c", "k"]
     used += ["r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w"] if walks else []
+    bordered = spec.zero_point != "none" and walks and (fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0)
     constants = tuple(LayerConstant(_CONSTANTS[name], fixed[name]) for name in used if name in fixed)
     written = {name: _CONSTANTS[name] if name in fixed else name for name in used}
     divisors = {"tiles": f"ceil_div(k, {loop.tile_m * loop.cluster_m})"}
@@ -75,7 +76,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
     maps = pixel_maps(fixed.get("c")) if spec.input.layout == "nchw32" else 1
     name = _name(spec, mainloop)
-    passed = [name for name in used if name not in fixed]
+    passed = [name for name in used if name not in fixed] + (["h", "w"] if bordered else [])
     sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, taps, maps, sum(r.bytes for r in regions))
     return WarpgroupPlan(
         name=name,
@@ -100,6 +101,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
         walks=walks,
         taps=taps,
         pixel_maps=maps,
+        bordered=bordered,
     )
 
 
@@ -208,6 +210,8 @@ def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("input", "input.layout", spec.input.layout, f"nhwc for {spec.input.type}")
     if spec.store != "direct" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
+    if spec.zero_point != "none" and (floating or (spec.mainloop is not None and spec.mainloop.activations == "windows")):
+        yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types, and with activations: windows")
     if kind == "s32":
         yield from _exact_reasons(spec)
 
@@ -282,7 +286,7 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
 
 def _resource_reasons(loop: PixelLoop, regions: tuple[SharedRegion, ...], architecture: Architecture) -> Iterator[Reason]:
     blocks = loop.min_blocks_per_sm
-    limit = min(architecture.registers_per_thread, architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8)
+    limit = min(architecture.registers_per_thread, loop.registers_at_once(architecture.registers_per_sm))
     sums = loop.blocks_m * loop.tile_n // 2
     if sums + OTHER_REGISTERS > limit:
         got = f"{sums} sums and about {OTHER_REGISTERS} other registers a thread"

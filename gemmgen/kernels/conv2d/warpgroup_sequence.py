@@ -55,7 +55,8 @@ def warpgroup_sequence(
     walks = spec.mainloop.activations != "rows"
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = [argument for step in steps for argument in step.arguments]
-    numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
+    zero = [ScalarArgument("zero_point", "f32", "what stands for zero in x, an integer", default=0.0)] if spec.zero_point != "none" else []
+    numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     blocked = spec.input.layout == "nchw32"
@@ -67,7 +68,7 @@ def warpgroup_sequence(
     )  # fmt: skip
     y = output_array(spec, "y", "output", "the result")
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
-    extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *arrays]
+    extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *_tap_sums(spec), *arrays]
     of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks, taps)]
     maps: list[TensorMapArgument] = [_filter_map(loop, filters), *of_x]
     boxes = spec.store == "tma"
@@ -95,6 +96,14 @@ def warpgroup_sequence(
         (launch,),
         _constraints(spec, clusters, walks, columns),
     )
+
+
+def _tap_sums(spec: Conv2dSpec) -> list[Argument]:
+    """Sums over the filter, by which a zero point is taken into account."""
+    if spec.zero_point == "none":
+        return []
+    meaning = "sums of the filter over all input channels, and over the taps above and left of each, by gemmgen.layouts.tap_sums(w)"
+    return [packed("tap_sums", "s32", "input", ("r + 1", "s + 1", "k"), meaning)]
 
 
 def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
