@@ -5,7 +5,7 @@ import pytest
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.conv2d.reference import convolution
+from gemmgen.kernels.conv2d.reference import convolution, sums
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
 
 RNG = np.random.default_rng(5)
@@ -59,6 +59,23 @@ def test_channels_that_fill_no_block_and_a_residual():
         output="int32",
     )
     assert (got == padded[:, :19] + residual).all()
+
+
+def test_uint8_with_a_zero_point_that_the_padding_has_too():
+    x = RNG.integers(0, 256, (2, 64, 6, 7)).astype("u1")
+    got = ops.conv2d(channels_last(x), W, padding=1, zero_point=100, output="int32")
+    sizes = {"n": 2, "k": 32, "p": 6, "q": 7, "r": 3, "s": 3, "groups": 1}
+    pairs = {f"{name}_{axis}": 1 for name in ("stride", "padding", "dilation") for axis in "hw"}
+    assert (got == convolution(x.astype("i8") - 100, W.astype("i8"), sizes | pairs)).all()
+
+
+def test_float16_and_float32_of_it():
+    x, w = channels_last(RNG.standard_normal((1, 16, 5, 4)).astype("f2")), RNG.standard_normal((24, 16, 2, 2)).astype("f2")
+    sizes = {"n": 1, "k": 24, "p": 4, "q": 3, "r": 2, "s": 2, "groups": 1, "padding_h": 0, "padding_w": 0}
+    pairs = {f"{name}_{axis}": 1 for name in ("stride", "dilation") for axis in "hw"}
+    expected = sums(x.astype("d"), w.astype("d"), sizes | pairs)
+    assert np.allclose(ops.conv2d(x, w), expected, rtol=2e-3, atol=1e-2)
+    assert np.allclose(ops.conv2d(x, w, output="float32"), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_a_residual_in_nhwc():

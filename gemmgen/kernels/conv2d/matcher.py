@@ -80,7 +80,7 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     depth = known["c"] // known["groups"] * known["r"] * known["s"]
     if depth > spec.maximum_depth and request.input.type in ("s8", "u8"):
         return f"it sums at most {spec.maximum_depth} products, the problem has {depth}"
-    if spec.input != request.input:
+    if not _takes(spec, request.input):
         return f"it takes {spec.input.type} in {spec.input.layout.upper()}, x is {request.input.type} in {request.input.layout.upper()}"
     fixed = spec.convolution.model_dump()
     parameters: dict[str, Any] = {name: fixed[name] if fixed[name] in ("argument", known[name]) else "argument" for name in _PARAMETERS}
@@ -88,10 +88,16 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     if spec.mainloop is not None:
         if known["groups"] != 1:
             return f"it convolves all channels together, the problem has {known['groups']} groups"
-        if request.layout == "nchw4":
-            return "it does not write NCHW4"
-        parameters |= {name: fixed[name] for name in _POINTWISE if spec.mainloop.activations == "rows"}
+        if request.layout == "nchw4" or (request.layout == "nchw32" and ELEMENTS[request.output].bytes == 2):
+            return f"it does not write {request.output} in {request.layout.upper()}"
+        if request.layout != "nhwc" and spec.mainloop.activations == "windows":
+            return f"it does not write {request.layout.upper()}"
+        if spec.mainloop.activations == "rows" and any(known[name] != fixed[name] for name in _POINTWISE):
+            return "it takes filters of one tap, stride 1 and no padding"
+        if spec.mainloop.activations == "windows" and any(known[name] != fixed[name] for name in _WINDOWS):
+            return f"it takes filters of {fixed['s']} columns, without stride and dilation along them"
         staged = ELEMENTS[request.output].bytes <= 2 and known["k"] * ELEMENTS[request.output].bytes % ALIGNMENT == 0
+        changes["input"] = request.input
         changes["store"] = spec.store if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
         if request.zero_point and spec.mainloop.activations == "windows":
             return "it takes no zero point"
@@ -128,8 +134,17 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     return Fit(changed, arrays, factors, given, changed_fields(spec, changed))
 
 
+def _takes(spec: Conv2dSpec, of: Input) -> bool:
+    """Whether the instance can be made for an x of this type and layout: of elements of the same size, walked through in the same way."""
+    if spec.mainloop is None:
+        return spec.input == of
+    same_size = ELEMENTS[spec.input.type].bytes == ELEMENTS[of.type].bytes
+    return same_size and (spec.input.layout == of.layout or spec.mainloop.activations == "im2col")
+
+
 _POINTWISE = ("r", "s", "stride_h", "stride_w", "padding_h", "padding_w")
-"""What a filter of one tap has fixed, where x is read as a matrix of pixels."""
+_WINDOWS = ("s", "stride_w", "dilation_w")
+"""What instances have fixed that read x as a matrix of pixels, or share pixels among the taps of a row of the filter."""
 
 
 def _one_factor(alpha: str) -> str:

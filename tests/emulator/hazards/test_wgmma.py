@@ -157,8 +157,8 @@ def test_a_descriptor_that_differs_between_threads():
 
 
 def test_a_swizzle_that_does_not_begin_with_its_pattern():
-    text = caught(PLAIN, "mma(d, da,", emulator.InvalidMatrix, "mma(d, da + 8,")
-    assert "128 bytes into the pattern of its 128-byte swizzle, which repeats every 1024 bytes" in text
+    text = caught(PLAIN, "mma(d, da,", emulator.InvalidMatrix, "mma(d, da + (1ull << 49),")
+    assert "896 bytes into the pattern of its 128-byte swizzle, which repeats every 1024 bytes" in text
 
 
 def test_a_step_along_k_that_leaves_its_row():
