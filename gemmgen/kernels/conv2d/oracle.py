@@ -165,8 +165,12 @@ def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
     if plan.pixel_maps > 1:
         shapes["channels of several maps"] = {"n": 2, "c": 32 * 35, "h": 3, "w": 5, "k": 32, "r": 1, "s": 2, "padding_h": 0, "padding_w": 1}
     if loop.persistent_blocks:
-        tiles = -(-(fitting + 3) // 4)
-        shapes["more tiles than blocks"] = {"n": 1, "c": few, "h": 1, "w": tiles * pixels - 5, "k": 4 * channels, "r": 1, "s": 1}
+        # Few channels: most of the emulator's time goes into results.
+        tiles = (fitting + 2) * loop.cluster_n
+        shapes["more tiles than blocks"] = {"n": 1, "c": few, "h": 1, "w": tiles * pixels - 5, "k": 16, "r": 1, "s": 1}
+        if plan.windows:
+            row = {"n": 1, "h": 1, "w": tiles * pixels - 5, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1}
+            shapes["more tiles than blocks"] = row | {"c": few, "k": 16}
     return shapes
 
 
