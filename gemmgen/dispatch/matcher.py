@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from gemmgen.hardware.target import Device
+from gemmgen.hardware.target import Architecture, Device
 from gemmgen.kernels import part
+from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.requests import Fit, Request
 
 
@@ -36,6 +37,19 @@ class Settings(Protocol):
 def settings_of(kind: str) -> Settings | None:
     """What the matcher of a family leaves to the launch; None where that is nothing."""
     return getattr(part(kind, "matcher"), "settings", None)
+
+
+class Adapted(Protocol):
+    """Of a matcher whose instances gain from features of an architecture: the function ``adapted``."""
+
+    def __call__(self, spec: Any, architecture: Architecture) -> KernelSpec:
+        """A fitted spec with those features."""
+
+
+def adapted(spec: KernelSpec, architecture: Architecture) -> KernelSpec:
+    """A fitted spec with features of the architecture that its family's matcher wants there."""
+    own: Adapted | None = getattr(part(spec.kind, "matcher"), "adapted", None)
+    return spec if own is None else own(spec, architecture)
 
 
 def matcher_of(kind: str) -> Matcher:

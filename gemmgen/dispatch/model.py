@@ -73,7 +73,7 @@ def resident_blocks(work: Work, device: Device) -> int:
 
 
 def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
-    overhead = (p.early_seconds if work.early else p.follow_seconds) if work.follows else p.launch_seconds
+    overhead = p.early_seconds if work.early else p.follow_seconds if work.follows else p.launch_seconds
     fitting = resident_blocks(work, device)
     if fitting == 0:
         return float("inf")

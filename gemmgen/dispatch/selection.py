@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
-from gemmgen.dispatch.matcher import matcher_of, settings_of
+from gemmgen.dispatch.matcher import adapted, matcher_of, settings_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.launch import LARGEST_WORKSPACE
-from gemmgen.kernels.requests import Fit, Layout, Request
+from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
@@ -160,6 +160,9 @@ def fitted(candidate: Candidate, request: Request, architecture: Architecture) -
     fit = matcher_of(request.kind).fit(candidate.spec, request)
     if isinstance(fit, str):
         return fit
+    spec = adapted(fit.spec, architecture)
+    if spec is not fit.spec:
+        fit = replace(fit, spec=spec, derived=changed_fields(candidate.spec, spec))
     try:
         plan = planned(fit.spec, general(fit.spec, architecture))
     except PlanError as error:

@@ -15,7 +15,7 @@ from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
-from gemmgen.kernels.gemm.vector import VectorLoop, estimated_registers
+from gemmgen.kernels.gemm.vector import SLICES_AT_ONCE, VectorLoop, estimated_registers
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
@@ -25,6 +25,8 @@ REDUCTION_REGISTERS = 40
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
+SCATTERED = {"boxes": 1.0, "pairs": 2.0, "elements": 10.0, "partial": 1.0, "scaled": 1.0}
+"""Cost of stores of fragments beside that of whole lines: 16-bit elements one by one took 14 times as long on an H200, 3805 x 3805 x 25."""
 LINE_BYTES = 128
 LEFT_IN_L2 = 0.2
 """Part of A that has to come from memory again for every further tile of columns."""
@@ -160,12 +162,14 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
     loads = values / loop.width_a + loop.columns * loop.vector / loop.width_b
     converted = values * (a.element_bytes == 2) + loop.columns * loop.vector * (b.element_bytes == 2)
     warps = plan.threads // WARP_THREADS
+    # The last block of a tile reads the sums of all slices, several at a time.
+    meeting = 2 * ceil_div(slices, loop.summers * SLICES_AT_ONCE) * ceil_div(loop.elements, plan.threads) if slices > 1 else 0
     return Work(
         blocks=tiles * slices,
         threads=plan.threads,
         registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
-        steps=float(max(1, ceil_div(own_k, step))),
+        steps=float(max(1, ceil_div(own_k, step)) + meeting),
         operations=2.0 * loop.elements * step,
         unit="fp32",
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
@@ -175,6 +179,7 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         stored_bytes=tile_result + sums * 2,
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
         turns=2 if slices > 1 else 1,
+        early=plan.spec.early_launch,
     )
 
 
@@ -224,7 +229,8 @@ def _tensor_core_work(
     turns = ceil_div(works, blocks) if blocks else 1
     costs = PRODUCTS if plan.planes is None else PLANES
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
-    stored = costs.partial * sums if partial else tile_result + (sums if loop.cluster_k > 1 else 0.0)
+    scattered = 1.0 if partial or plan.planes is not None else SCATTERED[plan.fragment_store]
+    stored = costs.partial * sums if partial else tile_result * scattered + (sums if loop.cluster_k > 1 else 0.0)
     main = Work(
         blocks=blocks,
         threads=loop.threads,
@@ -237,7 +243,7 @@ def _tensor_core_work(
         shared_clocks=0.0,
         loaded_bytes=(loop.a.tile_bytes + loop.b.tile_bytes) * costs.copy_share,
         in_flight=costs.in_flight * loop.stages,
-        stored_bytes=stored * (1 if loop.ping_pong else turns),
+        stored_bytes=stored * (1 if loop.ping_pong and scattered == 1 else turns),
         memory_bytes=factors + (0.0 if partial else result),
         turns=2 if loop.cluster_k > 1 else 1,
         early=plan.spec.early_launch,

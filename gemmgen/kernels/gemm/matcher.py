@@ -13,7 +13,7 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
-from gemmgen.hardware.target import Device, occupancy
+from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.cost_model import registers
@@ -52,8 +52,10 @@ Precision = Literal["f32", "ffma", "tf32"]
 that are cut to 11 bits."""
 PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 """Options that a problem's words may ask for beside the default."""
-MOST_COLUMNS = 64
+MOST_COLUMNS = 32
 """Rows or columns up to which a product is one of few."""
+MOST_COLUMNS_OF_ROWS = 64
+"""The same where a thread has rows of its own."""
 MOST_COLUMNS_OF_A_BLOCK = 16
 PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
@@ -302,8 +304,9 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
 
 def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -> Fit | str:
     """The fit of a kernel for few columns, which takes few rows as the columns of the transpose."""
-    if min(request.m, request.n) > MOST_COLUMNS:
-        return f"it is for products of at most {MOST_COLUMNS} rows or columns"
+    most = MOST_COLUMNS_OF_ROWS if mainloop.lanes == 1 else MOST_COLUMNS
+    if min(request.m, request.n) > most:
+        return f"it is for products of at most {most} rows or columns"
     if request.amax != "none" or request.groups is not None:
         return "it has no groups of rows, and does not look for the largest absolute value"
     types = {layout.type for layout in (request.a, request.b, request.c)}
@@ -336,6 +339,9 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
         "c": 1,
     }
     held = rows if along_k else alignment["a"]
+    lanes: int = mainloop.lanes
+    if not along_k:  # narrow reads of more lanes are as long a piece of a row
+        lanes = min(lanes * MOST_ALIGNMENT // (alignment["a"] * request.a.element_bytes), mainloop.threads // 2)
     changes = {
         "order": "row_major" if row_major else "column_major",
         "transpose": ("n" if by_rows == row_major else "t") + ("n" if b_by_rows == row_major else "t"),
@@ -346,9 +352,18 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
         "alignment": Alignment(**alignment),  # type: ignore[arg-type]
         "multiple_of": Multiples(m=held if not by_rows and request.m % held == 0 else 1, n=columns if request.n % columns == 0 else 1),
         "epilogue": request.epilogue,
-        "mainloop": mainloop.model_copy(update={"rows": rows, "columns": columns}),
+        "mainloop": mainloop.model_copy(update={"rows": rows, "columns": columns, "lanes": lanes}),
     }
     return _fitted(spec, request, changes)
+
+
+def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
+    """The spec with what the architecture has and what changes no result: kernels that leave numbers to the launch come early."""
+    free = isinstance(spec.mainloop, VectorMainloop) or getattr(spec.decomposition, "slices", 1) == "launch"
+    if not free or isinstance(spec.mainloop, TensorCoreMainloop) or spec.early_launch or not architecture.supports("programmatic_launch"):
+        return spec
+    changed: GemmSpec = replaced(spec, {"early_launch": True, "architecture": "sm_90"})  # type: ignore[assignment]
+    return changed
 
 
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:

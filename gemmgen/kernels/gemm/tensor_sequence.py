@@ -152,7 +152,8 @@ def works_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
     if spec.batch == "grouped":
         # Each group may add a tile that it does not fill; where the tiles are, only the device knows.
         return f"({rows} + groups) * {columns} * min(min(m, groups), 1)"
-    slices = f" * {spec.decomposition.slices}" if isinstance(spec.decomposition, SplitKParallel) else ""
+    own = getattr(spec.decomposition, "slices", 1)
+    slices = f" * {'slices' if own == 'launch' else own}" if isinstance(spec.decomposition, SplitKParallel) else ""
     return f"{rows} * {columns}{slices}" + (" * batch" if spec.batch == "strided" else "")
 
 

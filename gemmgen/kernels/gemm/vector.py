@@ -32,6 +32,8 @@ MOST_HELD = 32
 MOST_B_AHEAD = 32
 """The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
+SLICES_AT_ONCE = 8
+"""Slices whose sums a thread of the last block has on their way at a time."""
 OTHER_REGISTERS = 32
 
 
@@ -87,6 +89,10 @@ class VectorLoop:
     def summers(self) -> int:
         """Groups of threads among which the last block of a tile shares out the slices."""
         return max(1, min(MOST_SUMMERS, self.threads // (1 << (self.elements // self.sum_width - 1).bit_length())))
+
+    @property
+    def slices_at_once(self) -> int:
+        return SLICES_AT_ONCE
 
     @property
     def sum_width(self) -> int:
