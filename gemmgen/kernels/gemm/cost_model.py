@@ -297,7 +297,7 @@ def _warp_mma_work(
         shared_clocks=(read + loop.a.tile_bytes + loop.b.tile_bytes) / SHARED_BYTES_PER_CLOCK,
         loaded_bytes=float(loop.a.tile_bytes + loop.b.tile_bytes),
         in_flight=float(loop.stages - 1),
-        stored_bytes=(float(loop.tile_m * loop.tile_n * FLOAT_BYTES) if partial else tile_result) * turns,
+        stored_bytes=(float(loop.tile_m * loop.tile_n * FLOAT_BYTES) if partial else tile_result * SCATTERED[plan.fragment_store]) * turns,
         memory_bytes=factors + (0.0 if partial else result),
         early=plan.spec.early_launch,
     )
