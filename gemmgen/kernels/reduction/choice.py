@@ -33,6 +33,9 @@ LOADS = 4
 ONE_BLOCK_THREADS = 256
 RESIDENT_THREADS = 1024
 """Threads of an SM that, each with loads on their way, keep the memory busy."""
+FLAT_THREADS = 1536
+"""The same of kernels for short rows, whose blocks make long pauses to combine what their threads have; two thirds as many where
+an element has less than four bytes, since a vector's elements then take more registers."""
 LARGE_VECTORS = 1 << 24
 """Loads from which on an array is large: tens of microseconds on an H200."""
 LONG_ROW_VECTORS = 512
@@ -103,6 +106,7 @@ class WalkChoice:
     """Threads that share a result, or stand side by side; for flat arrays, all."""
     columns: int = 1
     longest: int = 0
+    repeated: bool = False
 
     @property
     def in_parts(self) -> bool:
@@ -111,6 +115,13 @@ class WalkChoice:
 
 
 Choice = BlockChoice | LaneChoice | ColumnChoice | WalkChoice
+
+
+def resident_blocks(name: str, threads: int, element_bytes: int, state_bytes: int) -> int:
+    """Blocks of a kernel for tensors that an SM holds at a time."""
+    if name == "flat_columns" and state_bytes <= 8:
+        return max(1, (FLAT_THREADS if element_bytes >= 4 else FLAT_THREADS * 3 // 4) // threads)
+    return max(1, RESIDENT_THREADS // threads)
 
 
 def power_of_two(value: int) -> int:
@@ -148,7 +159,7 @@ def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatRows, widest:
     elif isinstance(strategy, FlatRows):
         longest = strategy.longest or 16
     walk = (strategy.early_launch, strategy.kept, strategy.reduced, strategy.wide)
-    return WalkChoice(strategy.name, threads, vector, unroll, *walk, lanes, columns, longest)
+    return WalkChoice(strategy.name, threads, vector, unroll, *walk, lanes, columns, longest, strategy.repeated)
 
 
 def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | RowBlocks | ColumnTiles | TensorRows:

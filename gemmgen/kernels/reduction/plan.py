@@ -15,7 +15,6 @@ from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import (
-    RESIDENT_THREADS,
     VECTOR_BYTES,
     BlockChoice,
     Choice,
@@ -23,6 +22,7 @@ from gemmgen.kernels.reduction.choice import (
     LaneChoice,
     WalkChoice,
     choose,
+    resident_blocks,
 )
 from gemmgen.kernels.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
 from gemmgen.kernels.reduction.spec import SERIES, WALKS, ReductionSpec
@@ -246,7 +246,7 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
         vector=choice.vector,
         unroll=choice.unroll,
         accumulators=accumulators,
-        min_blocks_per_sm=_resident_blocks(spec, choice),
+        min_blocks_per_sm=_resident_blocks(spec, arithmetic, choice),
         early_launch=choice.early_launch,
         finish=finish,
         packed_mail=packed,
@@ -264,10 +264,11 @@ def _finish(choice: Choice) -> str | None:
     return choice.finish
 
 
-def _resident_blocks(spec: ReductionSpec, choice: Choice) -> int:
+def _resident_blocks(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice) -> int:
     """Blocks that have to fit on an SM at once, on the oldest architecture that the source is for."""
     if isinstance(choice, WalkChoice):
-        return max(1, RESIDENT_THREADS // choice.threads) if choice.name in ("tensor_rows", "flat_columns") else 1
+        bound = choice.name in ("tensor_rows", "flat_columns")
+        return resident_blocks(choice.name, choice.threads, ELEMENTS[arithmetic.stored].bytes, arithmetic.state_bytes) if bound else 1
     if not isinstance(choice, BlockChoice):
         return 1
     return max(1, min(choice.blocks_per_sm, ARCHITECTURES[spec.architecture].threads_per_sm // choice.threads))
@@ -395,6 +396,9 @@ def _tensor_reasons(spec: ReductionSpec, arithmetic: Arithmetic, layout: TensorL
         reasons.append(Reason("axes", "strategy.kept", f"{choice.kept} kept and {choice.reduced} reduced axes", need))
     if layout.keeps_inner and choice.kept == 0:
         reasons.append(Reason("axes", "strategy.kept", "0", f"at least 1 for {choice.name}: threads stand side by side along one"))
+    if choice.repeated and (choice.kept < (2 if layout.keeps_inner else 1) or choice.name == "flat_rows"):
+        need = f"another kept axis for {choice.name}, and not flat_rows"
+        reasons.append(Reason("repeated", "strategy.repeated", f"true with {choice.kept} kept axes", need))
     if layout.flat and (choice.reduced != 1 or (choice.name == "flat_rows" and choice.kept != 1)):
         got = f"{choice.kept} kept and {choice.reduced} reduced axes"
         need = "one axis that is kept and one that is reduced" if choice.name == "flat_rows" else "one axis that is reduced"
@@ -480,7 +484,7 @@ def _tensor_shared_memory(arithmetic: Arithmetic, layout: TensorLayout) -> tuple
 def _name_parts(spec: ReductionSpec, choice: Choice) -> list[str]:
     if isinstance(choice, WalkChoice):
         lanes = "" if choice.lanes == choice.threads else f"_{choice.lanes}x{choice.columns}"
-        axes = f"{choice.kept}k{choice.reduced}r{'_wide' if choice.wide else ''}"
+        axes = f"{choice.kept}k{choice.reduced}r{'_wide' if choice.wide else ''}{'_repeated' if choice.repeated else ''}"
         return [f"{choice.name}{lanes}", axes, f"{choice.threads}x{choice.vector}x{choice.unroll}"]
     if isinstance(choice, LaneChoice):
         return [spec.shape, f"lanes{choice.lanes}x{choice.rows}", f"{choice.threads}x{choice.vector}x{choice.unroll}"]

@@ -110,6 +110,8 @@ class Walk(Launching):
     """Axes that the results have."""
     reduced: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Axes that are reduced."""
+    repeated: bool = False
+    """The tensor is broadcast along its first kept axis: the results are made once, and stored for each place along it."""
     wide: bool = False
     """Extents of 64 bits, and indices: for axes of more elements than 31 bits count."""
 

@@ -60,7 +60,12 @@ class TensorLayout:
     @property
     def outer_kept(self) -> tuple[str, ...]:
         """The axes of the results among whose places blocks or groups of lanes choose."""
-        return self.kept[:-1] if self.keeps_inner else self.kept
+        return (self.kept[:-1] if self.keeps_inner else self.kept)[1 if self.repeated else 0 :]
+
+    @property
+    def repeated(self) -> bool:
+        """True if the results are the same along the first kept axis."""
+        return self.choice.repeated
 
     @property
     def outer_reduced(self) -> tuple[str, ...]:
@@ -134,8 +139,8 @@ class TensorLayout:
 
     @property
     def results(self) -> str:
-        """Number of results, as a formula."""
-        return " * ".join(self.kept) or "1"
+        """Number of results that are made, as a formula."""
+        return " * ".join(self.kept[1:] if self.repeated else self.kept) or "1"
 
     @property
     def count(self) -> str:
@@ -155,11 +160,12 @@ class TensorLayout:
     def grid(self) -> Formula:
         if self.name == "flat_rows":
             return Formula(f"ceil_div(k0, {self.choice.threads})")
+        some = " * min(k0, 1)" if self.repeated else ""
         if self.name == "flat_columns":  # without columns, nothing is launched
-            return Formula(f"{self.groups_of_parts} * min({self.inner}, 1) * parts")
+            return Formula(f"{self.groups_of_parts} * min({self.inner}, 1){some} * parts")
         if self.in_parts:
-            return Formula(f"{self.groups_of_parts} * parts")
-        return Formula(f"ceil_div({self.results}, {self.groups})")
+            return Formula(f"{self.groups_of_parts}{some} * parts")
+        return Formula(f"ceil_div({self.results}, {self.groups}){some}")
 
     def work_bytes(self, state_bytes: int) -> tuple[Formula, Formula]:
         """Bytes of tickets, and of partial results."""
@@ -177,7 +183,8 @@ class TensorLayout:
                 total *= problem[name]
             return total
 
-        return product(self.outer_kept), product(self.reduced), problem[self.inner] if self.keeps_inner else 1
+        outer = self.kept[:-1] if self.keeps_inner else self.kept
+        return product(outer), product(self.reduced), problem[self.inner] if self.keeps_inner else 1
 
     @property
     def typical_extents(self) -> dict[str, int]:
@@ -204,6 +211,8 @@ class TensorLayout:
         strides, width = [], self.alignment
         known = 2 if self.flat else 1 if self.contiguous else 0
         for place, name in enumerate(self.axes[: len(self.axes) - known]):
+            if name == "k0" and self.repeated:
+                continue
             after = self.axes[place + 1] if place + 1 < len(self.axes) else None
             if after is None:
                 default = "1"
@@ -219,7 +228,7 @@ class TensorLayout:
             results.append(Dimension(f"{name}_y", f"elements from one result to the next along {name}", -STRIDES, STRIDES, Formula(step)))
         constraints = []
         if width > 1:
-            promised = [f"{name}_stride" for name in self.axes[:-1]] + ([self.inner] if self.keeps_inner else [])
+            promised = [f"{name}_stride" for name in self.axes[1 if self.repeated else 0 : -1]] + ([self.inner] if self.keeps_inner else [])
             for name in promised if not self.flat else ():
                 text = f"{name} is a multiple of {width}, as the spec's alignment promises"
                 constraints.append(Constraint(Formula(f"{name} % {width} == 0"), text))
@@ -239,6 +248,8 @@ class TensorLayout:
 
     def stride_of(self, axis: str) -> str:
         """The stride of X along an axis, as a formula."""
+        if axis == "k0" and self.repeated:
+            return "0"
         if axis == self.inner and self.contiguous:
             return "1"
         if self.flat and axis == self.axes[-2]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
-from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYTES, power_of_two
+from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYTES, power_of_two, resident_blocks
 from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, TensorColumns, TensorRows
 from gemmgen.kernels.reduction.tensor import MOST_COUNTED, MOST_PARTS
 from gemmgen.kernels.requests import widest
@@ -19,6 +19,9 @@ SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 LONGEST_FLAT_ROW = 64
 MOST_FLAT_COLUMNS = 1024
+FLAT_COLUMN_THREADS = 512
+MOST_REPEATED = 256
+"""Places that one thread stores a result for."""
 STATE_REGISTERS = 32
 """32-bit registers of states and of loads that the rule gives a thread."""
 
@@ -91,6 +94,11 @@ def tensor_of(kept: Iterable[Axis], reduced: Iterable[Axis], in_order: bool) -> 
 def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
     """The strategy for a tensor whose address is a multiple of ``alignment`` bytes, on a device of so many SMs."""
     kept, reduced = tensor.kept, tensor.reduced or (Axis(1, 0),)
+    if kept and kept[0].stride == 0 and kept[0].extent <= MOST_REPEATED:  # the same results for every place along the first axis
+        one = walking(Tensor(kept[1:], tensor.reduced), types, alignment, multiprocessors)
+        if one.strategy.name != "flat_rows":
+            strategy = one.strategy.model_copy(update={"kept": one.strategy.kept + 1, "repeated": True})
+            return Walking(strategy, one.alignment, one.parts, kept, reduced)
     nearest = [axes[-1] for axes in (kept, tensor.reduced) if axes and axes[-1].stride]
     if kept and (not tensor.reduced or min(nearest, key=lambda axis: abs(axis.stride), default=reduced[-1]) is kept[-1]):
         return _columns(kept, reduced, types, alignment, multiprocessors)
@@ -136,7 +144,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         unroll = min(8, power_of_two(ceil_div(units, lanes)))
     else:
         threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))
-        parts = shares(results, units // (threads * unroll * 2), multiprocessors * max(1, RESIDENT_THREADS // threads))
+        parts = shares(results, units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0))
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = TensorRows(
@@ -189,22 +197,23 @@ def _flat_columns(
     if columns > MOST_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
         return None
     outer = math.prod(axis.extent for axis in kept[:-1])
-    found: list[tuple[float, int, int]] = []
-    for threads in range(256, 1025, 32):
+    found: list[tuple[float, int, int, int]] = []
+    for threads in range(384, 1025, 32):
         vector = full
         while vector > 1 and threads * vector * types.state_bytes > SHARED_BYTES:
             vector //= 2
         period = columns // math.gcd(columns, vector)
         if columns <= threads and threads * vector * types.state_bytes <= SHARED_BYTES:
-            found.append((round(20 * threads // period * period / threads) / 20 * vector, -threads, vector))
+            busy = round(20 * (threads // period * period) / threads) / 20
+            found.append((busy * vector, -abs(threads - FLAT_COLUMN_THREADS), threads, vector))
     if not found:
         return None
-    share, negative, vector = max(found)
-    threads = -negative
-    if share < full / 4:
+    elements, _, threads, vector = max(found)
+    if elements < full / 4:
         return None
     period = columns // math.gcd(columns, vector)
     turn = threads // period * period * vector * LOADS
-    parts = shares(outer, rows * columns // turn, multiprocessors * max(1, RESIDENT_THREADS // threads))
+    slots = multiprocessors * resident_blocks("flat_columns", threads, ELEMENTS[types.stored].bytes, types.state_bytes)
+    parts = shares(outer, rows * columns // turn, slots)
     strategy = FlatColumns(name="flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)  # type: ignore[arg-type]
     return Walking(strategy, 1, parts, kept, reduced)

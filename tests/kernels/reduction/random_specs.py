@@ -37,6 +37,8 @@ def _walk(draw: st.DrawFn) -> dict[str, Any]:
         "kept": draw(st.integers(1, 2) if name == "flat_columns" else st.just(1) if flat else st.integers(name == "tensor_columns", 4)),
         "reduced": 1 if flat else draw(st.integers(1, 4)), "wide": name != "flat_rows" and draw(st.integers(0, 3)) == 0,
     }  # fmt: skip
+    if name != "flat_rows" and strategy["kept"] > 1:
+        strategy["repeated"] = draw(st.booleans())
     if name == "tensor_rows":
         strategy["lanes"] = draw(st.sampled_from([None, None, 1, 4, 8, 32]))
     if name == "tensor_columns":
