@@ -114,7 +114,7 @@ def test_derivatives_of_operations_one_after_the_other():
     assert torch.autograd.gradgradcheck(chain, (x, bias, f, z), fast_mode=True)
 
 
-def test_compiled_reductions_and_elementwise_operations_have_derivatives():
+def test_compiled_losses_have_derivatives():
     x, bias = torch.randn(6, 7).requires_grad_(), torch.randn(7).requires_grad_()
 
     def loss(x, bias):
