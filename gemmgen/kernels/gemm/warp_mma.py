@@ -90,6 +90,16 @@ class WarpOperand:
         return ceil_div(self.rows * self.vectors, self.threads)
 
     @property
+    def advance(self) -> int:
+        """Rows of the tile in global memory, or elements of them where they are turned around, from one copy of a thread to the next; 0
+        if these do not lie on a line."""
+        if self.checks_index:
+            return 0
+        if self.turned:
+            return self.threads // self.rows * self.vector if self.threads % self.rows == 0 else 0
+        return self.threads // self.vectors if self.threads % self.vectors == 0 else 0
+
+    @property
     def checks_index(self) -> bool:
         """True if some threads copy less than others."""
         return self.rows * self.vectors % self.threads != 0
