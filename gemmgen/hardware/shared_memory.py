@@ -11,6 +11,7 @@ l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{ld,st} over 339 address patte
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,20 @@ def shared_access_cost(offsets: Sequence[int], width: int, *, store: bool) -> Sh
     """
     wavefronts = [group.wavefronts for group in served_groups(offsets, width, store=store)]
     return SharedAccessCost(sum(wavefronts), sum(count - 1 for count in wavefronts if count))
+
+
+def copy_source_degree(addresses: Sequence[int], width: int) -> int:
+    """Wavefronts of a group of lanes of a ``cp.async`` of ``width`` bytes each, as far as its sources in global memory decide.
+
+    Banks count on both sides (measured on an H200): lanes go in groups as for stores, and a group takes as many wavefronts as words of
+    it meet in one bank, which is the byte address over 4 modulo 32. Equal words are not merged.
+    """
+    group, words = BANKS * BANK_BYTES // width, range(width // BANK_BYTES)
+    degree = 0
+    for first in range(0, len(addresses), group):
+        meeting = Counter((address // BANK_BYTES + word) % BANKS for address in addresses[first : first + group] for word in words)
+        degree = max(degree, *meeting.values())
+    return degree
 
 
 def served_groups(offsets: Sequence[int], width: int, *, store: bool) -> list[ServedGroup]:

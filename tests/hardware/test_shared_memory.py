@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gemmgen.hardware.shared_memory import shared_access_cost
+from gemmgen.hardware.shared_memory import copy_source_degree, shared_access_cost
 
 MEASURED = json.loads((Path(__file__).parents[1] / "data" / "shared_memory_wavefronts_h200.json").read_text())
 
@@ -27,3 +27,12 @@ def test_no_active_lane_costs_nothing() -> None:
 def test_rejects_what_is_no_warp_wide_access(offsets: list[int], width: int) -> None:
     with pytest.raises(ValueError):
         shared_access_cost(offsets, width, store=False)
+
+
+@pytest.mark.parametrize(("apart", "degree"), [(32, 1), (64, 2), (96, 1), (128, 4)])
+def test_sources_of_copies_meet_in_banks(apart: int, degree: int) -> None:
+    assert copy_source_degree([lane // 2 * apart + lane % 2 * 16 for lane in range(32)], 16) == degree
+
+
+def test_equal_sources_of_copies_are_not_merged() -> None:
+    assert copy_source_degree([0] * 32, 4) == 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.hardware.shared_memory import copy_source_degree
 from gemmgen.kernels.conv2d.explain_warpgroup import warpgroup_sections
 from gemmgen.kernels.conv2d.layouts import ROW_ORDERS
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
@@ -117,7 +118,15 @@ def _copies(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
         ("through", way),
         ("x", _copy(plan.pixel_tile, "pixels, consecutive ones of a row of y next to each other in memory at stride 1")),
         ("filter", _copy(plan.filter_tile, "output channels, consecutive in memory")),
+        *([("warning", _source_banks())] if plan.asynchronous else []),
     )
+
+
+def _source_banks() -> str:
+    """Strides at which the pixels that lanes copy together meet in banks of the source."""
+    degrees = {stride: copy_source_degree([lane // 2 * 32 * stride + lane % 2 * 16 for lane in range(32)], 16) for stride in (2, 3, 4)}
+    told = ", ".join(f"{degree} at stride {stride}" for stride, degree in degrees.items() if degree > 1)
+    return f"pixels that lanes copy together meet in the same banks of x: {told} along a row, as do rows of y that begin in one bank"
 
 
 def _copy(tile: OperandTile, what: str) -> str:

@@ -9,7 +9,7 @@ from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.explain_shared import shared_memory_section
 from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections, warp_mma_sections
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
-from gemmgen.kernels.gemm.operand import Operand
+from gemmgen.kernels.gemm.operand import Operand, source_degree
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import SplitKLast, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
@@ -213,9 +213,21 @@ def _copies(plan: GemmPlan, loop: TiledLoop) -> Lines:
         lines.append(("loaders", "every thread copies a part of both"))
     if loop.copies == "cp_async":
         lines.append(("path", "straight into shared memory (cp.async), without registers"))
+        lines += [("warning", text) for operand in (loop.a, loop.b) if (text := _source_banks(operand))]
     else:
         lines.append(("path", f"through registers{', stored when the tile before has been used' if loop.stages > 1 else ''}"))
     return tuple(lines)
+
+
+def _source_banks(operand: Operand) -> str:
+    """A warning about copies whose sources meet in banks; empty if they do not."""
+    degree = source_degree(operand) if operand.is_async else 1
+    if degree == 1:
+        return ""
+    return (
+        f"copies of {operand.name} take {degree} wavefronts where 1 would do if its rows are a multiple of 128 bytes apart: {degree} rows"
+        " that lanes copy together begin in the same bank; a wider tile along the rows, or another pitch, spreads them"
+    )
 
 
 def _copy(operand: Operand) -> str:

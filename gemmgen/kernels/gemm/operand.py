@@ -11,7 +11,7 @@ from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import Reason
-from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP, shared_access_cost
+from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP, copy_source_degree, shared_access_cost
 from gemmgen.kernels.gemm.spec import SharedOperand, Tile, TiledMainloop
 from gemmgen.kernels.tiles.indexing import (
     FragmentMap,
@@ -457,6 +457,14 @@ def _lane_vectors(copy: TileCopy, phase: int) -> Iterator[tuple[int, int]]:
     for lane in range(min(WARP, copy.threads)):
         row, column = copy.position(phase + lane, 0)
         yield row - first_row, column - first_column
+
+
+def source_degree(operand: Operand) -> int:
+    """Wavefronts that the sources of an asynchronous copy cost for each group of lanes, where rows of the matrix are a multiple of 128
+    bytes apart, as those of most matrices are."""
+    apart = BANKS * BANK_BYTES
+    addresses = [row * apart + column * operand.element_bytes for row, column in _lane_vectors(operand.copy, 0)]
+    return copy_source_degree(addresses, operand.copy.vector * operand.element_bytes)
 
 
 def _load_access(operand: Operand, starts_of: FragmentStarts) -> SharedAccess:

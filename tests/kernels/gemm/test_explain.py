@@ -81,3 +81,11 @@ def test_explanations_are_whole_lines_of_text(path: Any) -> None:
     for section in explanation_of(plan.spec.kind).explain(plan):
         assert section.title and section.lines
         assert all(text and text == text.strip() and "None" not in text for _, text in section.lines)
+
+
+def test_copies_whose_sources_meet_are_warned_of() -> None:
+    narrow = gemmgen.plan("specs/gemm/swizzled_cp_async.yaml", "sm_80")
+    wide = gemmgen.plan("specs/gemm/bfloat16_cp_async.yaml", "sm_80")
+    told = [text for section in explain(narrow) for label, text in section.lines if label == "warning"]  # type: ignore[arg-type]
+    assert len(told) == 1 and told[0].startswith("copies of A take 2 wavefronts where 1 would do")
+    assert not [text for section in explain(wide) for label, text in section.lines if label == "warning"]  # type: ignore[arg-type]
