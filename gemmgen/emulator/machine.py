@@ -98,7 +98,7 @@ class Machine:
         self.executions = [0] * len(program.blocks)
         self.fuse = True
         self.tracker: RegisterTracker | None = None
-        self.maps: Sequence[PlacedMap] = ()
+        self.maps: list[PlacedMap] = []
         """The tensor maps of the launch."""
         self.binder.make_engines = self._start_engines
         self.next_block = 0

@@ -28,7 +28,7 @@ class Engines:
     def __init__(self, program: Program, geometry: Geometry, spaces: Spaces, state: LaneState) -> None:
         self.geometry = geometry
         self.state = state
-        self.maps: Sequence[PlacedMap] = ()
+        self.maps: list[PlacedMap] = []
         """The tensor maps of the launch, by number."""
         shared = spaces.shared
         self.proxy = AsyncProxy(geometry, shared)

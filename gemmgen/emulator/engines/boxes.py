@@ -40,6 +40,8 @@ class PlacedMap:
     map: TensorMap
     base: int
     number: int
+    changed: bool = False
+    """True if a kernel has changed it: nobody has asked whether the driver would take it."""
     _places: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
     def encode(self) -> bytes:

@@ -10,7 +10,8 @@ from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
 for _concern in (
     "approximate", "async_copy", "atomics", "bits", "bulk_copy", "carry", "cluster", "compare", "convert", "floating", "half", "integer",
     "matrix", "mbarrier",
-    "memory", "moves", "multiply", "ordering", "packed", "runtime", "small_floats", "texture", "video", "warp", "wgmma", "wmma",
+    "memory", "moves", "multiply", "ordering", "packed", "runtime", "small_floats",
+    "tensor_maps", "texture", "video", "warp", "wgmma", "wmma",
 ):  # fmt: skip
     import_module(f"{__name__}.{_concern}")
 

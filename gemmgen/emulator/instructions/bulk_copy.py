@@ -25,7 +25,7 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Vector
 from gemmgen.emulator.registers import DTYPES
 from gemmgen.emulator.transfers import AsyncAccess
-from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGNMENT
+from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGNMENT, problems
 
 _CHUNK = 16
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
@@ -366,7 +366,11 @@ def _map_at(ends: _Ends, address: int, lane: int) -> PlacedMap:
     if number is None:
         ends.fail(f"no tensor map at 0x{address:x}: its 128 bytes are something else", lane)
         raise AssertionError("unreachable")
-    return ends.engines.maps[number]
+    placed = ends.engines.maps[number]
+    wrong = list(problems(placed.map, placed.base + GLOBAL_BASE)) if placed.changed else []
+    if wrong:
+        ends.fail("\n  ".join(["a tensor map that the driver would refuse, after the kernel has changed it", *wrong]), lane)
+    return placed
 
 
 def _dimensions(inst: Instruction) -> int:

@@ -63,6 +63,8 @@ _FORMS = {
     "mbarrier::complete_tx::bytes multicast::cluster tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "
     "add min max inc dec and or xor noftz",
     "tex": "1d 2d 3d v4",
+    "tensormap": "replace tile global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout swizzle_mode "
+    "fill_mode global shared::cta b1024 cp_fenceproxy tensormap::generic release cta cluster gpu sys sync aligned",
     "bra ret": "uni",
     "brx": "idx uni",
     "exit": "",

@@ -1,0 +1,127 @@
+"""tensormap: tensor maps that a kernel changes, in global or in shared memory, and their way back to global memory.
+
+PTX ISA, "tensormap.replace" and "tensormap.cp_fenceproxy". A map in memory is a number here; a changed one has a number of its own. Whether
+the driver would take it is asked when a copy uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gemmgen.emulator.binding import Binder
+from gemmgen.emulator.engines.boxes import PlacedMap, decode
+from gemmgen.emulator.errors import InvalidCopy, Misaligned, UnknownInstruction
+from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.emulator.instructions.memory import in_space
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.instructions.warp import value_at
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, Space
+from gemmgen.emulator.operation import Operation
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer
+from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+
+_CHUNK = 16
+_ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz")
+_NAMED = {
+    "elemtype": ("element", _ELEMENTS), "interleave_layout": ("interleave", ("none", "16B", "32B")),
+    "swizzle_mode": ("swizzle", ("none", "32B", "64B", "128B")), "fill_mode": ("fill", ("zeros", "nan")),
+}  # fmt: skip
+"""Fields whose values are names, in the order of the ISA's numbers."""
+_BY_AXIS = {"box_dim": "box", "global_dim": "extents", "global_stride": "strides", "element_stride": "element_strides"}
+
+
+def changed(placed: PlacedMap, field: str, axis: int, value: int) -> tuple[TensorMap, int]:
+    """A map with one field replaced, and where its array begins. Raises ValueError for a value that no field can have."""
+    old = placed.map
+    if field == "global_address":
+        return old, value - GLOBAL_BASE
+    if field == "rank":
+        return _of_rank(old, value + 1), placed.base
+    if field in _NAMED:
+        name, values = _NAMED[field]
+        if value >= len(values):
+            raise ValueError(f"{field} {value}, which means nothing")
+        return replace(old, **{name: values[value]}), placed.base  # type: ignore[arg-type]
+    name = _BY_AXIS[field]
+    numbers = list(getattr(old, name) or (1,) * old.rank)
+    if axis >= len(numbers):
+        raise ValueError(f"{field} of axis {axis}; the map has {old.rank} axes")
+    numbers[axis] = value
+    return replace(old, **{name: tuple(numbers)}), placed.base  # type: ignore[arg-type]
+
+
+def _of_rank(old: TensorMap, rank: int) -> TensorMap:
+    """A map with axes left out, or with more of one element."""
+    more = max(rank - old.rank, 0)
+    strides = (*old.strides, *[old.strides[-1] if old.strides else _CHUNK] * more)[: rank - 1]
+    steps = (*old.element_strides, *[1] * more)[:rank] if old.element_strides else ()
+    return replace(
+        old, extents=(*old.extents, *[1] * more)[:rank], strides=strides, box=(*old.box, *[1] * more)[:rank], element_strides=steps
+    )
+
+
+def _chunks(inst: Instruction, binder: Binder, address: int, lane: int) -> np.ndarray:
+    if address % MAP_ALIGNMENT:
+        binder.fail(Misaligned, f"a tensor map at 0x{address:x}, which is no multiple of {MAP_ALIGNMENT}", inst, np.array([lane]))
+    chunks: np.ndarray = np.uint64(address) + np.arange(0, MAP_BYTES, _CHUNK, dtype=np.uint64)
+    return chunks
+
+
+@instruction("tensormap", when=lambda inst: inst.modifiers[:1] == ("replace",))
+def replace_field(inst: Instruction, binder: Binder) -> Operation:
+    """Replaces one field of a tensor map."""
+    field = inst.first_of(("global_address", "rank", *_BY_AXIS, *_NAMED))
+    address, *rest = inst.operands
+    if field is None or not inst.has("tile") or not isinstance(address, Address) or len(rest) != 1 + (field in _BY_AXIS):
+        raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+    axis = rest[0].value if field in _BY_AXIS and isinstance(rest[0], Integer) else 0
+    values = binder.source(inst, rest[-1], "u64" if inst.modifiers[-1] == "b64" else "u32")
+    engines = binder.engines
+
+    def make(space: Space) -> Callable[[Lanes | None, np.ndarray], None]:
+        loads, stores = Access(inst, "load", _CHUNK, _CHUNK), Access(inst, "store", _CHUNK, _CHUNK)
+
+        def run(lanes: Lanes | None, addresses: np.ndarray) -> None:
+            who = np.arange(len(addresses)) if lanes is None else lanes
+            for lane, at, value in zip(who.tolist(), addresses.tolist(), value_at(values, who).tolist(), strict=True):
+                chunks, same = _chunks(inst, binder, at, lane), np.full(MAP_BYTES // _CHUNK, lane)
+                units = space.units[_CHUNK]
+                number = decode(units[space.locate(loads, same, chunks)].tobytes())
+                if number is None:
+                    binder.fail(InvalidCopy, f"no tensor map at 0x{at:x}: its 128 bytes are something else", inst, np.array([lane]))
+                try:
+                    new, base = changed(engines.maps[number], field, axis, value)
+                except ValueError as error:
+                    binder.fail(InvalidCopy, str(error), inst, np.array([lane]))
+                placed = PlacedMap(new, base, len(engines.maps), changed=True)
+                engines.maps.append(placed)
+                units[space.locate(stores, same, chunks)] = np.frombuffer(placed.encode(), np.uint8).view(units.dtype)
+
+        return run
+
+    all_addresses, some_addresses = binder.addresses(inst, address)
+    transfer = in_space(inst, binder, address, make)
+    return Operation(lambda: transfer(None, all_addresses()), lambda lanes: transfer(lanes, some_addresses(lanes)))
+
+
+@instruction("tensormap", when=lambda inst: inst.modifiers[:1] == ("cp_fenceproxy",))
+def copy_back(inst: Instruction, binder: Binder) -> Operation:
+    """Copies a tensor map from shared to global memory, for the copy engine to see."""
+    target, source = inst.operands[:2]
+    to, of = (binder.addresses(inst, each)[1] for each in (target, source))
+    shared, global_ = binder.spaces.shared, binder.spaces.global_
+    loads, stores = Access(inst, "load", _CHUNK, _CHUNK), Access(inst, "store", _CHUNK, _CHUNK)
+
+    def run(lanes: Lanes) -> None:
+        # The whole warp takes part; one lane's copy is enough.
+        first = lanes[np.unique(lanes // WARP, return_index=True)[1]]
+        for lane, there, here in zip(first.tolist(), to(first).tolist(), of(first).tolist(), strict=True):
+            same = np.full(MAP_BYTES // _CHUNK, lane)
+            content = shared.units[_CHUNK][shared.locate(loads, same, _chunks(inst, binder, here, lane))]
+            global_.units[_CHUNK][global_.locate(stores, same, _chunks(inst, binder, there, lane))] = content
+
+    everyone = np.arange(binder.geometry.lanes)
+    return Operation(lambda: run(everyone), run)
