@@ -2,7 +2,7 @@
 
     python -m measurements.f32_planes            on a machine with a GPU and torch
 
-Writes f32_planes.json and f32_planes.md beside this file.
+Writes f32_planes.json beside this file, and what ``f32_report`` makes of it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gemmgen.perf.benchmark import Candidate, benchmark
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
+from measurements.f32_report import write
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE.parent / "specs" / "gemm" / "f32_by_f16x3.yaml"
@@ -136,39 +137,6 @@ def accuracy() -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(about: dict[str, str], timed: list[dict[str, Any]], measured: list[dict[str, Any]]) -> str:
-    """Both tables."""
-    lines = [
-        "# float32 by planes on tensor cores",
-        "",
-        "Device time by CUDA-graph replay, splitting included, random data, operands rotated beyond the L2 where they fit in it,",
-        "all interleaved in one run with cuBLAS SGEMM (through torch, TF32 off); medians. Every instance's result was first compared",
-        "with cuBLAS's on small integers, for equality.",
-        f"`python -m measurements.f32_planes` makes this file. {about['device']}, {about['date']}, {about['clocks']}.",
-        "",
-        "| layout | m×n×k | cuBLAS µs | best µs | TFLOP/s | cuBLAS / best | instance |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    ratios = []
-    for row in timed:
-        times, peer = row["times_us"], row["peer"]
-        best = min((name for name in times if name != peer), key=lambda name: times[name][0])
-        ratios.append(times[peer][0] / times[best][0])
-        rate = 2 * math.prod(row["shape"]) / times[best][0] / 1e6
-        shape = "×".join(map(str, row["shape"]))
-        figures = f"{times[peer][0]:.1f} | {times[best][0]:.1f} | {rate:.0f} | {ratios[-1]:.2f}"
-        lines.append(f"| {row['layout']} | {shape} | {figures} | {best} |")
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    lines += ["", f"Geometric mean over all: **{mean:.2f}**.", "", "## Errors over Σ|a||b|", ""]
-    lines += [f"Largest, and root mean square, over {ROWS} × {COLUMNS} results against float64.", ""]
-    names = list(measured[0]["errors"])
-    lines += ["| data | k | " + " | ".join(names) + " |", "|---|---:|" + "---:|" * len(names)]
-    for row in measured:
-        cells = [f"{worst:.1e}, {rms:.1e}" for worst, rms, *_ in row["errors"].values()]
-        lines.append(f"| {row['data']} | {row['k']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     """Measures and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -182,10 +150,9 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "clocks": f"SM up to {max(int(row['clocks']) for row in timed if row['clocks'].isdigit())} MHz",
     }
-    arguments.output.with_suffix(".json").write_text(json.dumps({**about, "speed": timed, "accuracy": measured}, indent=1) + "\n")
-    text = markdown(about, timed, measured)
-    arguments.output.with_suffix(".md").write_text(text)
-    print(text)
+    report = {**about, "results": f"{ROWS} × {COLUMNS}", "speed": timed, "accuracy": measured}
+    arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    write(report, arguments.output)
 
 
 if __name__ == "__main__":
