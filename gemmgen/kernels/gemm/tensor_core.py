@@ -31,6 +31,8 @@ PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer gave up most of its own: multiples of 8 that
 add up to no more than an SM has."""
+PLANES_REGISTERS = 24, 240
+"""The same for two groups with compensated sums."""
 INTEGER_COLUMNS = frozenset({8, 16, 24, *range(32, 257, 16)})
 """Values of an instruction's n for integers (PTX ISA, wgmma.mma_async); for others it is any multiple of 8 up to 256."""
 
@@ -90,7 +92,8 @@ def warpgroup_loop(
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
-        loop = replace(loop, registers=(PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]))
+        shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
+        loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
         loop = replace(loop, staging=staging)

@@ -275,14 +275,9 @@ class WarpgroupLoop:
         return WARPS * (1 if self.ping_pong else self.consumers) * self.sharers
 
     @property
-    def takes_turns(self) -> bool:
-        """True if groups wait for one another."""
-        return self.ping_pong or self.staggered
-
-    @property
     def barriers(self) -> int:
-        """Two for each stage, and one for each group's turn."""
-        return 2 * self.stages + (self.consumers if self.takes_turns else 0)
+        """Two for each stage, and in ping-pong one for each group's turn."""
+        return 2 * self.stages + (self.consumers if self.ping_pong else 0)
 
     @property
     def sums(self) -> int:
