@@ -42,8 +42,10 @@ MMA_OPERATIONS_PER_CLOCK = 2048.0
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
 """What keeping what that rounds off costs beside: 1.2 to 1.3 times the time of plain sums, on an H200."""
-SPLIT_STEPS = 4.0
-"""Times that a thread waits for memory while it splits: for extremes, for each other, for values, and for its stores to end."""
+SPLIT_STEPS = 7.0
+"""Latencies of memory that a kernel that splits takes, with its launch: 2 to 3 microseconds for small matrices."""
+SPLIT_READS = 1.5
+"""Times that it reads what it splits: once for the extremes, and again from caches, as far as those hold it."""
 COPY_ENGINE_SHARE = 0.55
 """Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
 
@@ -323,7 +325,7 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
         around.append(
             Work(
                 grid, SPLIT_THREADS, SPLIT_REGISTERS, 0, SPLIT_STEPS, 0.0, "fp32", 1.0, 0.0, read * each / SPLIT_STEPS, 1.0,
-                written * each, read + written,
+                written * each, SPLIT_READS * read + written,
                 follows=index > 0, early=plan.spec.early_launch,
             )
         )  # fmt: skip

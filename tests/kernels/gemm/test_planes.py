@@ -176,7 +176,6 @@ def test_kernels_keep_the_planes_that_numpy_makes(transpose):
         ["batch=strided", "transpose=nn"],
         ["decomposition={scheme: split_k_cluster, slices: 2}", "mainloop.persistent_blocks=0"],
         ["mainloop.arithmetic.kept=b"],
-        ["mainloop.arithmetic.kept=a", "transpose=tn"],
         ["mainloop.tile.m=128", "mainloop.consumers=2"],
     ],
 )
