@@ -13,7 +13,7 @@ from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.reduction.arithmetic import JOINED, Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice, choose
 from gemmgen.kernels.reduction.plan import MOST_AXES, ReductionPlan
-from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
+from gemmgen.kernels.reduction.spec import SERIES, BlockStrategy, InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of, walking
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
@@ -113,6 +113,9 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     vector = getattr(spec.strategy, "vector", None)
     if spec.strategy is not None and vector is not None and vector > min(alignment, ALIGNED_BYTES // x.element_bytes):
         changes["strategy"] = spec.strategy.model_copy(update={"vector": None})
+    if isinstance(spec.strategy, BlockStrategy) and spec.strategy.name not in SERIES[:6]:  # the grid does not grow with the array
+        strategy = changes.get("strategy", spec.strategy)
+        changes["strategy"] = strategy.model_copy(update={"multiprocessors": request.multiprocessors})
     changed = replaced(spec, changes)
     view = Layout(tuple(x.shape[axis] for axis in axes), tuple(x.strides[axis] for axis in axes), x.type, x.alignment)
     results = {"all": (1,), "rows": x.shape[:1], "columns": x.shape[2:], "middle": x.shape[::2], "strided": x.shape[::2]}[shape]

@@ -21,6 +21,12 @@ COLUMNS = {
     "shape": "columns", "alignment": 4,
     "strategy": {"name": "column_tiles", "threads": 64, "lanes": 8, "splits": 3, "finish": "last_block"},
 }  # fmt: skip
+WALK = {"threads": 64, "unroll": 2}
+TENSOR_ROWS = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "reduced": 2, **WALK}}
+TENSOR_COLUMNS = {"shape": "tensor", "strategy": {"name": "tensor_columns", "lanes": 16, "vector": 1, "columns": 2, "kept": 2, **WALK}}
+FLAT_COLUMNS = {"shape": "tensor", "strategy": {"name": "flat_columns", **WALK}}
+FLAT_ROWS = {"shape": "tensor", "strategy": {"name": "flat_rows", **WALK}}
+REPEATED = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "repeated": True, **WALK}}
 
 
 def verify_with(old: str, new: str, **fields: Any) -> VerificationReport:
@@ -31,7 +37,7 @@ def verify_with(old: str, new: str, **fields: Any) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend())
 
 
-@pytest.mark.parametrize("fields", [STREAMING, LAST_BLOCK, LAST_WARP, SEQUENTIAL, LANES, COLUMNS])
+@pytest.mark.parametrize("fields", [STREAMING, LAST_BLOCK, LAST_WARP, SEQUENTIAL, LANES, COLUMNS, FLAT_ROWS, REPEATED])
 def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
     assert verify_with("kThreads", "kThreads", **fields).passed
 
@@ -70,6 +76,23 @@ def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
         (COLUMNS, "        __syncthreads();\n        if (row_thread < half)", "        if (row_thread < half)"),
         (COLUMNS, "if (column < inner) {\n        const", "{\n        const"),
         (COLUMNS, "partials[split * results", "partials[0 * results"),
+        (TENSOR_ROWS, "first + i >= 0 && ", ""),
+        (TENSOR_ROWS, "first <= extent - kVector", "first <= extent"),
+        (TENSOR_ROWS, "* k1_y", "* k0_y"),
+        (TENSOR_ROWS, "* r0_stride", "* r1"),
+        (TENSOR_ROWS, "2 * kVector - 2", "kVector - 1"),
+        (TENSOR_ROWS, "divide(unit, divisors.units)", "divide(unit, divisors.k1)"),
+        (TENSOR_ROWS, "number) * parts + other", "number) * parts"),
+        (TENSOR_COLUMNS, "min(first_column + column_of(c * kVector), last_column)", "first_column + column_of(c * kVector)"),
+        (TENSOR_COLUMNS, "first + (kUnroll - 1) * step < places", "first < places"),
+        (TENSOR_COLUMNS, "column_of(i)] = totals[i];\n        }\n        __syncthreads();", "column_of(i)] = totals[i];\n        }"),
+        (FLAT_COLUMNS, "kThreads / period * period", "kThreads"),
+        (FLAT_COLUMNS, "skew % columns", "0"),
+        (FLAT_COLUMNS, "first + i >= 0 && ", ""),
+        (FLAT_ROWS, "min(k0 - first_row, kThreads)", "kThreads"),
+        (FLAT_ROWS, "    __syncthreads();\n", ""),
+        (FLAT_ROWS, "staged + skew", "staged"),
+        (REPEATED, "at += k0_y", "at += k1_y"),
     ],
 )
 def test_a_planted_mistake_is_caught(fields: dict[str, Any], old: str, new: str) -> None:

@@ -1,0 +1,83 @@
+"""The rule for tensors: axes that are joined, strategies, and the blocks that share a result."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gemmgen.dispatch.selection import choose
+from gemmgen.hardware.target import DEVICES
+from gemmgen.kernels.reduction.matcher import arithmetic
+from gemmgen.kernels.reduction.walking import Axis, Walking, shares, tensor_of, walking
+from gemmgen.kernels.requests import Layout
+from gemmgen.ops.operators import operator_called
+
+H200 = DEVICES["H200"]
+
+
+def rule(
+    kept: list[tuple[int, int]], reduced: list[tuple[int, int]], operation: str = "sum", kind: str = "f32", alignment: int = 16
+) -> Walking:
+    axes = [Axis(extent, stride, 1) for extent, stride in kept], [Axis(extent, stride) for extent, stride in reduced]
+    return walking(tensor_of(*axes, False), arithmetic("sum", kind), 16, 132)
+
+
+def test_axes_that_one_stride_walks_through_are_one() -> None:
+    tensor = tensor_of([Axis(4, 60, 5), Axis(5, 12, 1)], [Axis(3, 4), Axis(1, 9), Axis(4, 1)], False)
+    assert tensor.kept == (Axis(20, 12, 1),) and tensor.reduced == (Axis(12, 1),)
+
+
+def test_axes_whose_results_lie_otherwise_stay_apart() -> None:
+    assert len(tensor_of([Axis(4, 60, 1), Axis(5, 12, 4)], [Axis(12, 1)], False).kept) == 2
+
+
+def test_axes_keep_their_order_where_places_are_numbered() -> None:
+    axes = [Axis(3, 1), Axis(4, 3)]
+    assert tensor_of([], axes, True).reduced == tuple(axes)
+    assert tensor_of([], axes, False).reduced == (Axis(12, 1),)
+
+
+@pytest.mark.parametrize(
+    ("kept", "reduced", "name"),
+    [
+        ([(6, 1 << 24)], [(1 << 24, 1)], "tensor_rows"),
+        ([(1 << 24, 1)], [(6, 1 << 24)], "tensor_columns"),
+        ([(7, 1)], [(1 << 20, 7)], "flat_columns"),
+        ([(1 << 20, 7)], [(7, 1)], "flat_rows"),
+        ([(10**7, 1)], [], "tensor_columns"),
+        ([(3, 224 * 224)], [(64, 3 * 224 * 224), (224 * 224, 1)], "tensor_rows"),
+    ],
+)
+def test_every_kind_of_tensor_has_its_strategy(kept: Any, reduced: Any, name: str) -> None:
+    assert rule(kept, reduced).strategy.name == name
+
+
+def test_few_long_rows_are_shared_by_all_multiprocessors() -> None:
+    found = rule([(3, 1 << 26)], [(1 << 26, 1)])
+    assert 3 * found.parts >= 3.8 * 132
+
+
+@pytest.mark.parametrize("groups", [1, 3, 26, 100, 131, 133, 500, 5000])
+def test_blocks_fill_whole_waves(groups: int) -> None:
+    parts = shares(groups, 1 << 12, 528)
+    blocks = groups * parts
+    assert blocks / (-(-blocks // 528) * 528) > 0.85
+
+
+def test_extents_beyond_31_bits_have_wide_indices() -> None:
+    assert rule([], [(3 << 30, 1)], kind="s8").strategy.wide
+    assert not rule([], [(1 << 20, 1)], kind="s8").strategy.wide
+
+
+def test_broadcast_results_are_made_once() -> None:
+    found = rule([(5, 0), (100, 1000)], [(1000, 1)])
+    assert found.strategy.repeated and found.strategy.kept == 2
+
+
+def test_grids_follow_the_device() -> None:
+    half = dataclasses.replace(H200, sm_count=66)
+    request = operator_called("reduce").interpret({"x": Layout.packed((3, 1 << 24), "f32")}, {"op": "sum", "axis": 1}).request
+    blocks = [choose(request, device).chosen.dimensions["parts"] for device in (H200, half)]
+    assert abs(blocks[0] - 2 * blocks[1]) <= 2
