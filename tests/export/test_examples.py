@@ -9,11 +9,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from export.c_host import build, build_fake_driver, compiler, cuda_include, driver_library
 from gemmgen.cli import cli
-from gemmgen.layouts import channel_order
+from gemmgen.layouts import channel_order, reorder_filter
 from gemmgen.runtime.cuda import gpu_available, list_gpus
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -110,3 +111,13 @@ def test_filter_orders_are_those_of_the_examples_readme() -> None:
     for order, formula in formulas.items():
         positions = [eval(formula.replace("/", "//"), {"i": i}) for i in range(32)]
         assert [channel_order(order)[position] for position in positions] == list(range(32)), order
+
+
+def test_filter_rows_are_those_of_the_examples_readme() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+    formula = re.search(r"^\| `neighbours` \| `\[(.*?)\]\[r\]", text, re.MULTILINE)
+    assert formula is not None
+    filters = np.arange(40, dtype=np.int8).reshape(40, 1, 1, 1)
+    rows = reorder_filter(filters, "neighbours")
+    assert rows.shape == (48, 1, 1, 1)
+    assert all(rows[eval(formula.group(1).replace("/", "//"), {"k": k})] == k for k in range(40))
