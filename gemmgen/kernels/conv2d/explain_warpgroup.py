@@ -23,13 +23,15 @@ def warpgroup_sections(plan: WarpgroupPlan) -> list[Section]:
 
 def _implicit_gemm(plan: WarpgroupPlan) -> Lines:
     walk = "along the columns, then down the rows of the filter" if plan.walks else "one"
+    if plan.windows:
+        walk = f"down the rows of the filter; the {plan.taps} of a row find their pixels in one copy, each one further"
     outside = (
         "filled with zeros by the copy engine, as are channels beyond the last" if plan.walks else "cannot happen: there is no padding"
     )
     overflow = f"at most {plan.spec.maximum_depth} products of at most 2^14 in a sum fit into int32"
     return (
         ("rows", "k output channels"),
-        ("columns", "n p q pixels"),
+        ("columns", f"n p (q + {plan.taps - 1}) pixels, of which those at the ends of rows are none" if plan.windows else "n p q pixels"),
         ("sum over", f"r rows, s columns, c channels, {plan.loop.tile_k} at a time"),
         ("filter taps", walk),
         ("outside of the image", outside),
@@ -66,14 +68,17 @@ def _copies(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
     pixels = f"a column of {loop.b.box_rows} pixels, walked through the images" if plan.walks else f"a box of {loop.b.box_rows} pixels"
     return (
-        ("filter", f"a box of {loop.a.box_rows} output channels, {loop.a.row_bytes} bytes of a filter tap each"),
+        (
+            "filter",
+            f"{'a box' if plan.taps == 1 else f'{plan.taps} boxes'} of {loop.a.box_rows} output channels, {loop.a.row_bytes} bytes of a filter tap each",
+        ),
         ("x", f"{pixels}, {loop.b.row_bytes} bytes of channels each"),
     )
 
 
 def _mainloop(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
-    count = loop.tile_k // loop.instruction_k * loop.blocks_m
+    count = loop.tile_k // loop.instruction_k * loop.blocks_m * plan.taps
     return (
         ("instruction", f"{loop.instruction}: 64 channels x {loop.instruction_n} pixels, {loop.instruction_k} input channels"),
         ("one step", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the step before are done"),
@@ -93,10 +98,15 @@ def _shared(plan: WarpgroupPlan) -> Lines:
 
 
 def _results(plan: WarpgroupPlan) -> Lines:
-    staged = "through shared memory, transposed to rows of pixels, from where the copy engine takes them"
-    lines = [("stored", staged if plan.staged else "one by one, straight from registers")]
+    stored = "one by one, straight from registers"
+    if plan.staged:
+        then = "from where the copy engine takes them" if plan.boxes else "then 16 bytes a thread"
+        stored = f"through shared memory, transposed to rows of pixels, {then}"
+    lines = [("stored", stored)]
     if plan.neighbours:
         lines.append(("channels", "the two of a thread are neighbours, by the order of the filter"))
+    if plan.bordered:
+        lines.append(("zero point", "by sums of the filter; near the edges of images, over the taps within"))
     if plan.arrays_like_output:
         lines.append(("read before", "what is added or multiplied element by element, straight into registers"))
     return tuple(lines)
