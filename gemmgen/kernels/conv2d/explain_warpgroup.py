@@ -67,11 +67,9 @@ def _work(plan: WarpgroupPlan) -> Lines:
 def _copies(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
     pixels = f"a column of {loop.b.box_rows} pixels, walked through the images" if plan.walks else f"a box of {loop.b.box_rows} pixels"
+    boxes = "a box" if plan.taps == 1 else f"{plan.taps} boxes"
     return (
-        (
-            "filter",
-            f"{'a box' if plan.taps == 1 else f'{plan.taps} boxes'} of {loop.a.box_rows} output channels, {loop.a.row_bytes} bytes of a filter tap each",
-        ),
+        ("filter", f"{boxes} of {loop.a.box_rows} output channels, {loop.a.row_bytes} bytes of a filter tap each"),
         ("x", f"{pixels}, {loop.b.row_bytes} bytes of channels each"),
     )
 
