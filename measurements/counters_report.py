@@ -31,9 +31,9 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
 - **Copies (`cp.async`).** Banks count on both sides: a group of lanes costs the larger of two degrees, how many of its words meet in
   one bank of the destination and in one of the source (byte address / 4 mod 32), and equal words are not merged. Rows of 32 bytes
   128 bytes apart cost four times what they cost 96 bytes apart. Instruction by instruction (`tests/data/async_copy_wavefronts_h200.json`)
-  this is exact for `.ca` where one side is regular, and up to 40% low where both are random. For `.cg`, which metrics of its own count, it
-  is a lower bound: one instruction that moves whole sectors in order costs one wavefront more for each line of 128 bytes that each
-  eight lanes read.
+  this is exact where one side is regular, and up to 40% low where both are random. `.cg`, which metrics of its own count, costs a
+  wavefront more for each arrival: what eight lanes get from one line of 128 bytes for one line of shared memory arrives at once, as long as whole
+  sectors move and keep their parity, or all change it.
 - **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
   split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.

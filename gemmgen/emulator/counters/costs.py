@@ -5,6 +5,7 @@ Accesses are matrices of one row a warp and one column a lane: byte offsets or a
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS
 
 SECTOR_BYTES = 32
+_SECTORS_OF_LINE = 4
+_HALF = 16
+_TOGETHER = 8
 _LANES = np.arange(WARP)
 
 
@@ -73,13 +77,13 @@ def shared_costs(offsets: np.ndarray, width: int, *, pairs: bool) -> SharedCosts
     return SharedCosts(wavefronts, wavefronts - groups, np.maximum(-(-distinct // BANKS), fewest_groups))
 
 
-def copy_costs(sources: np.ndarray, destinations: np.ndarray, width: int) -> SharedCosts:
-    """Wavefronts of a ``cp.async.ca`` of ``width`` bytes a lane (4, 8 or 16); sources are -1 for lanes that only fill with zeros.
+def copy_costs(sources: np.ndarray, destinations: np.ndarray, width: int, bypass: bool = False) -> SharedCosts:
+    """Wavefronts of a ``cp.async`` of ``width`` bytes a lane (4, 8 or 16); sources are -1 for lanes that only fill with zeros.
 
     Banks count on both sides, those of the source being address / 4 mod 32 as well. A group of lanes costs the larger of two
     degrees: how many words of its lanes meet in one bank of the destination, and in one of the source; equal words are not merged.
     Measured on an H200 (tests/data/async_copy_wavefronts_h200.json): exact where one side is regular, up to 40% low where both
-    are random. For ``.cg``, which other metrics count, it is a lower bound.
+    are random. ``.cg`` (``bypass``) adds a wavefront for each arrival from the L2.
     """
     words_per_lane = width // BANK_BYTES
     degrees = np.maximum(_degrees(sources, words_per_lane), _degrees(destinations, words_per_lane))
@@ -87,8 +91,42 @@ def copy_costs(sources: np.ndarray, destinations: np.ndarray, width: int) -> Sha
     words = np.where(destinations < 0, -1, destinations // BANK_BYTES)[:, :, None] + np.arange(words_per_lane)
     words[destinations < 0] = -1
     groups = np.count_nonzero(degrees, axis=1)
-    distinct = _count_distinct(words.reshape(len(words), -1))
-    return SharedCosts(wavefronts, wavefronts - groups, np.maximum(-(-distinct // BANKS), groups))
+    ideal = np.maximum(-(-_count_distinct(words.reshape(len(words), -1)) // BANKS), groups)
+    arrivals = _arrivals(sources, destinations) if bypass else np.zeros(len(sources), np.int64)
+    return SharedCosts(wavefronts + arrivals, wavefronts - groups, ideal + (ideal if bypass else 0))
+
+
+def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
+    """Times that data of a ``cp.async.cg`` comes to shared memory, each warp; sources are -1 for lanes that only fill with zeros.
+
+    Eight lanes belong together. What they get from one line of 128 bytes for one line of shared memory comes at once, if whole sectors
+    of 32 bytes are moved (a half that is filled with zeros makes its sector whole) and sectors keep their parity, or all change it;
+    single halves come apart, those that stay in their half and those that change it. A sector that is wanted twice comes twice. Lanes
+    that all fill with zeros take one. This gives every measured pattern in which one side is regular.
+    """
+    found = np.zeros(len(sources), np.int64)
+    for warp, (of, to) in enumerate(zip(sources.tolist(), destinations.tolist(), strict=True)):
+        for first in range(0, WARP, _TOGETHER):
+            found[warp] += _arrivals_of_group(of[first : first + _TOGETHER], to[first : first + _TOGETHER])
+    return found
+
+
+def _arrivals_of_group(sources: list[int], destinations: list[int]) -> int:
+    moves: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    zeros = {to // _HALF for of, to in zip(sources, destinations, strict=True) if of < 0 <= to}
+    for of, to in zip(sources, destinations, strict=True):
+        if of >= 0 and to >= 0:
+            moves[of // SECTOR_BYTES, to // SECTOR_BYTES].append((of // _HALF % 2, to // _HALF % 2))
+    arrivals: dict[tuple[object, ...], Counter[int]] = defaultdict(Counter)
+    for (of, to), halves in moves.items():
+        route = of // _SECTORS_OF_LINE, to // _SECTORS_OF_LINE, (of ^ to) & 1
+        both = len(halves) == 2 and {half for half, _ in halves} == {half for _, half in halves} == {0, 1}
+        if both or (len(halves) == 1 and 2 * to + 1 - halves[0][1] in zeros):
+            arrivals[route][of] += 1
+            continue
+        for half in halves:
+            arrivals[(*route, half)][of] += 1
+    return sum(max(times.values()) for times in arrivals.values()) or bool(zeros)
 
 
 def _degrees(addresses: np.ndarray, words_per_lane: int) -> np.ndarray:

@@ -131,7 +131,7 @@ class CounterObserver(Observer):
         everyone = np.full(self._warps * WARP, -1, np.int64)
         for who, origins, _ in reversed(self._copy_reads):
             # Of a source that is read in several pieces, the first begins it.
-            everyone[... if who is None else who] = origins.astype(np.int64) % (BANKS * BANK_BYTES)
+            everyone[... if who is None else who] = origins.astype(np.int64)
         sources = rows_of_warps(lanes, everyone if lanes is None else everyone[lanes])
         self._count_copy(access, sources, rows_of_warps(lanes, addresses))
         if self._copy_reads:
@@ -173,8 +173,13 @@ class CounterObserver(Observer):
     def _count_copy(self, access: Access, sources: np.ndarray, destinations: np.ndarray) -> None:
         site = _site(self._shared, access)
         site.requests += len(destinations)
-        key = (access.width, False, sources.tobytes() + destinations.tobytes())
-        self._add_costs(site, key, lambda: copy_costs(sources, destinations, access.width))
+        bypass = access.instruction.has("cg")
+        # Only banks matter, and lines that differ: patterns that repeat elsewhere are known.
+        line = BANKS * BANK_BYTES
+        start = np.where(sources < 0, np.iinfo(np.int64).max, sources).min(axis=1, keepdims=True) // line * line if bypass else line
+        sources = np.where(sources < 0, -1, sources - start if bypass else sources % line)
+        key = (access.width, bypass, sources.tobytes() + destinations.tobytes())
+        self._add_costs(site, key, lambda: copy_costs(sources, destinations, access.width, bypass))
 
     def _add_costs(self, site: _Site, key: tuple[int, bool, bytes], compute: Callable[[], SharedCosts]) -> None:
         known = self._known_costs.get(key)

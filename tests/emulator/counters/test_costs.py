@@ -36,12 +36,13 @@ def copy_wavefronts(pattern) -> int:
     taken, width = np.array(pattern["bytes"]), pattern["width"]
     sources = np.where(taken > 0, pattern["source"], -1)
     destinations = np.where(taken >= 0, pattern["destination"], -1)
-    return int(copy_costs(sources[None], destinations[None], width).wavefronts[0])
+    return int(copy_costs(sources[None], destinations[None], width, pattern["mode"] == "cg").wavefronts[0])
 
 
-def test_reproduces_every_measured_copy_with_a_regular_side() -> None:
-    regular = [p for p in COPIES if p["mode"] == "ca" and not p["name"].startswith(tuple(BOTH_RANDOM.split()))]
-    assert len(regular) == 137
+@pytest.mark.parametrize(("mode", "count"), [("ca", 137), ("cg", 47)])
+def test_reproduces_every_measured_copy_with_a_regular_side(mode: str, count: int) -> None:
+    regular = [p for p in COPIES if p["mode"] == mode and not p["name"].startswith(tuple(BOTH_RANDOM.split()))]
+    assert len(regular) == count
     assert [copy_wavefronts(pattern) for pattern in regular] == [pattern["wavefronts"] for pattern in regular]
 
 
@@ -51,8 +52,10 @@ def test_is_at_most_40_percent_low_for_copies() -> None:
     assert len(ratios) == 24 and min(ratios) >= 0.58 and max(ratios) <= 1
 
 
-def test_uncached_copies_cost_at_least_as_much() -> None:
-    assert all(copy_wavefronts(pattern) <= pattern["wavefronts"] for pattern in COPIES if pattern["mode"] == "cg")
+def test_is_at_most_12_percent_low_for_uncached_copies() -> None:
+    random = [p for p in COPIES if p["mode"] == "cg" and p["name"].startswith(tuple(BOTH_RANDOM.split()))]
+    ratios = [copy_wavefronts(pattern) / pattern["wavefronts"] for pattern in random]
+    assert len(ratios) == 8 and min(ratios) >= 0.88 and max(ratios) <= 1
 
 
 @st.composite
