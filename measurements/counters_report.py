@@ -32,8 +32,8 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
   one bank of the destination and in one of the source (byte address / 4 mod 32), and equal words are not merged. Rows of 32 bytes
   128 bytes apart cost four times what they cost 96 bytes apart. Instruction by instruction (`tests/data/async_copy_wavefronts_h200.json`)
   this is exact where one side is regular, and up to 40% low where both are random. `.cg`, which metrics of its own count, costs a
-  wavefront more for each arrival: what eight lanes get from one line of 128 bytes for one line of shared memory arrives at once, as long as whole
-  sectors move and keep their parity, or all change it.
+  wavefront more for each arrival: what eight lanes get from one line of 128 bytes for one line of shared memory arrives at once, as long
+  as whole sectors move and keep their parity, or all change it.
 - **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
   split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.
