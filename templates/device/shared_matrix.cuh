@@ -34,6 +34,14 @@ __device__ __forceinline__ void store_half(unsigned target, unsigned short value
     asm volatile("st.shared.b16 [%0], %1;" :: "r"(target), "h"(value) : "memory");
 }
 
+// Reads a word from shared memory.
+__device__ __forceinline__ unsigned load_word(unsigned source)
+{
+    unsigned value;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(source) : "memory");
+    return value;
+}
+
 // Reads four integers from shared memory.
 __device__ __forceinline__ int4 load_integers(unsigned source)
 {

@@ -461,7 +461,8 @@ def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
     """Packing and guarded reads of pairs for a kernel on tensor cores, whose factors stay as they are."""
     if plan.fragment_store not in ("boxes", "pairs"):
         return ()
-    matrices = plan.residuals + ((plan.matrix_c,) if plan.spec.beta == "argument" else ())
+    staged = isinstance(plan.loop, WarpgroupLoop) and plan.loop.residual
+    matrices = (() if staged else plan.residuals) + ((plan.matrix_c,) if plan.spec.beta == "argument" else ())
     needed = [Helper("half", "pack", (plan.matrix_c.type,))] if plan.matrix_c.is_half else []
     for half in sorted({matrix.is_half for matrix in matrices}):
         needed.append(Helper("half" if half else "copy", "load_guarded", (2,)))

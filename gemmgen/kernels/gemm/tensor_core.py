@@ -96,9 +96,15 @@ def warpgroup_loop(
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
-        loop = replace(loop, staging=staging)
+        loop = replace(loop, staging=staging, residual=staging is not None and _has_residual_alone(spec))
     reasons += _resource_reasons(loop, architecture)
     return loop
+
+
+def _has_residual_alone(spec: GemmSpec) -> bool:
+    """True if a residual is the only matrix that the epilogue reads, and lies as C does, without groups."""
+    matrices = [operation for operation in spec.epilogue if operation.op in ("residual", "multiply")]
+    return len(matrices) == 1 and matrices[0].op == "residual" and spec.batch != "grouped" and spec.beta == "zero"
 
 
 def plane_scheme(mainloop: TensorCoreMainloop) -> Scheme | None:
@@ -342,5 +348,11 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
     if loop.cluster_k > 1:
         held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers, 4)
         add("sums", loop.accumulator, held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
-    add("barriers", "unsigned long long", (loop.barriers,), 8 * loop.barriers, "for each stage: it is full, it is empty; turns of groups")
+    add(
+        "barriers",
+        "unsigned long long",
+        (loop.barriers,),
+        8 * loop.barriers,
+        "for each stage: it is full, it is empty; turns of groups; boxes",
+    )
     return tuple(regions)

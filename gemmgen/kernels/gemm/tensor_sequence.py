@@ -63,6 +63,10 @@ def tensor_core_sequence(
         map_c = _map(matrices[2], loop.staging.box)
         maps.append(map_c)
         main = [*factors, map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
+        for matrix in (matrix for step in epilogue for matrix in step.matrices if loop.residual):
+            maps.append(_map(matrix, loop.staging.box))
+            mapped = {matrix.name, *(scalar.name for scalar in matrix.scalars)}
+            main = [*(argument for argument in main if argument.name not in mapped), maps[-1]]
     else:
         main = [*factors, *result]
     works = works_text(spec, loop)

@@ -171,6 +171,7 @@ class WarpLoop:
     consumers: int = 1
     ping_pong: bool = False
     staging: None = None
+    residual: bool = False
     promote_steps: int = 0
 
     @property

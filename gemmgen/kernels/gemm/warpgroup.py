@@ -187,6 +187,8 @@ class WarpgroupLoop:
     persistent_blocks: int = 0
     """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
     min_blocks_per_sm: int = 1
+    residual: bool = False
+    """True if a residual comes through shared memory, to where its results are collected."""
     kept_sums: int = 0
     """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
     staggered: bool = False
@@ -276,8 +278,9 @@ class WarpgroupLoop:
 
     @property
     def barriers(self) -> int:
-        """Two for each stage, and in ping-pong one for each group's turn."""
-        return 2 * self.stages + (self.consumers if self.ping_pong else 0)
+        """Two for each stage, one for each group's turn, and one for each box of a residual that is on its way."""
+        boxes = self.consumers * self.staging.buffers if self.residual and self.staging else 0
+        return 2 * self.stages + (self.consumers if self.ping_pong else 0) + boxes
 
     @property
     def sums(self) -> int:
