@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.epilogue.steps import Step
@@ -38,7 +39,7 @@ from gemmgen.kernels.gemm.spec import (
     TensorCoreMainloop,
     VectorMainloop,
 )
-from gemmgen.kernels.gemm.tensor_core import warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.tensor_core import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.vector import VectorLoop, vector_loop, vector_regions, vector_sequence
 from gemmgen.kernels.gemm.warp_mma import WarpLoop, warp_mma_loop, warp_mma_regions
@@ -73,6 +74,16 @@ class Helper:
     template: str
     name: str
     arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpilogueVector:
+    """Values for each row or column that the epilogue reads."""
+
+    name: str
+    c_type: str
+    offset: int
+    """Bytes from the first of those of a group in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,26 @@ class GemmPlan(KernelPlan):
     def residuals(self) -> tuple[Matrix, ...]:
         """Matrices of C's shape that the epilogue reads."""
         return tuple(matrix for step in self.epilogue for matrix in step.matrices)
+
+    @property
+    def column_vectors(self) -> tuple[EpilogueVector, ...]:
+        """Values for each column that the epilogue reads, where they come through shared memory."""
+        return self._vectors("column") if isinstance(self.loop, WarpgroupLoop) and self.loop.column_bytes else ()
+
+    @property
+    def row_vectors(self) -> tuple[EpilogueVector, ...]:
+        """Values for each row that the epilogue reads, where a thread reads those of its rows beforehand."""
+        return self._vectors("row") if isinstance(self.loop, WarpgroupLoop) and self.loop.staging else ()
+
+    def _vectors(self, per: str) -> tuple[EpilogueVector, ...]:
+        assert isinstance(self.loop, WarpgroupLoop)
+        found: list[EpilogueVector] = []
+        offset = 0
+        for access in (access for step in self.epilogue for access in step.accesses if access.operand.per == per):
+            element = ELEMENTS[access.stored]
+            found.append(EpilogueVector(access.name, element.c_type, offset))
+            offset += vector_bytes(self.loop.tile_n, element.bytes)
+        return tuple(found)
 
     @property
     def batched(self) -> tuple[Matrix, ...]:

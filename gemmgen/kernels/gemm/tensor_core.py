@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
+from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
+from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.planes import SCHEMES, Scheme, is_compensated
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
@@ -97,8 +99,30 @@ def warpgroup_loop(
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
         loop = replace(loop, staging=staging, residual=staging is not None and _has_residual_alone(spec))
+        columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
+        loop = columns if columns.shared_bytes <= _room(columns, architecture) else loop
     reasons += _resource_reasons(loop, architecture)
     return loop
+
+
+def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
+    """Bytes of the values for each of so many columns that the epilogue reads; groups of rows have their own."""
+    if spec.batch == "grouped":
+        return 0
+    steps = plan_epilogue(spec.epilogue, matrix, [])
+    return sum(
+        vector_bytes(columns, ELEMENTS[access.stored].bytes) for step in steps for access in step.accesses if access.operand.per == "column"
+    )
+
+
+def vector_bytes(columns: int, element_bytes: int) -> int:
+    """Shared memory for a value for each of so many columns."""
+    return round_up(columns * element_bytes, COPY_ALIGNMENT)
+
+
+def _room(loop: WarpgroupLoop, architecture: Architecture) -> int:
+    """Bytes of shared memory that a block may take."""
+    return architecture.shared_bytes_per_sm // loop.min_blocks_per_sm - architecture.reserved_shared_bytes_per_block
 
 
 def _has_residual_alone(spec: GemmSpec) -> bool:
@@ -320,7 +344,7 @@ def _resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterat
         got = f"{loop.sums} sums and about {OTHER_REGISTERS} other registers a thread"
         need = f"at most {limit} registers for {blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"
         yield Reason("registers", "mainloop.tile", got, need, "a smaller tile, instruction_n where sums are promoted, or fewer blocks")
-    room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
+    room = _room(loop, architecture)
     if loop.shared_bytes > room:
         got = f"{loop.shared_bytes} bytes of shared memory"
         need = f"at most {room} for {blocks} block{'s' if blocks > 1 else ''} on an SM of {architecture.name}"
@@ -345,6 +369,9 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         buffers = (loop.consumers, loop.staging.buffers, BLOCK_ROWS, SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes
         add("staging", "unsigned char", buffers, size, "results on their way out, [group][buffer][row][byte], swizzled")
+    if loop.column_bytes:
+        size = loop.consumers * loop.column_bytes
+        add("columns", "unsigned char", (loop.consumers, loop.column_bytes), size, "values for each column of a tile, [group][byte]")
     if loop.cluster_k > 1:
         held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers, 4)
         add("sums", loop.accumulator, held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")

@@ -189,6 +189,8 @@ class WarpgroupLoop:
     min_blocks_per_sm: int = 1
     residual: bool = False
     """True if a residual comes through shared memory, to where its results are collected."""
+    column_bytes: int = 0
+    """Shared memory of a group for the values for each column that the epilogue reads, of a tile; 0: it reads them where they are."""
     kept_sums: int = 0
     """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
     staggered: bool = False
@@ -299,5 +301,5 @@ class WarpgroupLoop:
 
     @property
     def shared_bytes(self) -> int:
-        staging = self.staging.group_bytes * self.consumers if self.staging else 0
+        staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else 0
         return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + BARRIER_BYTES * self.barriers
