@@ -161,7 +161,8 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
         rows.append(
             {
                 "kind": kind, "problem": text, "shape": request.sizes, "batch": request.c.shape[0] if request.batched else 1,
-                "peer_us": outcome.peer, "times_us": outcome.times, "trials_us": outcome.trials, "wrong": outcome.wrong,
+                "peer_us": outcome.peer, "fused_us": outcome.fused, "times_us": outcome.times, "trials_us": outcome.trials,
+                "wrong": outcome.wrong,
             }
         )  # fmt: skip
     return rows

@@ -54,6 +54,8 @@ class Outcome:
     times: dict[str, list[float]] = field(default_factory=dict)
     trials: dict[str, float] = field(default_factory=dict)
     peer: list[float] | None = None
+    fused: list[float] | None = None
+    """torch with ``addmm`` for product and bias."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -146,9 +148,10 @@ def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, round
         kept = [name for name in seconds if seconds[name] <= limit]
         counts = {name: _repeats(seconds[name], operands.count) for name in kept}
         replays: dict[str, Replay] = {name: _graph(cleanup, launches[name], counts[name], operands.count, handle) for name in kept}
-        peer = _peer(cleanup, request, operands, stream)
-        if peer is not None:
-            counts["peer"], replays["peer"] = peer
+        for name in ("peer", "fused") if request.epilogue and request.epilogue[0].op == "bias" else ("peer",):
+            peer = _peer(cleanup, request, operands, stream, fused=name == "fused")
+            if peer is not None:
+                counts[name], replays[name] = peer
         if replays:
             replay_seconds(handle, list(replays.values()), 1, lambda: None)
             samples = dict(zip(replays, replay_seconds(handle, list(replays.values()), rounds, sample), strict=True))
@@ -156,7 +159,7 @@ def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, round
                 name: [float(value) / counts[name] * 1e6 for value in np.percentile(np.array(values), [50, 10, 90])]
                 for name, values in samples.items()
             }
-            outcome.peer = figures.pop("peer", None)
+            outcome.peer, outcome.fused = figures.pop("peer", None), figures.pop("fused", None)
             outcome.times = figures
         torch.cuda.synchronize()
     del operands
@@ -237,12 +240,15 @@ def _agrees(request: GemmRequest, got: torch.Tensor, expected: torch.Tensor) -> 
     return torch.equal(got, expected)
 
 
-def _peer(cleanup: ExitStack, request: GemmRequest, operands: Operands, stream: torch.cuda.Stream) -> tuple[int, Replay] | None:
+def _peer(
+    cleanup: ExitStack, request: GemmRequest, operands: Operands, stream: torch.cuda.Stream, fused: bool
+) -> tuple[int, Replay] | None:
     """torch as a graph of so many calls; None where it has no such product.
 
-    ``_int_mm`` gives int32: a result of s8 with scales is compared with it alone. In front of activations a bias is ``addmm``'s.
+    ``_int_mm`` gives int32: a result of s8 with scales is compared with it alone. An epilogue is a chain of operations, of which ``addmm``
+    takes over the first if ``fused``.
     """
-    calls = [_call(request, operands, index) for index in range(operands.count)]
+    calls = [_call(request, operands, index, fused) for index in range(operands.count)]
     tf32 = request.precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
@@ -273,7 +279,7 @@ def _peer(cleanup: ExitStack, request: GemmRequest, operands: Operands, stream: 
     return count, replay
 
 
-def _call(request: GemmRequest, operands: Operands, index: int) -> Callable[[], Any]:
+def _call(request: GemmRequest, operands: Operands, index: int, fused: bool) -> Callable[[], Any]:
     a, b = (operands.tensor(index, name, layout.shape) for name, layout in zip(request.operands, (request.a, request.b), strict=True))
     c = operands.tensor(index, "out", request.c.shape)
     if request.a.type == "s8":
@@ -287,8 +293,8 @@ def _call(request: GemmRequest, operands: Operands, index: int) -> Callable[[], 
         return lambda: torch.matmul(a, b, out=c)
 
     def chain() -> torch.Tensor:
-        value = torch.addmm(steps[0][1], a, b) if steps[0][0] == "bias" else torch.matmul(a, b)
-        for step, read in steps[1:] if steps[0][0] == "bias" else steps:
+        value = torch.addmm(steps[0][1], a, b) if fused else torch.matmul(a, b)
+        for step, read in steps[1:] if fused else steps:
             value = _applied(step, value, read)
         return value
 

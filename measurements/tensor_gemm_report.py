@@ -23,8 +23,8 @@ TITLES = {
     "int8_scaled": "int8 to int8 with a scale for each row and column, beside `_int_mm` alone",
     "fp8": "e4m3 to bfloat16, beside `_scaled_mm`",
     "tf32": "float32 read as tf32, beside torch with `allow_tf32`",
-    "bias_gelu": "bf16, bias and GELU, beside `addmm` and `gelu`",
-    "bias_residual_relu": "bf16, bias, residual and ReLU, beside `addmm`, `+` and `relu`",
+    "bias_gelu": "bf16, bias and GELU, beside matmul, `+` and `gelu`; *addmm*: beside `addmm` and `gelu`",
+    "bias_residual_relu": "bf16, bias, residual and ReLU, beside matmul, `+`, `+` and `relu`; *addmm*: beside `addmm`, `+` and `relu`",
 }
 UNITS = {"int8": "int8_wgmma", "int8_scaled": "int8_wgmma", "fp8": "fp8_wgmma", "tf32": "tf32_wgmma"}
 MARKS: dict[str, tuple[float, float]] = {
@@ -34,6 +34,9 @@ MARKS: dict[str, tuple[float, float]] = {
 """Marks to reach: the geometric mean of torch's time over ours, and the least of these."""
 
 
+CHAINS = ("bias_gelu", "bias_residual_relu")
+MANY_ROWS = 5
+"""Numbers of rows of a layer from which on it says what one instance for all costs."""
 TABULATED = 1.5
 """Instances that took so many times as long as the best are left out of tuned tables."""
 
@@ -133,18 +136,67 @@ def markdown(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], specs:
             "| problem | torch µs | ours µs | Top/s | torch / ours | of the roof | instance |",
             "|---|---:|---:|---:|---:|---:|---|",
         ]
+        if kind in CHAINS:
+            sections[-2:-2] = [*chain_bound(measured, rows), ""]
         for row in measured:
             time, ratio = row["times_us"][best_of(row)][0], ratio_of(row)
             rate = 2 * math.prod(row["shape"]) * row["batch"] / time / 1e6
             peer = f"{row['peer_us'][0]:.1f}" if row["peer_us"] else "refuses"
             sections.append(
-                f"| {row['problem']} | {peer} | {time:.1f} | {rate:.0f} | {'' if ratio is None else f'{ratio:.2f}'} | "
+                f"| {row['problem']} | {peer} | {time:.1f} | {rate:.0f} | {'' if ratio is None else f'{ratio:.2f}'}{with_addmm(row)} | "
                 f"{max(roofs(row, device)) / time:.0%} | {best_of(row)} |"
             )
     bounds = bounds_of(rows, specs, device)
     if bounds:
         lines += ["", "## What bounds the problems below their mark", "", *bounds]
+    lines += invariance(rows)
     return "\n".join(lines + sections) + "\n"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def with_addmm(row: Mapping[str, Any]) -> str:
+    """The ratio to torch with `addmm`, for a cell."""
+    return f" ({row['fused_us'][0] / row['times_us'][best_of(row)][0]:.2f})" if row.get("fused_us") else ""
+
+
+def chain_bound(measured: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What an epilogue that took no time would give, and what `addmm` makes of the comparison."""
+    plain = {tuple(row["shape"]): row for row in rows if row["kind"] == "bf16" and row["times_us"] and row["problem"].endswith(",nt,bf16")}
+    free = [
+        row["peer_us"][0] / plain[shape]["times_us"][best_of(plain[shape])][0]
+        for row in measured
+        if (shape := tuple(row["shape"])) in plain
+    ]
+    fused = [row["fused_us"][0] / row["times_us"][best_of(row)][0] for row in measured if row.get("fused_us")]
+    return [
+        f"In parentheses: beside `addmm`, which adds the bias within the product; {_mean(fused):.2f} as a geometric mean.",
+        f"If the epilogue took no time at all, so that these products took as long as plain ones do, the ratio would be {_mean(free):.2f}.",
+    ]
+
+
+def invariance(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The cost of one instance for all numbers of rows, by layer."""
+    layers: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
+    for row in rows:
+        m, n, k = row["shape"]
+        if row["kind"] == "bf16" and row["problem"].endswith(",nt,bf16") and row["times_us"]:
+            layers.setdefault((n, k), {})[m] = row
+    lines = []
+    for (n, k), by_rows in layers.items():
+        names = set.intersection(*(set(row["trials_us"]) for row in by_rows.values()))
+        if len(by_rows) < MANY_ROWS or not names:
+            continue
+        costs = {name: {m: time_of(row, name) / row["times_us"][best_of(row)][0] for m, row in by_rows.items()} for name in names}
+        name = min(costs, key=lambda each: _mean(list(costs[each].values())))
+        cells = ", ".join(f"{m}: {cost:.2f}" for m, cost in sorted(costs[name].items()))
+        lines.append(f"- n {n}, k {k}: `{name}` takes {_mean(list(costs[name].values())):.2f} times as long on average ({cells})")
+    if not lines:
+        return []
+    intro = "One instance for all numbers of rows, beside the best for each, bf16 (rows: times as long as the best):"
+    return ["", "## What batch invariance costs", "", intro, "", *lines]
 
 
 def bounds_of(rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec], device: Device) -> list[str]:

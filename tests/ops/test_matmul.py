@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
-from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.selection import choose, fitted
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import matcher
 from gemmgen.kernels.gemm.operator import interpret
@@ -327,3 +328,12 @@ def test_planes_are_made_once():
 def test_planes_of_what_is_no_stored_float32_matrix_are_refused(w, match):
     with pytest.raises(LaunchError, match=match):
         ops.Planes(w)
+
+
+def test_tf32_instances_take_float32_arrays():
+    layouts = {name: Layout.packed((2048, 2048), "f32") for name in "ab"}
+    turned = {**layouts, "b": Layout((2048, 2048), (1, 2048), "f32")}
+    spec = load_spec(SPECS / "gemm" / "hopper_tf32.yaml")
+    request = interpret(turned, {"precision": "tf32"}).request
+    fitting = fitted(Candidate("tf32", spec), request, find_device("H200").architecture)
+    assert not isinstance(fitting, str)

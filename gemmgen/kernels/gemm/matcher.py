@@ -385,9 +385,7 @@ def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list
 def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) -> Fit:
     """The instance's spec with ``changes``, and the operands and numbers that its arguments are."""
     changed = replaced(spec, changes)
-    kinds = (changes["storage"].a, changes["storage"].b)
-    a, b = (replace(layout, type=kind) if kind == "tf32" else layout for layout, kind in zip((request.a, request.b), kinds, strict=True))
-    arrays = {"A": (request.operands[0], a), "B": (request.operands[1], b), "C": ("out", request.c)}
+    arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
     mainloop = changes.get("mainloop", spec.mainloop)
     if request.planes is not None and isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.kept != "none":
         arrays[f"planes_{mainloop.arithmetic.kept}"] = ("planes", request.planes)
