@@ -260,10 +260,12 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         letters += wanted
         orders[name] = stored
     like_c = [request.c] + ([] if request.residual is None else [request.residual])
+    # What the copy engine stores is aligned as it wants, whatever the type.
+    promised_c = MOST_ALIGNMENT // request.c.element_bytes if spec.store == "tma" else spec.alignment.c
     alignment = {
         "a": alignment_elements(spec.alignment.a, request.a, orders["a"]),
         "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),
-        "c": min(alignment_elements(spec.alignment.c, layout, row_major) for layout in like_c),
+        "c": min(alignment_elements(promised_c, layout, row_major) for layout in like_c),
     }
     mainloop = spec.mainloop
     if isinstance(mainloop, TensorCoreMainloop) and _may_copy(spec, mainloop):
