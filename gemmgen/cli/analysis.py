@@ -23,6 +23,9 @@ _RESOURCES = {
     "blocks": "blocks of an SM",
 }
 
+INSTRUCTION_BYTES = 16
+INSTRUCTION_CACHE_BYTES = 12 * 1024
+"""The L0 instruction cache of a quarter of an SM since Volta (Jia et al., arXiv:1804.06826, table 3.1)."""
 CREDIBLE = 1.05
 """Part of a roof that a kernel may seem to reach, because roofs are measured themselves, to a few percent."""
 
@@ -95,6 +98,11 @@ def _classes(classes: Mapping[str, int]) -> str:
 def _main_loop(analysis: Analysis, kernel: Residency, code: KernelCode, main: MainLoop) -> Lines:
     mix = main.mix
     lines = [("instructions", f"{count(mix.total)}: {_classes(mix.classes)}")]
+    size = mix.total * INSTRUCTION_BYTES
+    fits = "fits" if size <= INSTRUCTION_CACHE_BYTES else "does not fit"
+    lines.append(
+        ("size", f"{count(size)} bytes, which {fits} a first-level instruction cache of {count(INSTRUCTION_CACHE_BYTES)} (Volta's)")
+    )
     for name, share in (("FFMA", mix.share("fma float32")), ("MMA", mix.share("mma"))):
         if share:
             lines.append((f"share of {name}", f"{share:.1%}"))

@@ -267,7 +267,27 @@ class OccupancyPicture:
     name: str = "occupancy"
 
 
-Picture = TileHierarchy | Fragments | LaneOrders | BankMaps | Tree | Timeline | WavePicture | OccupancyPicture
+@dataclass(frozen=True)
+class MultiplyAdd:
+    """One FFMA of a loop: its register operands, by place."""
+
+    operands: tuple[tuple[int, bool], ...]
+    """Number of each register, and True where the reuse cache has it, so that no bank is read."""
+    conflict: bool
+
+
+@dataclass(frozen=True)
+class RegisterBanks:
+    """Multiply-adds of a main loop in the order of the machine code, and the banks that their operands come from."""
+
+    title: str
+    instructions: tuple[MultiplyAdd, ...]
+    banks: int
+    notes: tuple[str, ...] = ()
+    name: str = "registers"
+
+
+Picture = TileHierarchy | Fragments | LaneOrders | BankMaps | Tree | Timeline | WavePicture | OccupancyPicture | RegisterBanks
 
 
 def runs(positions: Iterable[int]) -> tuple[tuple[int, int], ...]:

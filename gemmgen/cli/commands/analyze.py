@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemmgen.cli.selection import PlannedSpec
     from gemmgen.hardware.target import Architecture, Device
     from gemmgen.perf.analysis.report import Analysis
+    from gemmgen.toolchain.nvrtc import Binary
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _TIME = re.compile(r"\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµμ]*)\s*", re.IGNORECASE)
@@ -44,6 +45,9 @@ def parse_time(text: str) -> float:
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @click.option("time_text", "--time", metavar="TIME", help="A measured time for it, such as 123us or 1.2ms: adds the utilisations.")
 @click.option("traffic", "--traffic/--no-traffic", default=True, help="Count wavefronts and sectors of one case on the emulator.")
+@click.option(
+    "with_listing", "--listing", is_flag=True, help="Also list the main loop: control code, live registers, banks, line of the source."
+)
 @set_option
 @json_option
 def command(
@@ -53,6 +57,7 @@ def command(
     size: str | None,
     time_text: str | None,
     traffic: bool,
+    with_listing: bool,
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
@@ -93,6 +98,8 @@ def command(
         print_json([{"spec": label, **analysis.to_json()} for label, analysis in analyses.items()])
     elif len(analyses) == 1:
         _print_one(*analyses.values())
+        if with_listing:
+            _print_listing(binaries[0])
     else:
         _print_comparison(analyses, device)
 
@@ -130,6 +137,23 @@ def _print_one(analysis: Analysis) -> None:
     dimensions = " ".join(f"{name}={value}" for name, value in case.dimensions.items())
     click.echo(f"Memory traffic of one case ({case.name}: {dimensions}), counted on the emulator\n")
     print_counters(analysis.traffic.counters)
+
+
+def _print_listing(binary: Binary) -> None:
+    """The main loop, an instruction a line."""
+    from gemmgen.perf.analysis.listing import listing
+
+    click.echo(
+        "\nMain loop: waits:read:write:yield:stall (barriers, cycles); live registers; banks of operands (E even, O odd, r reused); line\n"
+    )
+    for one in listing(binary):
+        if one.in_main_loop:
+            control = str(one.annotation.control) if one.annotation else ""
+            live = str(one.annotation.live_registers or "") if one.annotation else ""
+            banks = "".join("r" if read.reused else "EO"[read.bank] for read in one.reads)
+            mark = "!" if one.bank_conflict else " "
+            line = one.instruction.source_line or ""
+            click.echo(f"{one.instruction.address:04x}  {control:<16} {live:>3}  {banks:<3}{mark} {one.text:<58} {line}".rstrip())
 
 
 def _print_comparison(analyses: dict[str, Analysis], device: Device) -> None:

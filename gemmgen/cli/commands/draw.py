@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gemmgen.kernels.pictures import Picture
 
 ALL = "all"
+REGISTERS = "registers"
+"""Picture of the machine code; the others are of the plan."""
 
 
 def _complete_picture(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -52,7 +54,7 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     default=(ALL,),
     shell_complete=_complete_picture,
     show_default=True,
-    help="Which picture to draw: tiles, fragments, shared, ... Repeatable.",
+    help="Which picture to draw: tiles, fragments, shared, ...; registers, of the machine code, only by name. Repeatable.",
 )
 @click.option("access", "--access", metavar="NAME", help="Of the picture shared, only this access to shared memory, such as load-a.")
 @architecture_option("Architecture to plan for; else the spec's own.")
@@ -83,9 +85,10 @@ def command(
         raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
-    pictures = choose(
-        all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None)), names, access, planned.file.label
-    )
+    available = all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None))
+    if REGISTERS in names:  # of the compiled kernel, and drawn only when asked for
+        available.append(_registers(plan))
+    pictures = choose(available, names, access, planned.file.label)
     if output == "":
         raise click.UsageError("-o needs the name of a file or of a directory, or - for standard output")
     if output is None or as_json:
@@ -105,6 +108,17 @@ def command(
         written = [(path, draw(shown, pictures))]
     for file, text in written:
         click.echo(f"{'written  ' if write_picture(file, text) else 'unchanged'}  {file}")
+
+
+def _registers(plan: Any) -> Picture:
+    from gemmgen.cli.compilation import compile_plans
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.present.register_picture import register_picture
+
+    if not isinstance(plan, KernelPlan):
+        raise click.UsageError(f"--picture {REGISTERS} shows kernels of GPUs")
+    (binary,) = compile_plans([plan])
+    return register_picture(binary, plan.architecture)
 
 
 def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:

@@ -132,8 +132,35 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
         known = f"{duration(seconds)} at {rate(figure.value, per_second)} ({figure.origin})" if figure else "the device's rate is not known"
         lines.append((name, known))
     lines.append(("bound by", f"{'arithmetic' if roofs.binding == 'compute' else 'memory'}: at least {duration(roofs.least_seconds)}"))
+    if roofs.binding == "compute":
+        lines += _demands(plan, problem, device)
     lines += [("but", f"the kernel does not run on it: {reason}") for reason in architecture_reasons(plan.spec, device.architecture)]
     return Section(f"Roofs of the {device.name}", tuple(lines))
+
+
+def _demands(plan: KernelPlan, problem: dict[str, int], device: Device) -> list[tuple[str, str]]:
+    """Rates at which the main kernel's tiles have to be fed while arithmetic runs at its peak, over the whole device: bytes of a step
+    from the L2 or memory, and the part of the time in which shared memory is busy (Gray, maxas wiki, SGEMM)."""
+    from gemmgen.perf.cost_model import cost_model_of
+
+    works = [work for work in cost_model_of(plan.spec.kind).work(plan, problem) if work.operations]
+    if not works:
+        return []
+    work = max(works, key=lambda one: one.operations * one.steps * one.blocks)
+    peak = getattr(device, f"{work.unit}_roof", None)
+    if peak is None:
+        return []
+    seconds = work.operations / (peak.value / device.sm_count)
+    lines = [
+        (
+            "tiles demand",
+            f"{rate(work.loaded_bytes / seconds * device.sm_count, 'B/s')} from L2 and memory while arithmetic runs at its peak",
+        )
+    ]
+    if work.shared_clocks:
+        busy = work.shared_clocks / (seconds * device.clock_hz)
+        lines.append(("", f"and {busy:.0%} of the time of shared memory: {work.shared_clocks:,.0f} wavefronts of a block in each step"))
+    return lines
 
 
 def _to_json(plan: KernelPlan, problem: dict[str, int], device: Device, sections: Sequence[Section]) -> dict[str, Any]:

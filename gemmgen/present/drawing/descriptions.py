@@ -9,6 +9,7 @@ from gemmgen.kernels.pictures import (
     LaneOrders,
     OccupancyPicture,
     Picture,
+    RegisterBanks,
     SharedAccess,
     TileHierarchy,
     Timeline,
@@ -60,5 +61,8 @@ def describe(picture: Picture) -> str:
     if isinstance(picture, OccupancyPicture):
         limits = ", ".join(f"{limit} by {name}" for name, limit in picture.limits)
         return " ".join([f"{picture.title}: {picture.blocks} blocks; {limits}.", *picture.notes])
+    if isinstance(picture, RegisterBanks):
+        conflicts = sum(one.conflict for one in picture.instructions)
+        return " ".join([f"{picture.title}: {len(picture.instructions)} multiply-adds, {conflicts} with a conflict.", *picture.notes])
     steps = ", ".join(f"{step.title} by {len(step.workers)} threads" for step in picture.steps)
     return " ".join([f"{picture.title}, {picture.threads} threads: {steps}.", *picture.notes])

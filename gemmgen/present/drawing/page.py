@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, OccupancyPicture, Picture, TileHierarchy, Timeline, WavePicture
+from gemmgen.kernels.pictures import (
+    BankMaps,
+    Fragments,
+    LaneOrders,
+    OccupancyPicture,
+    Picture,
+    RegisterBanks,
+    TileHierarchy,
+    Timeline,
+    WavePicture,
+)
 from gemmgen.present.drawing.banks import draw_bank_maps
 from gemmgen.present.drawing.descriptions import describe, title_of
 from gemmgen.present.drawing.hierarchy import draw_hierarchy
 from gemmgen.present.drawing.lanes import draw_lane_orders
 from gemmgen.present.drawing.ownership import draw_fragments
+from gemmgen.present.drawing.registers import draw_register_banks
 from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, number, width_of
 from gemmgen.present.drawing.timeline import draw_occupancy, draw_timeline, draw_waves
 from gemmgen.present.drawing.tree import draw_tree
@@ -51,4 +62,6 @@ def _draw_one(canvas: Canvas, picture: Picture, top: float) -> float:
         return draw_waves(canvas, picture, top)
     if isinstance(picture, OccupancyPicture):
         return draw_occupancy(canvas, picture, top)
+    if isinstance(picture, RegisterBanks):
+        return draw_register_banks(canvas, picture, top)
     return draw_tree(canvas, picture, top)
