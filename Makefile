@@ -10,13 +10,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
 
-.PHONY: help demo test lint sweep-ci clean
+.PHONY: help demo test lint sweep-ci docs docs-serve clean
 
 help:
 	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
 	@echo "make test    run the tests"
 	@echo "make lint    run the linter, the type checker and the contract of layers"
 	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
+	@echo "make docs    fill the pages with what commands say, and build the site in build/site; make docs-serve shows it"
 	@echo "make clean   remove the environment and everything that was generated"
 	@echo
 	@echo "PYTHON=python3.12 chooses the Python that makes .venv; SPEC=specs/... the kernel of the demo."
@@ -53,6 +54,13 @@ sweep-ci: $(VENV)/.installed
 	    --export junit=build/sweeps/"$$sweep".xml || status=1; \
 	done; exit $$status
 
+docs: $(VENV)/.installed-docs
+	@$(BIN)/python docs/generate.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 GEMMGEN_SITE_GALLERY=12 $(BIN)/mkdocs serve
+
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find gemmgen tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -71,4 +79,9 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo 'Installing gemmgen and its tools into $(VENV); only the first time takes long.'
 	@$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	@echo 'Installing gemmgen and what makes the site into $(VENV); only the first time takes long.'
+	@$(PIP) install --editable '.[docs,sass]' 'nvidia-cuda-nvrtc==13.0.88'
 	@touch $@ $(VENV)/.installed

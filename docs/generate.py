@@ -2,7 +2,8 @@
 
 A page keeps its words; what lies behind one of these comments is made anew:
 
-    <!-- run [first=N] [last=N] [match=REGEX] [exit=N] -->  and a fenced block whose first line is `$ gemmgen ...`: the command's output
+    <!-- run [from=REGEX] [match=REGEX] [first=N] [last=N] [exit=N] -->
+                                                   and a fenced block whose first line is `$ gemmgen ...`: the command's output
     <!-- diff SPEC SPEC [context=N] [first=N] -->   and a fenced block: the difference of the two rendered kernels
     <!-- code SPEC from=REGEX lines=N -->           and a fenced block: a piece of a rendered kernel
     <!-- draw SPEC options of gemmgen draw -->      and an image: the picture is written where the image says
@@ -21,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-COLUMNS = "100"
+COLUMNS = "140"
 
 _FENCED = re.compile(
     r"<!-- (?P<kind>run|diff|code)(?P<options>[^>]*?) ?-->\n(?P<fence>```)(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -73,6 +74,11 @@ def _fenced(match: re.Match[str]) -> str:
     if kind == "run":
         command = match["body"].splitlines()[0]
         lines = run(command.removeprefix("$ "), int(options.get("exit", 0))).rstrip().splitlines()
+        if "from" in options:
+            found = next((place for place, line in enumerate(lines) if re.search(options["from"], line)), None)
+            if found is None:
+                raise SystemExit(f"{command}: no line matches {options['from']!r}")
+            lines = lines[found:]
         if "match" in options:
             lines = [line for line in lines if re.search(options["match"], line)]
         lines = [command, *_selected(lines, options)]

@@ -148,7 +148,7 @@ def examine(text: str, width: int, *, store: bool = False, row: int | None = Non
         raise GemmgenError(f"a row of {rows} bytes is no whole number of accesses of {width} bytes")
     unit = max(width, BANK_BYTES)
     changes: list[tuple[str, Callable[[int], int]]] = [("as given", lambda offset: offset)]
-    for padding in dict.fromkeys((unit, 2 * unit, 16)):
+    for padding in dict.fromkeys((unit, 2 * unit, 4 * unit, 16)):
         if padding % unit == 0:
             changes.append((f"{padding} bytes of padding after each {rows}", _padded(rows, padding)))
     places = min(LINE_BYTES, rows) // unit

@@ -1,0 +1,7 @@
+__global__ void reverse(const float* in, float* out)
+{
+    __shared__ float tile[64];
+    tile[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = tile[63 - threadIdx.x];
+}
