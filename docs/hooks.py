@@ -56,6 +56,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{match[1]}({posixpath.relpath(on_site, here or '.')}{anchor})"
         if (ROOT / in_repository).exists() and not match[1].startswith("!"):
             return f"{match[1][1:-1]} (`{in_repository}`)" if f"`{in_repository}`" not in match[1] else match[1][1:-1]
+        if source == "measurements" and not (ROOT / in_repository).exists():  # a table whose program has not run yet
+            return match[1][1:-1]
         return match[0]
 
     # Links within fenced code stay as they are.
