@@ -167,6 +167,8 @@ class Header:
     """Of the spec, as in the name."""
     version: str
     compiler: str
+    standing: str
+    """Relation to the library's certificates."""
     summary: Sequence[str]
     spec_lines: Sequence[str]
     dimensions: Sequence[Dimension]
@@ -278,6 +280,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
         digest=plan.spec_digest[:NAME_DIGITS],
         version=__version__,
         compiler="NVRTC {}.{}".format(*bundle.nvrtc_version),
+        standing=bundle.standing,
         summary=summary(plan),
         spec_lines=spec_lines(plan.spec),
         dimensions=sequence.dimensions,

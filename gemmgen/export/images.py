@@ -47,21 +47,23 @@ class Bundle:
     plan: KernelPlan
     images: tuple[Image, ...]
     nvrtc_version: tuple[int, int]
+    standing: str = "not certified: nobody has asked"
+    """Relation to the certificates of a library, in words."""
 
     @property
     def cubins(self) -> tuple[Image, ...]:
         return tuple(image for image in self.images if image.kind == "cubin")
 
 
-def bundle(plan: KernelPlan, binaries: Sequence[Binary]) -> Bundle:
-    """The cubins of ``binaries``, and the PTX of the newest whose PTX later devices accept."""
+def bundle(plan: KernelPlan, binaries: Sequence[Binary], standing: str = Bundle.standing) -> Bundle:
+    """The cubins of ``binaries``, and the PTX of the newest whose PTX later devices accept. ``standing``: as in ``Bundle``."""
     cubins = [Image("cubin", ARCHITECTURES[binary.architecture], binary.cubin) for binary in binaries]
     cubins.sort(key=lambda image: (image.compute_capability, image.architecture.name), reverse=True)
     # PTX for an architecture-specific target, sm_90a say, is accepted by that architecture alone.
     texts = {binary.architecture: binary.ptx for binary in binaries if not binary.architecture.endswith("a")}
     newest = max(texts, key=lambda name: ARCHITECTURES[name].compute_capability, default=None)
     ptx = [] if newest is None else [Image("ptx", ARCHITECTURES[newest], texts[newest].encode())]
-    return Bundle(plan, (*cubins, *ptx), binaries[0].nvrtc_version)
+    return Bundle(plan, (*cubins, *ptx), binaries[0].nvrtc_version, standing)
 
 
 def same_machine_code(one: Binary, other: Binary) -> bool:

@@ -149,6 +149,8 @@ class ModuleText:
     import_name: str
     version: str
     compiler: str
+    standing: str
+    """Relation to the library's certificates."""
     labels: str
     summary: Sequence[str]
     spec_lines: Sequence[str]
@@ -235,6 +237,7 @@ def model(bundle: Bundle, import_name: str) -> ModuleText:
         import_name=import_name,
         version=__version__,
         compiler="NVRTC {}.{}".format(*bundle.nvrtc_version),
+        standing=bundle.standing,
         labels=", ".join(image.label for image in bundle.images),
         summary=summary(plan),
         spec_lines=spec_lines(plan.spec),

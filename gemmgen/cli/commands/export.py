@@ -115,6 +115,8 @@ def command(
     elif count > 1 and not to_directory and (output.is_file() or output.suffix == f".{FORMATS[kind]}"):
         raise click.UsageError(f"{output} would be one file and there are {count} to write; name a directory, {output.with_suffix('')}/")
     bundles = [(item, _bundle(item, each, line_info)) for item, each in targets]
+    for item, found in bundles:
+        click.echo(f"{item.file.label}: the binaries are {found.standing}", err=True)
     file_name = None if output is None or to_directory else output.name
     contents = {name: (item, make) for item, bundle in bundles for name, make in _contents(bundle, kind, prefix, file_name).items()}
     if output is None:
@@ -205,6 +207,7 @@ def _bundle(item: PlannedSpec, targets: Sequence[Architecture], line_info: bool)
     certified. ptxas may allocate registers differently from run to run where a kernel spills; such a binary keeps its lines.
     """
     from gemmgen.export.images import bundle, plans_for, same_machine_code
+    from gemmgen.library.standing import standing
 
     try:
         plans = plans_for(item.plan, targets)
@@ -214,7 +217,8 @@ def _bundle(item: PlannedSpec, targets: Sequence[Architecture], line_info: bool)
     if not line_info:
         smaller = compile_plans(plans, line_info=False)
         binaries = [small if same_machine_code(small, large) else large for small, large in zip(smaller, binaries, strict=True)]
-    return bundle(plans[0], binaries)
+    found = standing(plans[0], [binary.architecture for binary in binaries], binaries[0].nvrtc_version)
+    return bundle(plans[0], binaries, str(found))
 
 
 def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list[Architecture]:
