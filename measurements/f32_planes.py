@@ -27,16 +27,26 @@ from measurements.f32_report import write
 HERE = Path(__file__).resolve().parent
 SPEC = HERE.parent / "specs" / "gemm" / "f32_by_f16x3.yaml"
 FFMA = HERE.parent / "specs" / "gemm" / "v3_double_buffer.yaml"
+ONE_GROUP = ("mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.persistent_blocks=0")
+PLAIN = "mainloop.arithmetic.sums=plain"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "f16x3 128x128": (),
     "f16x3 128x64": ("mainloop.tile.n=64", "mainloop.stages=4"),
-    "f16x3 64x64": ("mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=6"),
-    "f16x3 128x128 every 16": ("mainloop.promote_every=16",),
-    "f16x3 128x128 plain sums": ("mainloop.arithmetic.sums=plain",),
-    "bf16x6 128x128": ("mainloop.arithmetic.f32_by=bf16x6", "mainloop.stages=2"),
-    "tf32x3 128x128": ("mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32"),
+    "f16x3 64x64": (*ONE_GROUP, "mainloop.stages=6"),
+    "f16x3 64x64, k by 2": (*ONE_GROUP, "mainloop.stages=6", "decomposition={scheme: split_k_cluster, slices: 2}"),
+    "f16x3 64x64, k by 8": (*ONE_GROUP, "mainloop.stages=3", "decomposition={scheme: split_k_cluster, slices: 8}"),
+    "f16x3 128x128 plain sums": (PLAIN,),
+    "f16x3 128x64 plain sums": (PLAIN, "mainloop.tile.n=64", "mainloop.stages=4"),
 }
 """Instances, as changes of the shipped spec."""
+SCHEMES: dict[str, tuple[str, ...]] = {
+    "f16x3": (),
+    "f16x3, plain sums": (PLAIN,),
+    "bf16x6": ("mainloop.arithmetic.f32_by=bf16x6", "mainloop.stages=2"),
+    "bf16x9": ("mainloop.arithmetic.f32_by=bf16x9", "mainloop.stages=2"),
+    "tf32x3": ("mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32"),
+}
+"""Ways whose errors are measured."""
 SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
     (16, 4096, 4096), (128, 4096, 4096), (512, 4096, 4096), (4096, 4096, 64), (4096, 4096, 256), (512, 512, 16384),
     (8192, 128, 1024), (50260, 1024, 768), (2048, 4096, 11008), (1024, 1024, 65536),
@@ -54,7 +64,7 @@ def compiled(overrides: Sequence[str], spec: Path = SPEC) -> Candidate:
 
 def speeds(rounds: int) -> list[dict[str, Any]]:
     """Times of all instances beside cuBLAS, shape by shape."""
-    wanted = [(layout, name) for layout in LAYOUTS for name in VARIANTS if layout == "nt" or name.startswith("f16x3")]
+    wanted = [(layout, name) for layout in LAYOUTS for name in VARIANTS]
     with ThreadPoolExecutor() as pool:
         made = dict(zip(wanted, pool.map(lambda key: compiled((f"transpose={key[0]}", *VARIANTS[key[1]])), wanted), strict=True))
     rows = []
@@ -105,9 +115,8 @@ def accuracy() -> list[dict[str, Any]]:
         return lambda a, b, c: kernel(A=a, B=b.T, C=c)
 
     ways["FFMA in order of k"] = way(compiled(("transpose=nt",), FFMA))
-    for name in ("f16x3 128x128", "f16x3 128x128 every 16", "f16x3 128x128 plain sums", "bf16x6 128x128", "tf32x3 128x128"):
-        ways[name.replace(" 128x128", "")] = way(compiled(VARIANTS[name]))
-    ways["bf16x9"] = way(compiled(("mainloop.arithmetic.f32_by=bf16x9", "mainloop.stages=2")))
+    for name, changes in SCHEMES.items():
+        ways[name] = way(compiled(changes))
     rows = []
     for kind in KINDS:
         for k in DEPTHS:
