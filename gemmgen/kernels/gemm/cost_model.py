@@ -42,8 +42,10 @@ MMA_OPERATIONS_PER_CLOCK = 2048.0
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
 """What keeping what that rounds off costs beside: 1.2 to 1.3 times the time of plain sums, on an H200."""
-SPLIT_STEPS = 7.0
+SPLIT_STEPS = 5.0
 """Latencies of memory that a kernel that splits takes, with its launch: 2 to 3 microseconds for small matrices."""
+SPLIT_ROW = 340.0
+"""Values of a row along k that a warp splits in one more latency; it reads them twice, some at a time."""
 SPLIT_READS = 1.5
 """Times that it reads what it splits: once for the extremes, and again from caches, as far as those hold it."""
 COPY_ENGINE_SHARE = 0.55
@@ -322,9 +324,10 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
         writes = index == len(planes.kernels) - 1 or any(operand.k_major for operand in kernel.operands)
         written = read * planes.scheme.planes * planes.scheme.element_bytes / FLOAT_BYTES if writes else 0.0
         each = 1.0 / max(grid, 1)
+        latencies = SPLIT_STEPS + (k / SPLIT_ROW if any(operand.k_major for operand in kernel.operands) else 0.0)
         around.append(
             Work(
-                grid, SPLIT_THREADS, SPLIT_REGISTERS, 0, SPLIT_STEPS, 0.0, "fp32", 1.0, 0.0, read * each / SPLIT_STEPS, 1.0,
+                grid, SPLIT_THREADS, SPLIT_REGISTERS, 0, latencies, 0.0, "fp32", 1.0, 0.0, read * each / latencies, 1.0,
                 written * each, SPLIT_READS * read + written,
                 follows=index > 0, early=plan.spec.early_launch,
             )
