@@ -31,6 +31,7 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     waste = max(1.0, min(32 / size, 32 / max(contiguous * size, 1)))
     registers = BASE_REGISTERS + plan.unroll * plan.vector * max(1, size // 4) + plan.accumulators * plan.arithmetic.state_registers
     share = elements / max(blocks, 1)
+    wide_loads = isinstance(plan.layout, TensorLayout) and plan.vector > 1
     work = [
         Work(
             blocks=blocks,
@@ -38,12 +39,12 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
             registers=min(255, registers),
             shared_bytes=plan.shared_bytes,
             steps=max(1.0, share / tile),
-            operations=2.0 * min(tile, share) * (4.0 if plan.arithmetic.state != "scalar" else 1.0),
+            operations=2.0 * min(tile, share) * _state_cost(plan),
             unit="fp32",
-            issue=2.0,
+            issue=1.0 if wide_loads else 2.0,
             shared_clocks=0.0,
             loaded_bytes=min(tile, share) * size * waste,
-            in_flight=1.0,
+            in_flight=2.0 if wide_loads else 1.0,
             stored_bytes=stored,
             memory_bytes=elements * size + results * ELEMENTS[plan.arithmetic.output].bytes,
             turns=2 if plan.finish in ("last_block", "first_block") and problem.get("parts", 2) > 1 else 1,
@@ -57,6 +58,13 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         early = plan.early_launch
         work.append(Work(count, other.block[0], 32, 0, 1.0, 0.0, "fp32", 1.0, 0.0, partial, 1.0, 8.0, 0.0, follows=True, early=early))
     return tuple(work)
+
+
+def _state_cost(plan: ReductionPlan) -> float:
+    """Operations on an element's state, in units of those on a number; kernels for tensors see the elements in order."""
+    if plan.arithmetic.state == "scalar":
+        return 1.0
+    return 2.0 if isinstance(plan.layout, TensorLayout) else 4.0
 
 
 def _tile(plan: ReductionPlan, results: int) -> float:

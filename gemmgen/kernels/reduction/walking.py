@@ -18,7 +18,8 @@ THREADS = 256
 SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 LONGEST_FLAT_ROW = 64
-MOST_FLAT_COLUMNS = 1024
+MOST_FLAT_COLUMNS = 127
+"""With more, threads side by side waste little of their tiles, whatever the alignment of rows."""
 FLAT_COLUMN_THREADS = 512
 MOST_REPEATED = 256
 """Places that one thread stores a result for."""
@@ -214,6 +215,6 @@ def _flat_columns(
     period = columns // math.gcd(columns, vector)
     turn = threads // period * period * vector * LOADS
     slots = multiprocessors * resident_blocks("flat_columns", threads, ELEMENTS[types.stored].bytes, types.state_bytes)
-    parts = shares(outer, rows * columns // turn, slots)
+    parts = shares(outer, rows * columns // (2 * turn), slots)
     strategy = FlatColumns(name="flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)  # type: ignore[arg-type]
     return Walking(strategy, 1, parts, kept, reduced)
