@@ -149,4 +149,11 @@ def _tensor_work(plan: ReductionPlan, layout: TensorLayout, load: str) -> tuple[
         return (axes, thread, ("threadblock", f"{layout.tile_columns} results by {layout.lanes} x {layout.groups} threads"), parts)
     if layout.name == "flat_columns":
         return (axes, thread, ("threadblock", f"vectors across rows, by all threads that make whole rows of {plan.threads}"), parts)
-    return (axes, thread, ("threadblock", f"{plan.threads} rows through shared memory, each of at most {layout.choice.longest} elements"))
+    return (
+        axes,
+        thread,
+        (
+            "threadblock",
+            f"rows of {plan.threads * layout.choice.longest} elements through shared memory, each of at most {layout.choice.longest}",
+        ),
+    )

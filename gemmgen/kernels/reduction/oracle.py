@@ -170,9 +170,9 @@ def _tensor_sizes(plan: ReductionPlan, layout: TensorLayout) -> dict[str, dict[s
     return {
         "one element": ones,
         "one less than a block": {"k0": threads - 1, "r0": rows},
-        "rows of one element": {"k0": threads, "r0": 1},
-        "one more than a block": {"k0": threads + 1, "r0": max(1, rows - 1)},
-        "several tiles and a rest": {"k0": 2 * threads + 5, "r0": max(1, rows // 2 + 1)},
+        "rows of one element": {"k0": threads * rows, "r0": 1},
+        "one more than a block": {"k0": threads * rows // (rows - 1) + 1, "r0": rows - 1},
+        "several tiles and a rest": {"k0": 2 * (threads * rows // (rows // 2 + 1)) + 5, "r0": rows // 2 + 1},
     }
 
 

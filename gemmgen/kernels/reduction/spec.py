@@ -149,7 +149,7 @@ class FlatRows(Walk):
 
     name: Literal["flat_rows"]
     longest: Literal[8, 16, 32, 64] | None = None
-    """Elements of a row at most."""
+    """Elements of a row at most. A block takes as many rows as have so many elements for each thread."""
 
 
 WALKS = ("tensor_rows", "tensor_columns", "flat_columns", "flat_rows")

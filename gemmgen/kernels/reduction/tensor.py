@@ -159,7 +159,7 @@ class TensorLayout:
     @property
     def grid(self) -> Formula:
         if self.name == "flat_rows":
-            return Formula(f"ceil_div(k0, {self.choice.threads})")
+            return Formula(f"ceil_div(k0, {self.choice.threads * self.choice.longest} // max(r0, 1))")
         some = " * min(k0, 1)" if self.repeated else ""
         if self.name == "flat_columns":  # without columns, nothing is launched
             return Formula(f"{self.groups_of_parts} * min({self.inner}, 1){some} * parts")

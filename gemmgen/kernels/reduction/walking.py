@@ -130,7 +130,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     ragged = inner.extent * size % VECTOR_BYTES != 0
     packed = len(kept) == len(reduced) == 1 and inner.stride == 1 and kept[0].stride == inner.extent
     if packed and inner.extent <= LONGEST_FLAT_ROW and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MOST_COUNTED:
-        longest = max(8, power_of_two(inner.extent))
+        longest = min(LONGEST_FLAT_ROW, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
         short = FlatRows(name="flat_rows", threads=threads, vector=vector, unroll=LOADS, kept=1, reduced=1, longest=longest)  # type: ignore[arg-type]
         return Walking(short, 1, 1, kept, reduced)

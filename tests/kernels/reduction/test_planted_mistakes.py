@@ -89,7 +89,7 @@ def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
         (FLAT_COLUMNS, "kThreads / period * period", "kThreads"),
         (FLAT_COLUMNS, "skew % columns", "0"),
         (FLAT_COLUMNS, "first + i >= 0 && ", ""),
-        (FLAT_ROWS, "min(k0 - first_row, kThreads)", "kThreads"),
+        (FLAT_ROWS, "min(k0 - first_row, block_rows)", "block_rows"),
         (FLAT_ROWS, "    __syncthreads();\n", ""),
         (FLAT_ROWS, "staged + skew", "staged"),
         (REPEATED, "at += k0_y", "at += k1_y"),
