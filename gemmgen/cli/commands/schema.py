@@ -1,26 +1,51 @@
-"""``gemmgen schema``: the JSON Schema of specs."""
+"""``gemmgen schema``: the JSON Schema of specs, and those of what commands print."""
 
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from gemmgen.cli.options import NAMED_PATH
 from gemmgen.cli.selection import write_output
 
 
+def output_schemas() -> dict[str, str]:
+    """The schemas of outputs, by the names of their commands."""
+    files = resources.files("gemmgen.cli.schemas").iterdir()
+    return {
+        file.name.removesuffix(".json"): file.read_text()
+        for file in sorted(files, key=lambda file: file.name)
+        if file.name.endswith(".json")
+    }
+
+
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in output_schemas() if name.startswith(incomplete)]
+
+
 @click.command("schema")
 @click.option("file", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write it to FILE.")
-def command(file: Path | None) -> None:
-    """Print the JSON Schema of specs, with which editors check and complete YAML.
+@click.option(
+    "of", "--of", metavar="COMMAND", shell_complete=_complete, help="Schema of what a command prints with --json: verify, library-list."
+)
+def command(file: Path | None, of: str | None) -> None:
+    """Print the JSON Schema of specs, with which editors check and complete YAML; or that of a command's --json.
 
     In an editor with the YAML language server, begin a spec with: # yaml-language-server: $schema=FILE
     """
-    from gemmgen.kernels.spec_files import json_schema
+    if of is not None:
+        schemas = output_schemas()
+        if of not in schemas:
+            raise click.UsageError(f"--of {of!r}: there are schemas of {', '.join(schemas)}")
+        text = schemas[of]
+    else:
+        from gemmgen.kernels.spec_files import json_schema
 
-    text = json.dumps(json_schema(), indent=2) + "\n"
+        text = json.dumps(json_schema(), indent=2) + "\n"
     if file is None:
         click.echo(text, nl=False)
     else:

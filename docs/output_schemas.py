@@ -1,0 +1,94 @@
+"""JSON Schemas of what commands print with --json: python docs/output_schemas.py
+
+Each is inferred from real outputs of several calls: keys that all of them have are required, and further keys may come. They lie in
+gemmgen/cli/schemas/; ``gemmgen schema --of COMMAND`` prints one. VERSION grows when a key is renamed, removed or changes its type.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "gemmgen" / "cli" / "schemas"
+
+CALLS = {
+    "analyze": ["analyze gemm/v1_tiled reduction/s0_interleaved conv2d/split_k", "analyze gemm/v1_tiled --no-traffic --time 3ms"],
+    "banks": ["banks lane*16 --width 16", "banks lane*128 --store"],
+    "check": ["check gemm/v0_naive", "check gemm/v0_naive --arch sm_80 --arch sm_90"],
+    "diff": ["diff gemm/v0_naive gemm/v1_tiled", "diff gemm/v1_tiled gemm/v1_tiled"],
+    "draw": ["draw gemm/v1_tiled", "draw reduction/s0_interleaved"],
+    "explain": ["explain gemm/v0_naive", "explain conv2d/split_k", "explain elementwise/relu"],
+    "library-check": ["library check --sample 0"],
+    "library-list": ["library list"],
+    "verify": ["verify gemm/v0_naive --backend emulator --counters", "verify elementwise/relu --backend emulator"],
+}
+"""Calls whose outputs a schema is inferred from, without --json. ``library check`` may find problems, and then says so in the same form."""
+
+_NAMED_BY_DATA = 12
+"""Objects with more keys than this, all of one form, are mappings whose keys are data."""
+
+
+def output(call: str) -> Any:
+    """What a call prints with --json."""
+    from click.testing import CliRunner
+
+    from gemmgen.cli import cli
+
+    result = CliRunner().invoke(cli, [*call.split(), "--json"], prog_name="gemmgen")
+    return json.loads(result.stdout)
+
+
+def inferred(values: list[Any]) -> dict[str, Any]:
+    """The schema that all ``values`` meet."""
+    kinds = sorted({_kind(value) for value in values})
+    if "number" in kinds and "integer" in kinds:
+        kinds.remove("integer")
+    schema: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
+    lists = [item for value in values if isinstance(value, list) for item in value]
+    if lists:
+        schema["items"] = inferred(lists)
+    objects = [value for value in values if isinstance(value, dict)]
+    if objects:
+        keys = {key: None for value in objects for key in value}
+        always = [key for key in keys if all(key in value for value in objects)]
+        members = [member for value in objects for member in value.values()]
+        if not always or (len(keys) > _NAMED_BY_DATA and len({_kind(member) for member in members}) == 1):
+            if members:
+                schema["additionalProperties"] = inferred(members)
+        else:
+            schema["properties"] = {key: inferred([value[key] for value in objects if key in value]) for key in keys}
+            schema["required"] = always
+    return schema
+
+
+def _kind(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", type(None): "null"}
+    return names[type(value)]
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """The schema of one command's outputs."""
+    found = inferred([output(call) for call in CALLS[name]])
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Output of gemmgen {name.replace('-', ' ')} --json",
+        "schema_version": VERSION,
+    }
+    return {**head, **found}
+
+
+def main() -> int:
+    """Writes all schemas."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in CALLS:
+        (FOLDER / f"{name}.json").write_text(json.dumps(schema_of(name), indent=1) + "\n")
+        print(name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
