@@ -99,8 +99,6 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
     if plan.grouped:
         lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
-        if loop.shares_rows:
-            lines.append(("", "whole tiles of all groups come first, then those that are filled by more than half, then the others"))
     who = "by the copy engine, " if isinstance(loop, WarpgroupLoop) else ""
     lines.append(("edges", f"what lies outside of a matrix is filled with 0 {who}and not stored"))
     if plan.spec.early_launch:

@@ -162,7 +162,6 @@ class WarpLoop:
     block_rows: int = BLOCK_ROWS
     own_columns: str = "kWarpN"
     """The constant that says how many columns' sums a thread has a part of."""
-    shares_rows: bool = False
     cluster_m: int = 1
     cluster_n: int = 1
     cluster_k: int = 1

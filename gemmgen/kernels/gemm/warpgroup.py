@@ -202,11 +202,6 @@ class WarpgroupLoop:
         return BLOCK_ROWS
 
     @property
-    def shares_rows(self) -> bool:
-        """True if several groups of warps have rows of one tile."""
-        return self.consumers > 1 and not self.ping_pong
-
-    @property
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
         return "kTileN"
