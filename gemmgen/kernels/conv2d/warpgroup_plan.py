@@ -64,6 +64,7 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     taps = _taps(spec, mainloop)
     used = ["c", "k"]
     used += ["r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w"] if walks else []
+    used = [name for name in used if taps == 1 or name not in ("s", "stride_w", "dilation_w")]
     bordered = spec.zero_point != "none" and walks and (fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0)
     constants = tuple(LayerConstant(_CONSTANTS[name], fixed[name]) for name in used if name in fixed)
     written = {name: _CONSTANTS[name] if name in fixed else name for name in used}
