@@ -4,7 +4,7 @@
 
 Writes conv2d_hopper.json and conv2d_hopper.md beside this file. Device time only: launches are captured in CUDA graphs that rotate among
 enough copies of the tensors for them to exceed twice the L2, and are replayed in turns; random data. What is timed was compared with
-sums in float64 before, element by element for int8.
+sums in float64 before, element by element for int8. cuDNN's NCHW32 is left out: conv2d.md has it, 10 to 60 times slower on an H200.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Contest:
         return enqueue
 
     def _cudnn(self, problem: Mapping[str, int], data: Tensors, alpha: float, notes: list[str]) -> dict[str, Enqueue]:
-        """cuDNN's int8 convolution with bias and ReLU, in NHWC and, where channels fill blocks of 32, in NCHW32."""
+        """cuDNN's int8 convolution with bias and ReLU, by both of its algorithms."""
         found: dict[str, Enqueue] = {}
         workspaces: list[torch.Tensor] = []
 
@@ -225,28 +225,27 @@ class Contest:
             return int(workspaces[-1].data_ptr())
 
         filters = reorder_filter(data.filter, "rows")
-        blocked = problem["c"] % 32 == problem["k"] % 32 == 0
-        for vectorised in (False, True) if blocked else (False,):
-            for algorithm in ("implicit_precomp_gemm", "implicit_gemm"):
-                name = f"cuDNN {'NCHW32' if vectorised else 'NHWC'} {algorithm}"
-                try:
-                    launch = self.cudnn.convolution(
-                        problem, vectorised=vectorised, algorithm=algorithm, reorder=NO_REORDER, allocate=allocate, alpha=alpha
-                    )
+        for algorithm in ("implicit_precomp_gemm", "implicit_gemm"):
+            name = f"cuDNN {algorithm}"
+            try:
+                launch = self.cudnn.convolution(
+                    problem, vectorised=False, algorithm=algorithm, reorder=NO_REORDER, allocate=allocate, alpha=alpha
+                )
 
-                    def enqueue(index: int, launch: Any = launch, kept: Any = workspaces) -> None:
-                        launch(data.x[index].data_ptr(), filters.data_ptr(), data.bias.data_ptr(), data.y[index].data_ptr())
+                def enqueue(index: int, launch: Any = launch, kept: Any = workspaces) -> None:
+                    launch(data.x[index].data_ptr(), filters.data_ptr(), data.bias.data_ptr(), data.y[index].data_ptr())
 
-                    enqueue(0)
-                    torch.cuda.synchronize()
-                except CudnnError as error:
-                    notes.append(f"{name}: {error}")
-                    continue
-                found[name] = enqueue
+                enqueue(0)
+                torch.cuda.synchronize()
+            except CudnnError as error:
+                notes.append(f"{name}: {error}")
+                continue
+            found[name] = enqueue
         return found
 
     def _torch(self, problem: Mapping[str, int], data: Tensors) -> dict[str, Enqueue]:
         """cuDNN's float16 convolution through torch, without bias and ReLU."""
+        torch.backends.cudnn.benchmark = True  # cuDNN takes the fastest algorithm
         filters = data.filter.contiguous(memory_format=torch.channels_last)
         images = [x.permute(0, 3, 1, 2) for x in data.x]
 
@@ -256,6 +255,7 @@ class Contest:
 
         enqueue(0)
         torch.cuda.synchronize()
+        torch.backends.cudnn.benchmark = False
         return {"cuDNN (torch)": enqueue}
 
 
@@ -264,13 +264,13 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def markdown(results: list[Result], device: str, when: str) -> str:
+def markdown(results: list[Result], device: str, when: str, rounds: str = f"medians over {ROUNDS} rounds") -> str:
     """The tables."""
     lines = [
         "# Convolution on `wgmma` beside cuDNN",
         "",
-        f"{device}, {when}. Microseconds of device time, medians over {ROUNDS} rounds; activations in NHWC, bias and ReLU in the same "
-        "kernel. cuDNN: the best of its algorithms in NHWC and NCHW32, with bias and ReLU; for float16 through torch, without. `share`: "
+        f"{device}, {when}. Microseconds of device time, {rounds}; activations in NHWC, bias and ReLU in the same "
+        "kernel. cuDNN: the best of its algorithms in NHWC, with bias and ReLU; for float16 through torch, without. `share`: "
         "of the roof that binds, 4.30 TB/s or 1933 TOP/s (946 TFLOP/s for float16). `ops` takes the instance in the last column.",
     ]
     for kind, n, layers in CONTESTS:
@@ -278,7 +278,7 @@ def markdown(results: list[Result], device: str, when: str) -> str:
         if not rows:
             continue
         ratios = [row.ratio for row in rows]
-        regret = geometric_mean([row.times.get(row.chosen, math.inf) / row.times[row.best] for row in rows])
+        regret = geometric_mean([row.times[row.chosen] / row.times[row.best] for row in rows if row.chosen in row.times] or [1.0])
         lines += [
             "",
             f"## {kind}, batch {n}",
@@ -305,7 +305,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
     torch.cuda.init()
-    torch.backends.cudnn.benchmark = True
     contest = Contest(torch.cuda.Stream())
     results: list[Result] = []
     for kind, n, layers in CONTESTS:

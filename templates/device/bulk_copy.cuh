@@ -108,14 +108,6 @@ __device__ __forceinline__ void store_box_3d(const TensorMap& map, unsigned sour
         :: "l"(&map), "r"(source), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// The same to a tensor with four extents.
-__device__ __forceinline__ void store_box_4d(const TensorMap& map, unsigned source, int x, int y, int z, int t)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-        :: "l"(&map), "r"(source), "r"(x), "r"(y), "r"(z), "r"(t) : "memory");
-}
-
 // Closes a group of this thread's copies to global memory.
 __device__ __forceinline__ void store_boxes_commit()
 {

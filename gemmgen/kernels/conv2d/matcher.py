@@ -98,7 +98,8 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
             return f"it takes filters of {fixed['s']} columns, without stride and dilation along them"
         staged = ELEMENTS[request.output].bytes <= 2 and known["k"] * ELEMENTS[request.output].bytes % ALIGNMENT == 0
         changes["input"] = request.input
-        changes["store"] = spec.store if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
+        staged_as = spec.store if request.layout == "nhwc" else "shared"
+        changes["store"] = staged_as if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
         if request.zero_point and spec.mainloop.activations == "windows":
             return "it takes no zero point"
     elif request.alphas or request.zero_point:

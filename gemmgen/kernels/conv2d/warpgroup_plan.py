@@ -209,6 +209,8 @@ def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("output", "output.layout", layout, f"nhwc for {kind}")
     if spec.input.layout == "nchw32" and floating:
         yield Reason("input", "input.layout", spec.input.layout, f"nhwc for {spec.input.type}")
+    if spec.store == "tma" and layout == "nchw32":
+        yield Reason("store", "store", spec.store, "shared or direct for NCHW32: tiles go over the ends of images")
     if spec.store != "direct" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
     if spec.zero_point != "none" and (floating or (spec.mainloop is not None and spec.mainloop.activations == "windows")):

@@ -180,20 +180,14 @@ def _block_map(loop: PixelLoop, index: int) -> TensorMapArgument:
 
 def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> TensorMapArgument:
     size = ELEMENTS[spec.output.type].bytes
-    extents: tuple[str, ...] = ("k", "n * p * q")
-    strides: tuple[str, ...] = (f"{size} * k",)
-    box: tuple[int, ...] = staged.box
-    if spec.output.layout == "nchw32":
-        extents, strides = ("32", "p * q", "k // 32", "n"), ("32", "32 * p * q", "k * p * q")
-        box = (*staged.box, 1, 1)
     return TensorMapArgument(
         name="map_y",
         array="y",
         element={1: "u8", 2: "f16"}[size] if spec.output.type != "bf16" else "bf16",  # type: ignore[arg-type]
-        extents=tuple(Formula(extent) for extent in extents),
-        strides=tuple(Formula(stride) for stride in strides),
+        extents=(Formula("k"), Formula("n * p * q")),
+        strides=(Formula(f"{size} * k"),),
         meaning=f"y in boxes of {staged.pixels} pixels of {staged.row_channels} channels",
-        box=box,
+        box=staged.box,
         swizzle=SWIZZLES[staged.row_bytes],
     )
 

@@ -48,7 +48,6 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         (64, 96, 64), {"activations": "rows", "cluster": {"blocks": 4, "share": "pixels"}, "persistent_blocks": 8}, convolution=POINTWISE
     ),
     "results by the copy engine": spec((128, 64, 64), {"consumers": 2}, store="tma", activation={"op": "relu"}),
-    "results in NCHW32 by the copy engine": spec((64, 96, 64), output={"layout": "nchw32"}, store="tma"),
     "float16 by the copy engine": spec((64, 32, 128), output={"type": "f16", "layout": "nhwc"}, residual=True, store="tma"),
     "taps that share pixels": spec((64, 128, 64), WINDOWS | {"consumers": 2, "division": "pixels"}, convolution=ROW_OF_3, bias="f32"),
     "taps that share pixels, a cluster that shares filters": spec(
@@ -160,6 +159,7 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
         (spec(output={"type": "s32", "layout": "nhwc"}), "exact_output"),
         (spec(output={"type": "f32", "layout": "nhwc"}), "store"),
         (spec(convolution={"c": 40}), "channels"),
+        (spec(output={"layout": "nchw32"}, store="tma"), "store"),
         (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
     ],
 )  # fmt: skip
