@@ -73,7 +73,8 @@ def _tensor_wavefronts(tally: Tally) -> int:
 
 
 def _tensor_operations(tally: Tally) -> int:
-    return sum(work.operations for work in tally.tensor.values())
+    """Warps' instructions, four for each of a warpgroup."""
+    return 4 * sum(work.operations for work in tally.tensor.values())
 
 
 _WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_"

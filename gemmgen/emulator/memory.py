@@ -48,6 +48,8 @@ class Access:
     element_bytes: int
     hint: int = 0
     stored: Callable[[Lanes], np.ndarray] | None = None
+    describes: bool = False
+    """True if it reads a tensor map, which is no data."""
 
 
 class Observer:

@@ -18,7 +18,7 @@ HANDLE_BASE = 0x7C00_0000_0000
 """The handle of the first texture of a launch; the others follow it."""
 MOST_AXES = 3
 _FRACTION = 256
-"""Weights of linear filtering have 8 bits behind the point."""
+"""Weights of linear filtering have 8 bits behind the point; halves are rounded up (seen on an H200)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ def taps(placed: PlacedTexture, coordinates: list[np.ndarray]) -> list[tuple[np.
             axes.append([(*_at(np.floor(x), extent, texture), np.ones(len(x)))])
             continue
         low = np.floor(x - 0.5)
-        fraction = np.rint((x - 0.5 - low) * _FRACTION) / _FRACTION
+        fraction = np.floor((x - 0.5 - low) * _FRACTION + 0.5) / _FRACTION
         axes.append([(*_at(low, extent, texture), 1 - fraction), (*_at(low + 1, extent, texture), fraction)])
     found = [(np.zeros(len(coordinates[0]), np.int64), np.ones(len(coordinates[0]), np.bool_), np.ones(len(coordinates[0])))]
     stride = 1

@@ -57,6 +57,13 @@ def test_linear_filtering_weighs_four_texels():
     np.testing.assert_allclose(middle, (image[j, i] + image[j, right]) / 2, rtol=1e-6)
 
 
+def test_weights_have_eight_bits_and_round_up():
+    image = np.array([[0, 1], [0, 1]], np.float32)
+    steps = np.array([7, 8, 23, 24, 40, 100, 4088, 4095])
+    got = sampled(Texture(image, filter="linear"), 0.5 + steps / 4096, np.full(len(steps), 0.5))
+    assert (got * 256).tolist() == [0, 1, 1, 2, 3, 6, 256, 256]
+
+
 FETCH = """
 __global__ void fetch(cudaTextureObject_t numbers, cudaTextureObject_t colours, int* out, float4* shades) {
     int i = threadIdx.x;

@@ -116,7 +116,7 @@ class CounterObserver(Observer):
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if access.instruction.opcode == "cp" and access.instruction.has("bulk"):
-            if space.name == "global":
+            if space.name == "global" and not access.describes:
                 self._count_bulk(access, addresses)
         elif access.instruction.opcode == "cp":
             if space.name == "global":

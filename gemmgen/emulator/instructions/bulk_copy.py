@@ -359,7 +359,7 @@ def _map_at(ends: _Ends, address: int, lane: int) -> PlacedMap:
     inst, lanes = ends.inst, np.array([lane])
     if address % MAP_ALIGNMENT:
         ends.binder.fail(Misaligned, f"a tensor map at 0x{address:x}, which is no multiple of {MAP_ALIGNMENT}", inst, lanes)
-    access = Access(inst, "load", _CHUNK, _CHUNK)
+    access = Access(inst, "load", _CHUNK, _CHUNK, describes=True)
     chunks = np.uint64(address) + np.arange(0, MAP_BYTES, _CHUNK, dtype=np.uint64)
     index = ends.global_.locate(access, np.full(len(chunks), lane), chunks)
     number = decode(ends.global_.units[_CHUNK][index].tobytes())
