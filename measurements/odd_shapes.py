@@ -37,7 +37,7 @@ MOST_OPERATIONS = 1.4e11
 MOST_BYTES = 6e8
 GRAPH_SECONDS = 4e-4
 ROUNDS = 9
-CONTESTED = 24
+CONTESTED = 20
 """Shapes at most, drawn from all, whose choice is held against its alternatives."""
 LETTERS = ("nn", "nt", "tn", "tt")
 
@@ -363,7 +363,7 @@ def markdown(about: dict[str, Any], results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(types: Sequence[str], seed: int, seconds: float, most: int) -> tuple[dict[str, Any], list[Result]]:
+def run(types: Sequence[str], seed: int, seconds: float) -> tuple[dict[str, Any], list[Result]]:
     """All shapes in all types."""
     import torch
 
@@ -392,10 +392,6 @@ def run(types: Sequence[str], seed: int, seconds: float, most: int) -> tuple[dic
         text = f"{result.torch_us:9.1f} {result.ours_us:9.1f} {result.ratio:6.2f}  expected {result.expected_us:9.1f}"
         print(f"{result.kind:26s} {result.problem:44s} {text}  {result.instance} {result.problem_text}", flush=True)
         torch.cuda.empty_cache()
-    if most:
-        measured = [result for result in results if result.ratio > 0 and result.kind != "seen before"]
-        random.Random(seed).shuffle(measured)
-        compare_contenders(measured[:CONTESTED], most, lambda: time.monotonic() - started > seconds)
     about = {
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
@@ -404,6 +400,14 @@ def run(types: Sequence[str], seed: int, seconds: float, most: int) -> tuple[dic
         "summary": {type: summary(results, type) for type in types},
     }
     return about, results
+
+
+def write(folder: Path, about: dict[str, Any], results: Sequence[Result]) -> None:
+    """Writes both files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [asdict(result) for result in results]
+    (folder / "odd_shapes.json").write_text(json.dumps({**about, "results": rows}, indent=1) + "\n")
+    (folder / "odd_shapes.md").write_text(markdown(about, results))
 
 
 def main() -> None:
@@ -415,11 +419,14 @@ def main() -> None:
     parser.add_argument("--contenders", type=int, default=0, help="time so many others beside each choice")
     parser.add_argument("-o", "--output", type=Path, default=HERE)
     arguments = parser.parse_args()
-    about, results = run(arguments.types, arguments.seed, arguments.seconds, arguments.contenders)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    rows = [asdict(result) for result in results]
-    (arguments.output / "odd_shapes.json").write_text(json.dumps({**about, "results": rows}, indent=1) + "\n")
-    (arguments.output / "odd_shapes.md").write_text(markdown(about, results))
+    started = time.monotonic()
+    about, results = run(arguments.types, arguments.seed, arguments.seconds)
+    write(arguments.output, about, results)
+    if arguments.contenders:
+        measured = [result for result in results if result.ratio > 0 and result.kind != "seen before"]
+        random.Random(arguments.seed).shuffle(measured)
+        compare_contenders(measured[:CONTESTED], arguments.contenders, lambda: time.monotonic() - started > arguments.seconds)
+        write(arguments.output, about, results)
     print(json.dumps(about["summary"], indent=1))
 
 
