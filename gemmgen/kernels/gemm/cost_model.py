@@ -27,6 +27,10 @@ REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
 SCATTERED = {"boxes": 1.0, "pairs": 2.0, "elements": 10.0, "partial": 1.0, "scaled": 1.0}
 """Cost of stores of fragments beside that of whole lines: 16-bit elements one by one took 14 times as long on an H200, 3805 x 3805 x 25."""
+WAIT_FOR_B = {"k": 0.15, "m": 0.6}
+"""Latency of a read of B in a kernel for few columns, over that of the memory."""
+NARROW_COPY = 6
+"""Instructions of a copy through registers, over those of an asynchronous one: calibrated on 61 x 61 x 396480 and its kin."""
 LINE_BYTES = 128
 LEFT_IN_L2 = 0.2
 """Part of A that has to come from memory again for every further tile of columns."""
@@ -185,7 +189,8 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
         shared_clocks=_lines(plan, loop, problem["n"]) * loop.unroll * warps,
         loaded_bytes=float(step * (loop.tile_m * a.element_bytes + loop.columns * b.element_bytes)),
-        in_flight=1.0,
+        # Where B is not read ahead, every vector of A waits for its own, from the L2 if the teams read different parts.
+        in_flight=1.0 if loop.reads_b_ahead else 1.0 / (1.0 + loop.unroll * WAIT_FOR_B[loop.along]),
         stored_bytes=tile_result + sums * 2,
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
         turns=2 if slices > 1 else 1,
@@ -293,7 +298,7 @@ def _warp_mma_work(
     steps = ceil_div(ceil_div(problem["k"], loop.tile_k), plan.slices)
     operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
     warps = loop.threads // WARP_THREADS
-    copies = sum(o.passes * (1 if o.is_async else 2) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
+    copies = sum(o.passes * (1 if o.is_async else NARROW_COPY) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
     busy = copies * COPY_INSTRUCTIONS * warps / 4 / (operations / MMA_OPERATIONS_PER_CLOCK * loop.a.element_bytes / 2)
     read = (loop.warp_m + loop.warp_n) * loop.tile_k * loop.a.element_bytes * warps
     main = Work(
