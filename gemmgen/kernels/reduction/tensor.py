@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
-from gemmgen.kernels.reduction.choice import WalkChoice
+from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice
 from gemmgen.kernels.tiles.division import divisors_argument
 
 MOST_COUNTED = 2**31 - 1 - (1 << 27)
@@ -17,7 +17,8 @@ MOST_WIDE = 2**62
 STRIDES = 2**62
 """Strides go up to this, in both directions."""
 MOST_PARTS = 1 << 12
-PARTS = Dimension("parts", "blocks that share a result", minimum=1, maximum=MOST_PARTS, default=Formula("1"))
+BLOCKS = 4 * MULTIPROCESSORS
+"""Blocks of a grid about, where nobody says how many share a result."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class TensorLayout:
     @property
     def typical_extents(self) -> dict[str, int]:
         """Extents of a tensor of some million elements, for those who name none."""
-        found = dict.fromkeys((*self.kept, *self.reduced), 4)
+        found = dict.fromkeys(self.axes, 4)
         if self.name == "flat_rows":
             return {"k0": 1 << 20, "r0": self.choice.longest - 1}
         if self.name == "flat_columns":
@@ -244,7 +245,15 @@ class TensorLayout:
                 constraints.append(Constraint(Formula(f"r0 * {self.inner} <= {MOST_COUNTED}"), "elements are counted in 31 bits"))
         if self.name == "flat_columns":
             constraints.append(Constraint(Formula(f"{self.inner} <= {self.choice.threads}"), "a block has a thread for each column"))
-        return (*extents, *strides, *results, *((PARTS,) if self.in_parts else ())), tuple(constraints)
+        return (*extents, *strides, *results, *((self.parts,) if self.in_parts else ())), tuple(constraints)
+
+    @property
+    def parts(self) -> Dimension:
+        """Blocks that share a result: where it is not said, enough to fill a large GPU, each with a few loads at least."""
+        a_few = 2 * self.choice.threads * self.choice.unroll * (1 if self.name == "tensor_columns" else self.choice.vector)
+        most = f"min({MOST_PARTS}, {self.count} // {a_few})"
+        default = f"max(min(ceil_div({BLOCKS}, max({self.groups_of_parts}, 1)), {most}), 1)"
+        return Dimension("parts", "blocks that share a result", minimum=1, maximum=MOST_PARTS, default=Formula(default))
 
     def stride_of(self, axis: str) -> str:
         """The stride of X along an axis, as a formula."""
