@@ -16,14 +16,13 @@ _NAMES = {"warps": "warps", "blocks": "blocks", "registers": "registers", "share
 
 
 def all_pictures(plan: InstancePlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
-    """The pictures of a plan's family, and of kernels for GPUs those of its launches on ``device``.
+    """The pictures of a plan's family, and those of its launches on ``device``; none of a kernel for processors.
 
     ``sizes``: the problem, in the family's order; else a typical one.
     """
-    pictures = illustration_of(plan.spec.kind).pictures(plan)
     if not isinstance(plan, KernelPlan):
-        return pictures
-    return [*pictures, *launch_pictures(plan, device, sizes)]
+        return []
+    return [*illustration_of(plan.spec.kind).pictures(plan), *launch_pictures(plan, device, sizes)]
 
 
 def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:

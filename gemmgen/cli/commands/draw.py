@@ -85,7 +85,9 @@ def command(
         raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
-    available = all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None))
+    if not isinstance(plan, KernelPlan):
+        raise SpecError(f"{planned.file.label}: there are no pictures of kernels for processors; gemmgen explain has the plan in words")
+    available = all_pictures(plan, device_for(plan.architecture))
     if REGISTERS in names:  # of the compiled kernel, and drawn only when asked for
         available.append(_registers(plan))
     pictures = choose(available, names, access, planned.file.label)
