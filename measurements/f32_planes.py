@@ -34,7 +34,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "f16x3 128x64": ("mainloop.tile.n=64", "mainloop.stages=4"),
     "f16x3 64x64": (*ONE_GROUP, "mainloop.stages=6"),
     "f16x3 64x64, k by 2": (*ONE_GROUP, "mainloop.stages=6", "decomposition={scheme: split_k_cluster, slices: 2}"),
-    "f16x3 64x64, k by 8": (*ONE_GROUP, "mainloop.stages=3", "decomposition={scheme: split_k_cluster, slices: 8}"),
     "f16x3 128x128 plain sums": (PLAIN,),
     "f16x3 128x64 plain sums": (PLAIN, "mainloop.tile.n=64", "mainloop.stages=4"),
 }

@@ -159,10 +159,17 @@ def _planes(planes: PlanesPlan, loop: WarpgroupLoop) -> Lines:
     kind = "tf32" if scheme.type == "f32" else scheme.type
     scaled = ", rows of A and columns of B scaled by powers of two" if scheme.scaled else ""
     held = "numbers within 2^-28 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^127, and 0"
+    made = "written to the workspace by a kernel before the product"
+    if planes.kept_operand is not None:
+        made = f"those of {planes.kept_operand.name} are an argument, the others are {made}"
+    turns = "; two groups of warps take turns to multiply and to add up" if loop.staggered else ""
     return (
-        ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; written to the workspace by a kernel before the product"),
+        ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; {made}"),
         ("products", f"{scheme.products} for one of float32; the leading ones leave the tensor core every {promoted} of k"),
-        ("sums", "in float32; what an addition rounds off is kept with the smaller products" if planes.compensated else "in float32"),
+        (
+            "sums",
+            f"in float32; what an addition rounds off is kept with the smaller products{turns}" if planes.compensated else "in float32",
+        ),
         ("error", f"at most c u |A||B|, u = 2^-24; c is {bounds}, that of multiply-adds k"),
         ("holds", f"{held}; rows and columns with others a last kernel multiplies in float32"),
     )
