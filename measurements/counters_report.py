@@ -34,6 +34,9 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
   this is exact where one side is regular, and up to 40% low where both are random. `.cg`, which metrics of its own count, costs a
   wavefront more for each arrival: what eight lanes get from one line of 128 bytes for one line of shared memory arrives at once, as long
   as whole sectors move and keep their parity, or all change it.
+- **Copy engine.** Sectors of its loads and stores are the bytes of its boxes that lie inside of the arrays, tensor maps left out. A
+  box that goes to several blocks of a cluster counts once here, and in each block that receives it there. Prefetches of tensor
+  maps count as global loads here. `wgmma` reads its operands from shared memory in rows of 128 bytes, one wavefront each.
 - **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
   split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.
