@@ -30,6 +30,7 @@ CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
 AMAX = {**SPEC, "amax": "stored", "epilogue": [{"op": "bias", "per": "column"}]}
 GROUPED = {**SPEC, "batch": "grouped"}
 COPIED = {**SPEC, "transpose": "nn", "alignment": {"a": 1, "b": 1, "c": 8}, "mainloop": {**MAINLOOP, "copied": "both"}}
+RESIDUAL = {**SPEC, "epilogue": [{"op": "bias", "per": "column"}, {"op": "residual"}, {"op": "factor", "per": "row"}]}
 INTEGERS = {
     **SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}, "multiple_of": {}, "store": "direct",
     "decomposition": {"scheme": "split_k_parallel", "slices": 3},
@@ -104,8 +105,8 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, PING_PONG, CLUSTER, GROUPED, COPIED, INTEGERS],
-    ids=["cooperative", "ping_pong", "cluster", "grouped", "copied", "integers"],
+    [SPEC, PING_PONG, CLUSTER, GROUPED, COPIED, INTEGERS, RESIDUAL],
+    ids=["cooperative", "ping_pong", "cluster", "grouped", "copied", "integers", "residual"],
 )
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
@@ -129,6 +130,11 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (CLUSTER, "n += rank * 16;", ""),
         (AMAX, "__float_as_uint(fabsf(values[v]))", "__float_as_uint(values[v])"),
         (AMAX, "if (lane == 0)\n            atomicMax", "if (lane == 1 && warp == 0)\n            atomicMax"),
+        (RESIDUAL, "mbarrier_wait(residuals + 8 * (box % kBuffers), (residual_phase + box / kBuffers) & 1);", ""),
+        (RESIDUAL, "residual_phase += kBoxes / kBuffers;", ""),
+        (RESIDUAL, "min(work.column + i * 128 + thread, n - 1)", "work.column + i * 128 + thread"),
+        (RESIDUAL, "bias_columns[i * 128 + thread] =", "bias_columns[(i * 128 + thread) ^ 1] ="),
+        (RESIDUAL, "lane % 4 * 4)", "lane % 4 * 4 ^ 4)"),
         (COPIED, "if (first + i < k)", "if (first + i < k - 1)"),
         (COPIED, "const int pitch = (k + 7) / 8 * 8;", "const int pitch = k;"),
         (COPIED, "square[along][i]", "square[i][along]"),
