@@ -227,7 +227,7 @@ def measure(torch: Any, problem: Problem) -> Row:
     return row
 
 
-def report(rows: list[Row], device: str, version: str) -> str:
+def report(rows: list[Row], device: str, version: str, date: str) -> str:
     """The table as Markdown."""
     timed = [row for row in rows if not row.failure]
     mean = math.exp(statistics.fmean(math.log(row.ratio) for row in timed)) if timed else 0.0
@@ -235,8 +235,8 @@ def report(rows: list[Row], device: str, version: str) -> str:
     lines = [
         "# Odd reductions",
         "",
-        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {SEED}) on {device}, beside torch {version}: device time,",
-        "inputs rotating beyond the L2, CUDA graphs replayed in turns.",
+        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {SEED}) on {device}, {date}, beside torch {version}: device",
+        "time, inputs rotating beyond the L2, CUDA graphs replayed in turns.",
         "",
         f"Geometric mean of torch's time over ours: **{mean:.2f}**; {below} below 1; {len(rows) - len(timed)} refused or wrong.",
         "",
@@ -270,10 +270,11 @@ def main() -> None:
             f"({time.perf_counter() - started:.1f} s)", flush=True,
         )  # fmt: skip
     device = torch.cuda.get_device_name()
-    origin = {"device": device, "torch": torch.__version__, "seed": arguments.seed, "rounds": ROUNDS}
+    date = time.strftime("%Y-%m-%d")
+    origin = {"device": device, "torch": torch.__version__, "date": date, "seed": arguments.seed, "rounds": ROUNDS}
     data = {**origin, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}
     (arguments.out / "odd_reductions.json").write_text(json.dumps(data, indent=1) + "\n")
-    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__))
+    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__, date))
 
 
 if __name__ == "__main__":
