@@ -235,8 +235,8 @@ def report(rows: list[Row], device: str, version: str, date: str) -> str:
     lines = [
         "# Odd reductions",
         "",
-        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {SEED}) on {device}, {date}, beside torch {version}: device",
-        "time, inputs rotating beyond the L2, CUDA graphs replayed in turns.",
+        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {SEED}) on {device}, {date}, beside torch {version}:",
+        "device time, inputs rotating beyond the L2, CUDA graphs replayed in turns.",
         "",
         f"Geometric mean of torch's time over ours: **{mean:.2f}**; {below} below 1; {len(rows) - len(timed)} refused or wrong.",
         "",
