@@ -56,7 +56,7 @@ class ReductionRequest(Request):
     @property
     def shapes(self) -> tuple[str, ...]:
         """The values of a spec's ``shape`` that describe it, beside ``tensor``."""
-        if not self.walkable or "+" in self.operation:
+        if not self.walkable:
             return ()
         outer, _, inner = self.x.shape
         reduced_unit, inner_unit = (self.x.strides[axis] == 1 or self.x.shape[axis] <= 1 or self.x.is_empty for axis in (1, 2))
@@ -103,6 +103,8 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     shape, x = spec.shape, request.x
     if shape == "tensor":
         return _tensor_fit(spec, request)
+    if "+" in request.operation:
+        return "it makes one reduction, two are asked for"
     if shape not in request.shapes:
         return f"it reduces {shape}, the array can be read as {' or '.join((*request.shapes, 'tensor'))}"
     axes = {"all": (1,), "rows": (0, 1), "columns": (1, 2), "middle": (0, 1, 2), "strided": (0, 1, 2)}[shape]
