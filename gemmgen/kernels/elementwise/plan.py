@@ -49,6 +49,11 @@ class ElementwisePlan(KernelPlan):
     """Numbers that the operations read."""
 
     @property
+    def approximate(self) -> bool:
+        """True if operations call functions whose last bits differ between backends."""
+        return any(step.operation.approximate for step in self.steps)
+
+    @property
     def threads(self) -> int:
         return int(self.spec.threads)
 
