@@ -1,9 +1,10 @@
 """Random specs, compiled and verified on the emulator: PYTHONPATH=tests python measurements/random_specs.py --count 10000 --seed 22.
 
-Each spec is a shipped one with a few fields changed. A journal, build/random_specs.jsonl unless told, has a line for each; the same
-command goes on where it was stopped, and --hours ends it in time. The result is written beside this file: how many were accepted,
-verified, refused for their size, or cut off for their time, and every failure with its spec. Two cores are two commands, with
---part 0/2 and --part 1/2 and journals of their own; --merge puts journals together.
+Each spec is a shipped one with a few fields changed. Of its cases as many are run as --seconds allow, in an order that its number
+decides. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where it was stopped, and
+--hours ends it in time. The result is written beside this file: how many were accepted, verified, refused for their size, or cut off
+for their time, and every failure with its spec. Two cores are two commands, with --part 0/2 and --part 1/2 and journals of their
+own; --merge puts journals together.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -29,18 +31,20 @@ from gemmgen.core.files import write_atomically  # noqa: E402
 from gemmgen.runtime.emulation import EmulatorBackend  # noqa: E402
 from gemmgen.toolchain.compilation import compile_plan  # noqa: E402
 from gemmgen.verification.oracle import oracle_of  # noqa: E402
-from gemmgen.verification.runner import verify_binary  # noqa: E402
+from gemmgen.verification.runner import verify_case  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
-SECONDS = 120
+SECONDS = 60
 """For one spec; what takes longer is counted as cut off, not as a failure."""
+CASE_SECONDS = 3.0
+"""For the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
 
 
 class CutOffError(Exception):
     """A spec took too long."""
 
 
-def trial(number: int, seed: int) -> dict[str, Any]:
+def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> dict[str, Any]:
     """What became of one spec; each has a seed of its own, so that any of them can be made again."""
     spec = SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied()
     started = time.perf_counter()
@@ -61,10 +65,17 @@ def trial(number: int, seed: int) -> dict[str, Any]:
         cases = oracle_of(plan.spec.kind).cases(plan)
         if not cases:
             return ended("no case")
-        report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=cases)
-        if report.passed:
-            return ended("verified", cases=len(cases), elements=report.elements)
-        return ended("WRONG", spec=spec, failure=report.failures[0].failure[:500], case=report.failures[0].case.name)
+        binary, backend = compile_plan(plan), EmulatorBackend()
+        random.Random(number).shuffle(cases)
+        begun, elements, done = time.perf_counter(), 0, 0
+        for case in cases:
+            if done and time.perf_counter() - begun > case_seconds:
+                break
+            result = verify_case(plan, binary, backend, case)
+            if not result.passed:
+                return ended("WRONG", spec=spec, failure=result.failure[:500], case=case.name)
+            elements, done = elements + result.elements, done + 1
+        return ended("verified", cases=done, of=len(cases), elements=elements)
     except CutOffError:
         return ended("cut off")
     except PlanError:
@@ -99,6 +110,7 @@ def summary(entries: list[dict[str, Any]], seed: int, wanted: int) -> dict[str, 
         "outcomes": dict(sorted(Counter(entry["outcome"] for entry in entries).items())),
         "by_kind": dict(sorted(Counter(f"{entry['kind']} {entry['outcome']}" for entry in entries).items())),
         "cases": sum(entry.get("cases", 0) for entry in entries),
+        "cases_of_these_specs": sum(entry.get("of", entry.get("cases", 0)) for entry in entries),
         "elements": sum(entry.get("elements", 0) for entry in entries),
         "core_hours": round(sum(entry["seconds"] for entry in entries) / 3600, 3),
         "failures": [entry for entry in entries if entry["outcome"].isupper()],
@@ -110,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=22)
+    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="for the cases of a spec")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--hours", type=float, default=1e6)
     parser.add_argument("--journal", type=Path, default=ROOT / "build" / "random_specs.jsonl")
@@ -125,7 +138,7 @@ def main() -> None:
             if time.monotonic() > end:
                 break
             if number not in known:
-                known[number] = trial(number, given.seed)
+                known[number] = trial(number, given.seed, given.seconds)
                 journal.write(json.dumps(known[number]) + "\n")
                 journal.flush()
     for other in given.merge:
