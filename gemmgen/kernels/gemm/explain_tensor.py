@@ -97,6 +97,9 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     if loop.sharers > 1:
         axis, shared = ("m", "B") if loop.cluster_m > 1 else ("n", "A")
         lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
+    if plan.copied is not None:
+        names = " and ".join(factor.matrix.name for factor in plan.copied.factors)
+        lines.append(("copied first", f"{names}, by a kernel of its own, to rows along k in the workspace that the copy engine can read"))
     if plan.grouped:
         lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
     who = "by the copy engine, " if isinstance(loop, WarpgroupLoop) else ""
