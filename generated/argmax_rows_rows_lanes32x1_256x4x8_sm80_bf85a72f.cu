@@ -1,4 +1,5 @@
 // argmax_rows_rows_lanes32x1_256x4x8_sm80_bf85a72f
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = where the first largest is: each row of X, outer x reduced.
 // Elements float32, computed in float, stored as long long.

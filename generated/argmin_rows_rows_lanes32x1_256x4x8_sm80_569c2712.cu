@@ -1,4 +1,5 @@
 // argmin_rows_rows_lanes32x1_256x4x8_sm80_569c2712
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = where the first smallest is: each row of X, outer x reduced.
 // Elements float32, computed in float, stored as long long.

@@ -1,4 +1,5 @@
 // bf16_128x168_128x168x64_s5_c2_tma_bf16_bf16_bf16_nt_sm90a_1a1b9437
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.
@@ -161,7 +162,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Stores two such matrices; the lanes of the first two groups give addresses.
+// Stores two matrices as they are; the lanes of the first two groups give addresses.
 __device__ __forceinline__ void store_two_matrices(unsigned row, unsigned a, unsigned b)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a), "r"(b) : "memory");

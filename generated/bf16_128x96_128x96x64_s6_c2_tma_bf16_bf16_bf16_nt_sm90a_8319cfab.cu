@@ -1,4 +1,5 @@
 // bf16_128x96_128x96x64_s6_c2_tma_bf16_bf16_bf16_nt_sm90a_8319cfab
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.

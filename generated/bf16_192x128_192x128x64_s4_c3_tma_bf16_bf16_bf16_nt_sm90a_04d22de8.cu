@@ -1,4 +1,5 @@
 // bf16_192x128_192x128x64_s4_c3_tma_bf16_bf16_bf16_nt_sm90a_04d22de8
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.

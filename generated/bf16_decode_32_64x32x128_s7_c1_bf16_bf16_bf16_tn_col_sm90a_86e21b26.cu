@@ -1,4 +1,5 @@
 // bf16_decode_32_64x32x128_s7_c1_bf16_bf16_bf16_tn_col_sm90a_86e21b26
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.

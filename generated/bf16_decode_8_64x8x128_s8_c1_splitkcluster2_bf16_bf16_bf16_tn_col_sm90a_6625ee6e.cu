@@ -1,4 +1,5 @@
 // bf16_decode_8_64x8x128_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_6625ee6e
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.
@@ -390,8 +391,8 @@ bf16_decode_8_64x8x128_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_6625ee6e
             // The cluster's blocks share out k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
             if (rank > 0) {
-                const unsigned target = address_in_block(sums + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers
-                    + threadIdx.x - 128) * 16, 0);
+                const unsigned target = address_in_block(sums
+                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x - 128) * 16, 0);
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll

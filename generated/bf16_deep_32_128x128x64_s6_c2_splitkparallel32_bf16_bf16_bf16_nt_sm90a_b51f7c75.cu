@@ -1,4 +1,5 @@
 // bf16_deep_32_128x128x64_s6_c2_splitkparallel32_bf16_bf16_bf16_nt_sm90a_b51f7c75
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 128) * ceil_div(n, 128) * 32, 1, 1; block 384, 1, 1; dynamic shared memory 196704 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 256), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 128 * m * round_up(n, 4) bytes of device memory.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 8, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -382,8 +384,8 @@ bf16_deep_32_128x128x64_s6_c2_splitkparallel32_bf16_bf16_bf16_nt_sm90a_b51f7c75(
                     for (int j = 0; j < kTileN / 8; ++j) {
                         const int column = first_column + j * 8;
                         if (column < pitch)
-                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column)
-                                = make_float2(accumulators[block][4 * j + 2 * half],
+                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch
+                                + column) = make_float2(accumulators[block][4 * j + 2 * half],
                                 accumulators[block][4 * j + 2 * half + 1]);
                     }
                 }
@@ -408,8 +410,8 @@ bf16_deep_32_128x128x64_s6_c2_splitkparallel32_bf16_bf16_bf16_nt_sm90a_b51f7c75_
     const int pitch = (n + 3) / 4 * 4;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
-    const long long element = (static_cast<long long>(blockIdx.x) * kVectorsPerBlock
-        + threadIdx.x % kVectorsPerBlock) * 4;
+    const long long element =
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {

@@ -1,4 +1,5 @@
 // bf16gemm_large_64x128x8_w32x64_t8x8_s2_bf16_bf16_bf16_nt_sm75_69c714bc
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.

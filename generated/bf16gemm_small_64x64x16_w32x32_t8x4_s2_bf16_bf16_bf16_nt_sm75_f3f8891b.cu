@@ -1,4 +1,5 @@
 // bf16gemm_small_64x64x16_w32x32_t8x4_s2_bf16_bf16_bf16_nt_sm75_f3f8891b
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k in bfloat16, row-major with leading dimension lda.

@@ -1,4 +1,5 @@
 // bias_relu_f32_4d_strided_256x1x1_sm75_2115d514
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x, then bias per channel, then ReLU.
 // Elements float32, computed in float32, stored as float32.

@@ -1,4 +1,5 @@
 // bias_residual_gelu_bf16_2d_256x8x1_sm80_dd8be2db
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x, then bias per column, then residual gamma Z, then GELU (erf).
 // Elements bfloat16, computed in float32, stored as bfloat16.

@@ -1,10 +1,13 @@
 // columns_tall_1024_columns_tiles32x33_512x4x4_sm80_b510c24b
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each column of X, reduced x inner.
 // Elements float32, computed in float, stored as float.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 128), 33, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: round_up(4 * ceil_div(inner, 128), 16) + 132 * inner bytes of device memory.
+// The first 4 * ceil_div(inner, 128) of them are zero before the first launch; every run leaves them zero.
 // Expects: inner is a multiple of 4, as the spec's alignment promises.
 // Expects: stride_reduced is a multiple of 4, as the spec's alignment promises.
 //
@@ -97,8 +100,8 @@ columns_tall_1024_columns_tiles32x33_512x4x4_sm80_b510c24b(
             Vector loaded[kUnroll];
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
-                loaded[u] = *reinterpret_cast<const Vector*>(source + static_cast<long long>(row
-                    + u * kRowStep) * stride_reduced);
+                loaded[u] = *reinterpret_cast<const Vector*>(source
+                    + static_cast<long long>(row + u * kRowStep) * stride_reduced);
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
                 #pragma unroll
@@ -107,8 +110,8 @@ columns_tall_1024_columns_tiles32x33_512x4x4_sm80_b510c24b(
         }
         #pragma unroll 1
         for (; row < reduced; row += kRowStep) {
-            const Vector loaded = *reinterpret_cast<const Vector*>(source
-                + static_cast<long long>(row) * stride_reduced);
+            const Vector loaded =
+                *reinterpret_cast<const Vector*>(source + static_cast<long long>(row) * stride_reduced);
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
                 totals[i] = combine(totals[i], loaded.element[i]);

@@ -1,4 +1,5 @@
 // columns_wide_1m_columns_tiles32x1_512x4x4_sm80_004baecd
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each column of X, reduced x inner.
 // Elements float32, computed in float, stored as float.
@@ -81,8 +82,8 @@ columns_wide_1m_columns_tiles32x1_512x4x4_sm80_004baecd(
             Vector loaded[kUnroll];
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
-                loaded[u] = *reinterpret_cast<const Vector*>(source + static_cast<long long>(row
-                    + u * kRowStep) * stride_reduced);
+                loaded[u] = *reinterpret_cast<const Vector*>(source
+                    + static_cast<long long>(row + u * kRowStep) * stride_reduced);
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
                 #pragma unroll
@@ -91,8 +92,8 @@ columns_wide_1m_columns_tiles32x1_512x4x4_sm80_004baecd(
         }
         #pragma unroll 1
         for (; row < reduced; row += kRowStep) {
-            const Vector loaded = *reinterpret_cast<const Vector*>(source
-                + static_cast<long long>(row) * stride_reduced);
+            const Vector loaded =
+                *reinterpret_cast<const Vector*>(source + static_cast<long long>(row) * stride_reduced);
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
                 totals[i] = combine(totals[i], loaded.element[i]);

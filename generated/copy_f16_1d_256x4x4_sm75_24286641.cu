@@ -1,4 +1,5 @@
 // copy_f16_1d_256x4x4_sm75_24286641
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x.
 // Elements float16, computed in float32, stored as float32.

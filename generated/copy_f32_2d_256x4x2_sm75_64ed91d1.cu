@@ -1,4 +1,5 @@
 // copy_f32_2d_256x4x2_sm75_64ed91d1
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x.
 // Elements float32, computed in float32, stored as float32.

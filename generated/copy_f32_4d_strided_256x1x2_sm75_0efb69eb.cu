@@ -1,4 +1,5 @@
 // copy_f32_4d_strided_256x1x2_sm75_0efb69eb
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x.
 // Elements float32, computed in float32, stored as float32.

@@ -1,4 +1,5 @@
 // f16gemm_large_128x128x16_w32x64_t8x8_s2_f16_f16_f16_nn_sm75_3321222e
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k in float16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.

@@ -1,4 +1,5 @@
 // f16gemm_large_64x128x8_w32x64_t8x8_s2_f16_f16_f16_nt_sm75_a545754c
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k in float16, row-major with leading dimension lda; pointer and lda are multiples of 8 elements.

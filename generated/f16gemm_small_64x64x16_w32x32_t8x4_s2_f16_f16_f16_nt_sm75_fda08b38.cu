@@ -1,4 +1,5 @@
 // f16gemm_small_64x64x16_w32x32_t8x4_s2_f16_f16_f16_nt_sm75_fda08b38
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k in float16, row-major with leading dimension lda.

@@ -1,4 +1,5 @@
 // f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C on tensor cores, summed up in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -10,6 +11,8 @@
 // Launch:  grid min(ceil_div(m, 128) * ceil_div(n, 64), 132), 1, 1; block 384, 1, 1; dynamic shared memory 196672
 // bytes.
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 8) * 2, 256) + round_up(2 * n *
+// round_up(k, 8) * 2, 256) bytes of device memory.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -137,13 +140,18 @@ __device__ __forceinline__ float scaled(float value, int exponent)
     return value * power_of_two(half) * power_of_two(bounded - half);
 }
 
-// The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together.
+// The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together. The second is
+// rounded in the
+// direction of the value, away from zero: on the average that makes up for what tensor cores cut off of sums.
 __device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)[2])
 {
     float high;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(parts[0]) : "f"(value));
     asm("cvt.f32.f16 %0, %1;" : "=f"(high) : "h"(parts[0]));
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(parts[1]) : "f"((value - high) * 2048.0f));
+    const unsigned sign = __float_as_uint(value) & 0x80000000;
+    const float rest = __uint_as_float(__float_as_uint((value - high) * 2048.0f) ^ sign);
+    asm("cvt.rp.f16.f32 %0, %1;" : "=h"(parts[1]) : "f"(rest));
+    parts[1] ^= sign >> 16;
 }
 
 // Gives registers back, so that this thread keeps kRegisters.
@@ -182,6 +190,7 @@ __device__ __forceinline__ void wgmma_wait()
 constexpr int kPlanes = 2;  // of either operand
 constexpr int kPromotedSteps = 2;  // of k, whose sum leaves the tensor core
 constexpr int kSplitThreads = 256;
+constexpr float kKeptScale = 2048.0f;  // of the sums of smaller products
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 
 // What lies in the workspace.
@@ -192,18 +201,26 @@ struct Workspace {
     unsigned short* planes_b;
 };
 
-__device__ __forceinline__ Workspace parts_of(unsigned char* workspace, int m, int n, int k)
+__device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n, int k)
 {
     Workspace parts;
     long long offset = 0;
-    parts.exponents_a = reinterpret_cast<int*>(workspace + offset);
+    parts.exponents_a = reinterpret_cast<int*>(start + offset);
     offset += (4LL * m + 255) / 256 * 256;
-    parts.exponents_b = reinterpret_cast<int*>(workspace + offset);
+    parts.exponents_b = reinterpret_cast<int*>(start + offset);
     offset += (4LL * n + 255) / 256 * 256;
-    parts.planes_a = reinterpret_cast<unsigned short*>(workspace + offset);
+    parts.planes_a = reinterpret_cast<unsigned short*>(start + offset);
     offset += (4LL * m * ((k + 7) / 8 * 8) + 255) / 256 * 256;
-    parts.planes_b = reinterpret_cast<unsigned short*>(workspace + offset);
+    parts.planes_b = reinterpret_cast<unsigned short*>(start + offset);
     return parts;
+}
+
+// Adds a value to a sum, and returns what that rounded off.
+__device__ __forceinline__ float add_compensated(float& sum, float value)
+{
+    const float before = sum;
+    sum = before + value;
+    return value - (sum - before);
 }
 
 // Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
@@ -215,12 +232,12 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 }
 
 // The exponent by which a row or column is scaled, so that its largest magnitude is from 2^14 to below 2^15.
-// If the least is then below 2^-12, or something is not finite, planes cannot hold it.
+// If the least is then below 2^-14, or something is not finite, planes cannot hold it.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
     const int high = max(largest >> 23, 1);
     const int low = largest == 0 ? high : (least + 1) >> 23;
-    return high < 255 && low >= high - 26 ? 14 + 127 - high : kRepaired;
+    return high < 255 && low >= high - 28 ? 14 + 127 - high : kRepaired;
 }
 
 // Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
@@ -337,10 +354,13 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_split(
         return;
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + 7) / 8;
-    if (blockIdx.x < blocks_a)
-        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
-    else
-        split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    if (blockIdx.x < blocks_a) {
+        split_a(
+            A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
+        return;
+    }
+    split_b(
+        B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
 }
 
 // D = A B, plus D if `accumulate`, for 64 x 64 of D and 16 of k; asynchronous.
@@ -441,6 +461,17 @@ __device__ __forceinline__ void multiply_planes(
                 descriptor_b(b + (step * 32) / 16), 1);
 }
 
+// Waits until the other of two groups has passed the turn with this barrier.
+__device__ __forceinline__ void wait_for_turn(int barrier)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void pass_turn(int barrier)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
+}
+
 // Goes on to the next stage; the phase of the barriers changes after the last.
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -529,7 +560,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
 
     if (group < 0) {
         // Producer: one thread keeps the stages full.
-        release_registers<40>();
+        release_registers<24>();
         if (threadIdx.x == 0) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, m, n, k);
@@ -549,12 +580,14 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
         }
     } else {
         // Consumers: each group has its own rows of the tile.
-        claim_registers<232>();
+        claim_registers<240>();
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
         const unsigned a = 1 << 16 | ((shared + group * 8192) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
+        if (group == 1)
+            pass_turn(1);  // the first group begins
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
             float accumulators[kBlocksM][kTileN / 2];
@@ -562,6 +595,9 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
             // nearest, before
             // the tensor core has cut off much of it. The other products are smaller by 2^-11 or more, and stay in its
             // own sums.
+            // What an addition of leading products rounds off is as small, and goes there too, when the others of its
+            // steps are done.
+            // Groups start their instructions by turns: those of one run while the other adds up.
             float kept[kBlocksM][kTileN / 2];
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)
@@ -577,6 +613,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                 #pragma unroll
                 for (int first = 0; first < kTileK / kInstructionK; first += kPromotedSteps) {
                     float leading[kBlocksM][kTileN / 2];
+                    wait_for_turn(1 + group);
                     wgmma_fence();
                     multiply_leading(leading, stage_a, stage_b, first);
                     wgmma_commit();
@@ -584,6 +621,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                     multiply_planes(kept, stage_a, stage_b, 0, 1, first);
                     wgmma_commit();
                     wgmma_wait<1>();
+                    pass_turn(2 - group);
                     if (first == 0 && step > 0) {
                         const int previous = stage == 0 ? kStages - 1 : stage - 1;
                         if (lane == 0)
@@ -593,7 +631,13 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                     for (int block = 0; block < kBlocksM; ++block)
                         #pragma unroll
                         for (int i = 0; i < kTileN / 2; ++i)
-                            accumulators[block][i] += leading[block][i];
+                            leading[block][i] = add_compensated(accumulators[block][i], leading[block][i]);
+                    wgmma_wait<0>();
+                    #pragma unroll
+                    for (int block = 0; block < kBlocksM; ++block)
+                        #pragma unroll
+                        for (int i = 0; i < kTileN / 2; ++i)
+                            kept[block][i] = fmaf(leading[block][i], kKeptScale, kept[block][i]);
                 }
                 advance(stage, phase);
             }
@@ -614,6 +658,8 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
             // scales multiplied is divided out again; rows and columns that planes cannot hold are left to the kernel
             // below.
             const Workspace parts = parts_of(workspace, m, n, k);
+            const int* exponents_a = parts.exponents_a;
+            const int* exponents_b = parts.exponents_b;
             const int first_row = work.row + group * (kBlocksM * 64) + warp * 16 + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             int column_exponents[kTileN / 8][2];
@@ -621,13 +667,13 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
             for (int j = 0; j < kTileN / 8; ++j)
                 #pragma unroll
                 for (int v = 0; v < 2; ++v)
-                    column_exponents[j][v] = k > 0 ? parts.exponents_b[min(first_column + j * 8 + v, n - 1)] : 0;
+                    column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * 8 + v, n - 1)] : 0;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int row = first_row + block * 64 + half * 8;
-                    const int row_exponent = k > 0 ? parts.exponents_a[min(row, m - 1)] : 0;
+                    const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
                     if (row >= m || row_exponent == kRepaired)
                         continue;
                     #pragma unroll
@@ -639,9 +685,10 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                             const int column = first_column + j * 8 + v;
                             finished[v] = column < n && column_exponents[j][v] != kRepaired;
                             if (finished[v]) {
-                                const float previous = beta != 0.0f ? C[static_cast<long long>(row) * ldc + column]
-                                    : 0.0f;
-                                results[v] = fmaf(alpha, scaled(accumulators[block][4 * j + 2 * half + v],
+                                const float previous =
+                                    beta != 0.0f ? C[static_cast<long long>(row) * ldc + column] : 0.0f;
+                                results[v] = fmaf(alpha,
+                                    scaled(accumulators[block][4 * j + 2 * half + v],
                                     -(row_exponent + column_exponents[j][v])), beta * previous);
                             }
                         }
@@ -656,13 +703,16 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                 }
             }
         }
+        if (group == 0)
+            wait_for_turn(1);
     }
 }
 
 // Multiplies in float32 what planes cannot hold: rows of A and columns of B with numbers that are not finite, or too
 // far apart.
 constexpr int kRepairTile = 64;
-constexpr int kRepairK = 16;
+constexpr int kRepairK = 16;  // of which products are added up before their sum is added to the others, compensated
+constexpr int kRepairLines = 8;  // up to so many in a tile are computed one by one
 
 extern "C" __global__ void __launch_bounds__(256)
 f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
@@ -679,20 +729,132 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
     __shared__ float tile_b[kRepairK][kRepairTile];
     const Workspace parts = parts_of(workspace, m, n, k);
     const int tiles_n = (n - 1) / kRepairTile + 1;
-    const int first_row = blockIdx.x / tiles_n * kRepairTile;
-    const int first_column = blockIdx.x % tiles_n * kRepairTile;
+    const int tile = blockIdx.x;
+    const int* exponents_a = parts.exponents_a;
+    const int* exponents_b = parts.exponents_b;
+    const int first_row = tile / tiles_n * kRepairTile;
+    const int first_column = tile % tiles_n * kRepairTile;
+    // Most tiles have no line, that is row or column, that is marked; few have more than one.
     const int at = threadIdx.x % kRepairTile;
-    const int marked = threadIdx.x < kRepairTile ? parts.exponents_a[min(first_row + at, m - 1)]
-                                                 : parts.exponents_b[min(first_column + at, n - 1)];
-    if (!__syncthreads_or(marked == kRepaired))
+    bool marked = false;
+    if (threadIdx.x < kRepairTile)
+        marked = first_row + at < m && exponents_a[first_row + at] == kRepaired;
+    else if (threadIdx.x < 2 * kRepairTile)
+        marked = first_column + at < n && exponents_b[first_column + at] == kRepaired;
+    const int count = __syncthreads_count(marked);
+    if (count == 0)
         return;
+    if (count <= kRepairLines) {
+        __shared__ int lines[kRepairLines];
+        __shared__ int found;
+        __shared__ float part_sums[4][kRepairTile];
+        __shared__ float part_lost[4][kRepairTile];
+        if (threadIdx.x == 0)
+            found = 0;
+        __syncthreads();
+        if (marked)
+            lines[atomicAdd(&found, 1)] = threadIdx.x;
+        __syncthreads();
+        for (int i = 0; i < count; ++i) {
+            const int line = lines[i] % kRepairTile;
+            if (lines[i] < kRepairTile) {
+                const float* one = A + static_cast<long long>(first_row + line) * lda;
+                // A warp takes four of the others at a time, its lanes neighbouring values of k.
+                const int lane = threadIdx.x % 32;
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                    float sums[4] = {};
+                    float lost[4] = {};
+                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                        float products[4] = {};
+                        #pragma unroll
+                        for (int step = 0; step < kRepairK; ++step) {
+                            const int at_k = begin + step * 32;
+                            if (at_k < k) {
+                                const float factor = one[static_cast<long long>(at_k)];
+                                #pragma unroll
+                                for (int j = 0; j < 4; ++j)
+                                    products[j] = fmaf(
+                                        factor, B[static_cast<long long>(min(first_column + four + j, n - 1)) * ldb
+                                            + at_k], products[j]);
+                            }
+                        }
+                        #pragma unroll
+                        for (int j = 0; j < 4; ++j)
+                            lost[j] += add_compensated(sums[j], products[j]);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        #pragma unroll
+                        for (int distance = 16; distance > 0; distance /= 2) {
+                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                        }
+                        const int at_other = four + j;
+                        if (lane == j && first_column + at_other < n) {
+                            const int at_m = first_row + line;
+                            const int at_n = first_column + at_other;
+                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
+                            const float result = fmaf(alpha, product_sum, beta * previous);
+                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                        }
+                    }
+                }
+            } else {
+                const float* one = B + static_cast<long long>(first_column + line) * ldb;
+                // A warp takes four of the others at a time, its lanes neighbouring values of k.
+                const int lane = threadIdx.x % 32;
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                    float sums[4] = {};
+                    float lost[4] = {};
+                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                        float products[4] = {};
+                        #pragma unroll
+                        for (int step = 0; step < kRepairK; ++step) {
+                            const int at_k = begin + step * 32;
+                            if (at_k < k) {
+                                const float factor = one[static_cast<long long>(at_k)];
+                                #pragma unroll
+                                for (int j = 0; j < 4; ++j)
+                                    products[j] = fmaf(
+                                        factor, A[static_cast<long long>(min(first_row + four + j, m - 1)) * lda
+                                            + at_k], products[j]);
+                            }
+                        }
+                        #pragma unroll
+                        for (int j = 0; j < 4; ++j)
+                            lost[j] += add_compensated(sums[j], products[j]);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        #pragma unroll
+                        for (int distance = 16; distance > 0; distance /= 2) {
+                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                        }
+                        const int at_other = four + j;
+                        if (lane == j && first_row + at_other < m && exponents_a[first_row + at_other] != kRepaired) {
+                            const int at_m = first_row + at_other;
+                            const int at_n = first_column + line;
+                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
+                            const float result = fmaf(alpha, product_sum, beta * previous);
+                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                        }
+                    }
+                }
+            }
+        }
+        return;
+    }
 
     // Every thread has four rows and four columns, 16 apart.
     const int row = threadIdx.x / (kRepairTile / 4);
     const int column = threadIdx.x % (kRepairTile / 4);
     float sums[4][4] = {};
+    float lost[4][4] = {};
     for (int first = 0; first < k; first += kRepairK) {
-        float products[4][4] = {};  // of these steps only: sums of sums lose less
+        float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
         __syncthreads();
         #pragma unroll
         for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += 256) {
@@ -716,7 +878,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
         for (int i = 0; i < 4; ++i)
             #pragma unroll
             for (int j = 0; j < 4; ++j)
-                sums[i][j] += products[i][j];
+                lost[i][j] += add_compensated(sums[i][j], products[i][j]);
     }
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -724,11 +886,11 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
         for (int j = 0; j < 4; ++j) {
             const int at_m = first_row + row + i * (kRepairTile / 4);
             const int at_n = first_column + column + j * (kRepairTile / 4);
-            if (at_m >= m || at_n >= n || (parts.exponents_a[at_m] != kRepaired
-                && parts.exponents_b[at_n] != kRepaired))
+            if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
+            const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
             const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-            const float result = fmaf(alpha, sums[i][j], beta * previous);
+            const float result = fmaf(alpha, sum, beta * previous);
             C[static_cast<long long>(at_m) * ldc + at_n] = result;
         }
     }

@@ -1,4 +1,5 @@
 // fp8_128x256_128x256x128_s4_c2_tma_e4m3_e4m3_bf16_nt_sm90a_97c39aca
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in float32.
 // A is m x k in 8-bit floats (e4m3), row-major with leading dimension lda; pointer and lda are multiples of 16

@@ -1,4 +1,5 @@
 // gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C on tensor cores, summed up in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -10,6 +11,8 @@
 // Launch:  grid min(ceil_div(m, 128) * ceil_div(n, 128), 132), 1, 1; block 384, 1, 1; dynamic shared memory 196656
 // bytes.
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 4) * 4, 256) + round_up(2 * n *
+// round_up(k, 4) * 4, 256) bytes of device memory.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -177,18 +180,26 @@ struct Workspace {
     unsigned* planes_b;
 };
 
-__device__ __forceinline__ Workspace parts_of(unsigned char* workspace, int m, int n, int k)
+__device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n, int k)
 {
     Workspace parts;
     long long offset = 0;
-    parts.exponents_a = reinterpret_cast<int*>(workspace + offset);
+    parts.exponents_a = reinterpret_cast<int*>(start + offset);
     offset += (4LL * m + 255) / 256 * 256;
-    parts.exponents_b = reinterpret_cast<int*>(workspace + offset);
+    parts.exponents_b = reinterpret_cast<int*>(start + offset);
     offset += (4LL * n + 255) / 256 * 256;
-    parts.planes_a = reinterpret_cast<unsigned*>(workspace + offset);
+    parts.planes_a = reinterpret_cast<unsigned*>(start + offset);
     offset += (8LL * m * ((k + 3) / 4 * 4) + 255) / 256 * 256;
-    parts.planes_b = reinterpret_cast<unsigned*>(workspace + offset);
+    parts.planes_b = reinterpret_cast<unsigned*>(start + offset);
     return parts;
+}
+
+// Adds a value to a sum, and returns what that rounded off.
+__device__ __forceinline__ float add_compensated(float& sum, float value)
+{
+    const float before = sum;
+    sum = before + value;
+    return value - (sum - before);
 }
 
 // Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
@@ -320,10 +331,13 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_split(
         return;
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + 7) / 8;
-    if (blockIdx.x < blocks_a)
-        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
-    else
-        split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    if (blockIdx.x < blocks_a) {
+        split_a(
+            A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
+        return;
+    }
+    split_b(
+        B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
 }
 
 // D = A B, plus D if `accumulate`, for 64 x 128 of D and 8 of k; asynchronous.
@@ -609,6 +623,8 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
             // scales multiplied is divided out again; rows and columns that planes cannot hold are left to the kernel
             // below.
             const Workspace parts = parts_of(workspace, m, n, k);
+            const int* exponents_a = parts.exponents_a;
+            const int* exponents_b = parts.exponents_b;
             const int first_row = work.row + group * (kBlocksM * 64) + warp * 16 + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             int column_exponents[kTileN / 8][2];
@@ -616,13 +632,13 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
             for (int j = 0; j < kTileN / 8; ++j)
                 #pragma unroll
                 for (int v = 0; v < 2; ++v)
-                    column_exponents[j][v] = k > 0 ? parts.exponents_b[min(first_column + j * 8 + v, n - 1)] : 0;
+                    column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * 8 + v, n - 1)] : 0;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int row = first_row + block * 64 + half * 8;
-                    const int row_exponent = k > 0 ? parts.exponents_a[min(row, m - 1)] : 0;
+                    const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
                     if (row >= m || row_exponent == kRepaired)
                         continue;
                     #pragma unroll
@@ -634,8 +650,8 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
                             const int column = first_column + j * 8 + v;
                             finished[v] = column < n && column_exponents[j][v] != kRepaired;
                             if (finished[v]) {
-                                const float previous = beta != 0.0f ? C[static_cast<long long>(row) * ldc + column]
-                                    : 0.0f;
+                                const float previous =
+                                    beta != 0.0f ? C[static_cast<long long>(row) * ldc + column] : 0.0f;
                                 results[v] = fmaf(alpha, accumulators[block][4 * j + 2 * half + v], beta * previous);
                             }
                         }
@@ -656,7 +672,8 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
 // Multiplies in float32 what planes cannot hold: rows of A and columns of B with numbers that are not finite, or too
 // far apart.
 constexpr int kRepairTile = 64;
-constexpr int kRepairK = 16;
+constexpr int kRepairK = 16;  // of which products are added up before their sum is added to the others, compensated
+constexpr int kRepairLines = 8;  // up to so many in a tile are computed one by one
 
 extern "C" __global__ void __launch_bounds__(256)
 gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
@@ -673,20 +690,132 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
     __shared__ float tile_b[kRepairK][kRepairTile];
     const Workspace parts = parts_of(workspace, m, n, k);
     const int tiles_n = (n - 1) / kRepairTile + 1;
-    const int first_row = blockIdx.x / tiles_n * kRepairTile;
-    const int first_column = blockIdx.x % tiles_n * kRepairTile;
+    const int tile = blockIdx.x;
+    const int* exponents_a = parts.exponents_a;
+    const int* exponents_b = parts.exponents_b;
+    const int first_row = tile / tiles_n * kRepairTile;
+    const int first_column = tile % tiles_n * kRepairTile;
+    // Most tiles have no line, that is row or column, that is marked; few have more than one.
     const int at = threadIdx.x % kRepairTile;
-    const int marked = threadIdx.x < kRepairTile ? parts.exponents_a[min(first_row + at, m - 1)]
-                                                 : parts.exponents_b[min(first_column + at, n - 1)];
-    if (!__syncthreads_or(marked == kRepaired))
+    bool marked = false;
+    if (threadIdx.x < kRepairTile)
+        marked = first_row + at < m && exponents_a[first_row + at] == kRepaired;
+    else if (threadIdx.x < 2 * kRepairTile)
+        marked = first_column + at < n && exponents_b[first_column + at] == kRepaired;
+    const int count = __syncthreads_count(marked);
+    if (count == 0)
         return;
+    if (count <= kRepairLines) {
+        __shared__ int lines[kRepairLines];
+        __shared__ int found;
+        __shared__ float part_sums[4][kRepairTile];
+        __shared__ float part_lost[4][kRepairTile];
+        if (threadIdx.x == 0)
+            found = 0;
+        __syncthreads();
+        if (marked)
+            lines[atomicAdd(&found, 1)] = threadIdx.x;
+        __syncthreads();
+        for (int i = 0; i < count; ++i) {
+            const int line = lines[i] % kRepairTile;
+            if (lines[i] < kRepairTile) {
+                const float* one = A + static_cast<long long>(first_row + line) * lda;
+                // A warp takes four of the others at a time, its lanes neighbouring values of k.
+                const int lane = threadIdx.x % 32;
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                    float sums[4] = {};
+                    float lost[4] = {};
+                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                        float products[4] = {};
+                        #pragma unroll
+                        for (int step = 0; step < kRepairK; ++step) {
+                            const int at_k = begin + step * 32;
+                            if (at_k < k) {
+                                const float factor = one[static_cast<long long>(at_k)];
+                                #pragma unroll
+                                for (int j = 0; j < 4; ++j)
+                                    products[j] = fmaf(
+                                        factor, B[static_cast<long long>(min(first_column + four + j, n - 1)) * ldb
+                                            + at_k], products[j]);
+                            }
+                        }
+                        #pragma unroll
+                        for (int j = 0; j < 4; ++j)
+                            lost[j] += add_compensated(sums[j], products[j]);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        #pragma unroll
+                        for (int distance = 16; distance > 0; distance /= 2) {
+                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                        }
+                        const int at_other = four + j;
+                        if (lane == j && first_column + at_other < n) {
+                            const int at_m = first_row + line;
+                            const int at_n = first_column + at_other;
+                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
+                            const float result = fmaf(alpha, product_sum, beta * previous);
+                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                        }
+                    }
+                }
+            } else {
+                const float* one = B + static_cast<long long>(first_column + line) * ldb;
+                // A warp takes four of the others at a time, its lanes neighbouring values of k.
+                const int lane = threadIdx.x % 32;
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                    float sums[4] = {};
+                    float lost[4] = {};
+                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                        float products[4] = {};
+                        #pragma unroll
+                        for (int step = 0; step < kRepairK; ++step) {
+                            const int at_k = begin + step * 32;
+                            if (at_k < k) {
+                                const float factor = one[static_cast<long long>(at_k)];
+                                #pragma unroll
+                                for (int j = 0; j < 4; ++j)
+                                    products[j] = fmaf(
+                                        factor, A[static_cast<long long>(min(first_row + four + j, m - 1)) * lda
+                                            + at_k], products[j]);
+                            }
+                        }
+                        #pragma unroll
+                        for (int j = 0; j < 4; ++j)
+                            lost[j] += add_compensated(sums[j], products[j]);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        #pragma unroll
+                        for (int distance = 16; distance > 0; distance /= 2) {
+                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                        }
+                        const int at_other = four + j;
+                        if (lane == j && first_row + at_other < m && exponents_a[first_row + at_other] != kRepaired) {
+                            const int at_m = first_row + at_other;
+                            const int at_n = first_column + line;
+                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
+                            const float result = fmaf(alpha, product_sum, beta * previous);
+                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                        }
+                    }
+                }
+            }
+        }
+        return;
+    }
 
     // Every thread has four rows and four columns, 16 apart.
     const int row = threadIdx.x / (kRepairTile / 4);
     const int column = threadIdx.x % (kRepairTile / 4);
     float sums[4][4] = {};
+    float lost[4][4] = {};
     for (int first = 0; first < k; first += kRepairK) {
-        float products[4][4] = {};  // of these steps only: sums of sums lose less
+        float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
         __syncthreads();
         #pragma unroll
         for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += 256) {
@@ -710,7 +839,7 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
         for (int i = 0; i < 4; ++i)
             #pragma unroll
             for (int j = 0; j < 4; ++j)
-                sums[i][j] += products[i][j];
+                lost[i][j] += add_compensated(sums[i][j], products[i][j]);
     }
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -718,11 +847,11 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
         for (int j = 0; j < 4; ++j) {
             const int at_m = first_row + row + i * (kRepairTile / 4);
             const int at_n = first_column + column + j * (kRepairTile / 4);
-            if (at_m >= m || at_n >= n || (parts.exponents_a[at_m] != kRepaired
-                && parts.exponents_b[at_n] != kRepaired))
+            if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
+            const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
             const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-            const float result = fmaf(alpha, sums[i][j], beta * previous);
+            const float result = fmaf(alpha, sum, beta * previous);
             C[static_cast<long long>(at_m) * ldc + at_n] = result;
         }
     }

@@ -1,4 +1,5 @@
 // int8_128x128_ping_pong_128x128x128_s6_p2_cluster2x1_tma_s8_s8_s32_nt_sm90a_b4ed4162
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in int32.
 // A is m x k in int8, row-major with leading dimension lda; pointer and lda are multiples of 16 elements.

@@ -1,4 +1,5 @@
 // int8_128x64_128x64x128_s8_c2_tma_s8_s8_s32_nt_sm90a_48e301e0
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in int32.
 // A is m x k in int8, row-major with leading dimension lda; pointer and lda are multiples of 16 elements.

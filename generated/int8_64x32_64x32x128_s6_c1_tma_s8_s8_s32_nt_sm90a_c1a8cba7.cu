@@ -1,4 +1,5 @@
 // int8_64x32_64x32x128_s6_c1_tma_s8_s8_s32_nt_sm90a_c1a8cba7
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B on tensor cores, summed up in int32.
 // A is m x k in int8, row-major with leading dimension lda; pointer and lda are multiples of 16 elements.

@@ -1,4 +1,5 @@
 // linear_bias_gelu_large_128x128x8_w64x64_t8x16_s2_nt_sm80_baf0a639
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32, then bias per column, then GELU (erf).
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.

@@ -1,4 +1,5 @@
 // linear_bias_relu_large_128x128x8_w64x64_t8x16_s2_nt_sm80_02881168
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32, then bias per column, then ReLU.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.

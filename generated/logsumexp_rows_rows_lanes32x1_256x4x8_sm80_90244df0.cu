@@ -1,4 +1,5 @@
 // logsumexp_rows_rows_lanes32x1_256x4x8_sm80_90244df0
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = log(sum(exp(x))) of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.

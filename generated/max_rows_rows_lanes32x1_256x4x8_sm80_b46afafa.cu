@@ -1,4 +1,5 @@
 // max_rows_rows_lanes32x1_256x4x8_sm80_b46afafa
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the largest of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.

@@ -1,4 +1,5 @@
 // mean_bf16_rows_lanes32x1_256x8x8_sm75_a775830c
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the mean of each row of X, outer x reduced.
 // Elements bfloat16, computed in float, stored as unsigned short.

@@ -1,4 +1,5 @@
 // mean_variance_f16_rows_lanes32x1_128x8x2_sm75_a15ebed0
+// SPDX-License-Identifier: Apache-2.0
 //
 // Mean and variance (squared distances over count) of each row of X, outer x reduced.
 // Elements float16, computed in float, stored as float.

@@ -1,4 +1,5 @@
 // mean_variance_rows_rows_lanes32x1_256x4x8_sm80_69c7a481
+// SPDX-License-Identifier: Apache-2.0
 //
 // Mean and variance (squared distances over count) of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.

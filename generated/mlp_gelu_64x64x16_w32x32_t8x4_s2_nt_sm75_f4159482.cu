@@ -1,4 +1,5 @@
 // mlp_gelu_64x64x16_w32x32_t8x4_s2_nt_sm75_f4159482
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32, then bias per column, then GELU (erf).
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.

@@ -1,4 +1,5 @@
 // pixels_64x64x128_64x64x128_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_bff246c7
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = alpha * convolution(x, filter) + bias, then ReLU, rounded to nearest even and saturated to int8.
 // x is (n, c / 32, h, w, 32), int8.
@@ -65,6 +66,32 @@ constexpr int kPixelRowsPerPass = 64;
 constexpr int kFilterPasses = 1;
 constexpr int kFilterRowsPerPass = 64;
 
+// Starts to copy kBytes, 4, 8 or 16, to an address in shared memory: the first `bytes` of them are read, the others
+// become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source),
+            "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" :: "r"(target), "l"(source), "r"(bytes),
+            "n"(kBytes) : "memory");
+}
+
+// Closes a group of asynchronous copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
 __device__ __forceinline__ signed char float_to_s8(float value)
 {
@@ -101,25 +128,6 @@ struct Taps {
     unsigned bounds[kTaps];  // the tap's bits of PixelIterator::bounds
 };
 
-// Copies 16 bytes into shared memory in the background, or writes zeros if there is nothing to copy.
-__device__ __forceinline__ void copy_async(unsigned target, const signed char* source, bool available)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-        "r"(available ? 16 : 0) : "memory");
-}
-
-// Closes a group of copies.
-__device__ __forceinline__ void copy_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until all but the 2 youngest groups of this thread have arrived.
-__device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group 2;" ::: "memory");
-}
-
 // Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
 // half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
 __device__ __forceinline__ int vector_offset(int row, int half)
@@ -145,9 +153,10 @@ __device__ __forceinline__ void copy_pixel_tile(
         const unsigned needed = taps.bounds[pixels.tap];
         #pragma unroll
         for (int pass = 0; pass < kPixelPasses; ++pass)
-            copy_async(target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
-                       pixels.source[pass] + pixels.offset,
-                       (pixels.bounds[pass] & needed) == needed && pixels.entries_left > 0);
+            copy_async<16>(
+                target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
+                pixels.source[pass] + pixels.offset,
+                    (pixels.bounds[pass] & needed) == needed && pixels.entries_left > 0 ? 16 : 0);
         pixels.offset += taps.increment[pixels.tap];
         pixels.tap += 1;
         if (pixels.tap >= period)
@@ -171,9 +180,10 @@ __device__ __forceinline__ void copy_filter_tile(
     for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll
         for (int pass = 0; pass < kFilterPasses; ++pass)
-            copy_async(target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
-                       filters.source + pass * kFilterRowsPerPass * kRowBytes,
-                       filters.inside[pass] && filters.entries_left > 0);
+            copy_async<16>(
+                target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
+                filters.source + pass * kFilterRowsPerPass * kRowBytes,
+                    filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
         filters.source += next_tap;
         filters.entries_left -= 1;
     }
@@ -259,8 +269,8 @@ __device__ __forceinline__ unsigned pack_s8(const float* values)
     #pragma unroll
     for (int i = 0; i < 4; ++i)
         bits[i] = __float_as_uint(fmaf(values[i], 128.0f, 12582912.0f));
-    const unsigned packed = __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040),
-        0x5410);
+    const unsigned packed =
+        __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040), 0x5410);
     return packed - (packed >> 7 & 0x01010101u);
 }
 
@@ -342,8 +352,8 @@ pixels_64x64x128_64x64x128_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_bff246c7(
         const int top = row * stride_h - padding_h;
         const int left = (position - row * q) * stride_w - padding_w;
         const int at_first_tap = top * w + left;
-        pixels.source[pass] = x + static_cast<long long>(image * c_blocks) * block_bytes + (at_first_tap * kRowBytes
-            + half * 16);
+        pixels.source[pass] =
+            x + static_cast<long long>(image * c_blocks) * block_bytes + (at_first_tap * kRowBytes + half * 16);
         pixels.bounds[pass] = 0;
         if (pixel < total_pixels) {
             for (int i = 0; i < r; ++i)
@@ -374,12 +384,12 @@ pixels_64x64x128_64x64x128_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_bff246c7(
             copy_pixel_tile(shared_base + stage * kStageBytes + pixel_target, pixels, taps, period);
             copy_filter_tile(shared_base + stage * kStageBytes + filter_target, filters, next_filter_tap);
         }
-        copy_commit();
+        copy_async_commit();
     }
     int read_stage = 0;
     int write_stage = (kStages - 1) * kStageBytes;
     unsigned pixel_fragments[2][kPixelBlocks / 2][4], filter_fragments[2][kChannelBlocks / 2][4];
-    copy_wait();
+    copy_async_wait<kStages - 2>();
     __syncthreads();
     load_fragments(pixel_fragments[0], pixel_source);
     load_fragments(filter_fragments[0], filter_source);
@@ -390,7 +400,7 @@ pixels_64x64x128_64x64x128_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_bff246c7(
         #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
             if (plane == kPlanes - 1 && step + 1 < steps) {
-                copy_wait();
+                copy_async_wait<kStages - 2>();
                 __syncthreads();
                 read_stage = read_stage == (kStages - 1) * kStageBytes ? 0 : read_stage + kStageBytes;
             }
@@ -405,7 +415,7 @@ pixels_64x64x128_64x64x128_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_bff246c7(
                     copy_pixel_tile(shared_base + write_stage + pixel_target, pixels, taps, period);
                     copy_filter_tile(shared_base + write_stage + filter_target, filters, next_filter_tap);
                 }
-                copy_commit();
+                copy_async_commit();
                 write_stage = write_stage == (kStages - 1) * kStageBytes ? 0 : write_stage + kStageBytes;
             }
             multiply_accumulate(accumulators, pixel_fragments[plane % 2], filter_fragments[plane % 2]);

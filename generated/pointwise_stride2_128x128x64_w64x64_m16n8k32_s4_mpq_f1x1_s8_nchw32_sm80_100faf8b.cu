@@ -1,4 +1,5 @@
 // pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = alpha * convolution(x, filter) + bias, rounded to nearest even and saturated to int8.
 // x is (n, c / 32, h, w, 32), int8.
@@ -73,6 +74,32 @@ constexpr int kFilterRowsPerPass = 64;
 constexpr int kStrideH = 2;
 constexpr int kStrideW = 2;
 
+// Starts to copy kBytes, 4, 8 or 16, to an address in shared memory: the first `bytes` of them are read, the others
+// become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source),
+            "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" :: "r"(target), "l"(source), "r"(bytes),
+            "n"(kBytes) : "memory");
+}
+
+// Closes a group of asynchronous copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
 __device__ __forceinline__ signed char float_to_s8(float value)
 {
@@ -102,25 +129,6 @@ struct Divisors {
     Divisor image_pixels, q, tiles;
 };
 
-// Copies 16 bytes into shared memory in the background, or writes zeros if there is nothing to copy.
-__device__ __forceinline__ void copy_async(unsigned target, const signed char* source, bool available)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-        "r"(available ? 16 : 0) : "memory");
-}
-
-// Closes a group of copies.
-__device__ __forceinline__ void copy_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until all but the 2 youngest groups of this thread have arrived.
-__device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group 2;" ::: "memory");
-}
-
 // Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
 // half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
 __device__ __forceinline__ int vector_offset(int row, int half)
@@ -144,8 +152,9 @@ __device__ __forceinline__ void copy_pixel_tile(
     for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll
         for (int pass = 0; pass < kPixelPasses; ++pass)
-            copy_async(target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
-                       pixels.source[pass] + pixels.offset, pixels.inside[pass] && pixels.entries_left > 0);
+            copy_async<16>(
+                target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
+                pixels.source[pass] + pixels.offset, pixels.inside[pass] && pixels.entries_left > 0 ? 16 : 0);
         pixels.offset += next_block;
         pixels.entries_left -= 1;
     }
@@ -166,9 +175,10 @@ __device__ __forceinline__ void copy_filter_tile(
     for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll
         for (int pass = 0; pass < kFilterPasses; ++pass)
-            copy_async(target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
-                       filters.source + pass * kFilterRowsPerPass * kRowBytes,
-                       filters.inside[pass] && filters.entries_left > 0);
+            copy_async<16>(
+                target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
+                filters.source + pass * kFilterRowsPerPass * kRowBytes,
+                    filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
         filters.source += next_tap;
         filters.entries_left -= 1;
     }
@@ -331,8 +341,8 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
         const int top = row * kStrideH;
         const int left = (position - row * q) * kStrideW;
         const int at_first_tap = top * w + left;
-        pixels.source[pass] = x + static_cast<long long>(image * c_blocks) * block_bytes + (at_first_tap * kRowBytes
-            + half * 16);
+        pixels.source[pass] =
+            x + static_cast<long long>(image * c_blocks) * block_bytes + (at_first_tap * kRowBytes + half * 16);
         pixels.inside[pass] = pixel < total_pixels;
     }
     pixels.offset = 0;
@@ -354,12 +364,12 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
             copy_pixel_tile(shared_base + stage * kStageBytes + pixel_target, pixels, next_block);
             copy_filter_tile(shared_base + stage * kStageBytes + filter_target, filters, next_filter_tap);
         }
-        copy_commit();
+        copy_async_commit();
     }
     int read_stage = 0;
     int write_stage = (kStages - 1) * kStageBytes;
     unsigned pixel_fragments[2][kPixelBlocks / 2][4], filter_fragments[2][kChannelBlocks / 2][4];
-    copy_wait();
+    copy_async_wait<kStages - 2>();
     __syncthreads();
     load_fragments(pixel_fragments[0], pixel_source);
     load_fragments(filter_fragments[0], filter_source);
@@ -370,7 +380,7 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
         #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
             if (plane == kPlanes - 1 && step + 1 < steps) {
-                copy_wait();
+                copy_async_wait<kStages - 2>();
                 __syncthreads();
                 read_stage = read_stage == (kStages - 1) * kStageBytes ? 0 : read_stage + kStageBytes;
             }
@@ -385,7 +395,7 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
                     copy_pixel_tile(shared_base + write_stage + pixel_target, pixels, next_block);
                     copy_filter_tile(shared_base + write_stage + filter_target, filters, next_filter_tap);
                 }
-                copy_commit();
+                copy_async_commit();
                 write_stage = write_stage == (kStages - 1) * kStageBytes ? 0 : write_stage + kStageBytes;
             }
             multiply_accumulate(accumulators, pixel_fragments[plane % 2], filter_fragments[plane % 2]);

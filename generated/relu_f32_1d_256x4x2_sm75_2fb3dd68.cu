@@ -1,4 +1,5 @@
 // relu_f32_1d_256x4x2_sm75_2fb3dd68
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x, then ReLU.
 // Elements float32, computed in float32, stored as float32.

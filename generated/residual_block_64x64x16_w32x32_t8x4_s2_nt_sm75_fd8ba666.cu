@@ -1,4 +1,5 @@
 // residual_block_64x64x16_w32x32_t8x4_s2_nt_sm75_fd8ba666
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32, then bias per column, then residual gamma Z.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.

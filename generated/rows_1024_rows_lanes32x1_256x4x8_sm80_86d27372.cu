@@ -1,4 +1,5 @@
 // rows_1024_rows_lanes32x1_256x4x8_sm80_86d27372
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.

@@ -1,4 +1,5 @@
 // rows_128_rows_lanes8x1_256x4x4_sm80_b68c1f1c
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.

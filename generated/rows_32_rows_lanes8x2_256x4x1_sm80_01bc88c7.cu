@@ -1,4 +1,5 @@
 // rows_32_rows_lanes8x2_256x4x1_sm80_01bc88c7
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.

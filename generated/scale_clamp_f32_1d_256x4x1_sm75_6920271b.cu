@@ -1,4 +1,5 @@
 // scale_clamp_f32_1d_256x4x1_sm75_6920271b
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x, then scale by 16, then clamp to [-128, 127].
 // Elements float32, computed in float32, stored as int8.

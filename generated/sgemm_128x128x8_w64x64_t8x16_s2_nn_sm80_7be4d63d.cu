@@ -1,4 +1,5 @@
 // sgemm_128x128x8_w64x64_t8x16_s2_nn_sm80_7be4d63d
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.

@@ -1,4 +1,5 @@
 // sgemm_128x64x16_w32x64_t8x8_s2_splitkparallel12_nn_sm80_cf6b21db
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 128) * ceil_div(n, 64), 1, 12; block 128, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 512), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 48 * m * round_up(n, 4) bytes of device memory.
 // Expects: m is a multiple of 128, as the spec's multiple_of.m promises.
 // Expects: n is a multiple of 64, as the spec's multiple_of.n promises.
 // Expects: k is a multiple of 16, as the spec's multiple_of.k promises.
@@ -285,8 +287,8 @@ sgemm_128x64x16_w32x64_t8x8_s2_splitkparallel12_nn_sm80_cf6b21db_reduce(
     const int pitch = (n + 3) / 4 * 4;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
-    const long long element = (static_cast<long long>(blockIdx.x) * kVectorsPerBlock
-        + threadIdx.x % kVectorsPerBlock) * 4;
+    const long long element =
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {

@@ -1,4 +1,5 @@
 // sgemm_16x64x16_w16x32_t4x4_s3_g4_nn_sm90_f9dbeaba
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -67,6 +68,19 @@ constexpr int kRowsPerPassB = 4;
 constexpr int kPassesB = 4;
 constexpr int kPitchB = 64;
 
+// Closes a group of asynchronous copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
@@ -87,19 +101,6 @@ __device__ __forceinline__ void copy_async_1(float* target, const float* source)
 {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(source) : "memory");
-}
-
-// Closes a group of asynchronous copies.
-__device__ __forceinline__ void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until no more than kPending of this thread's groups are still under way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
 // Writes 4 consecutive floats.

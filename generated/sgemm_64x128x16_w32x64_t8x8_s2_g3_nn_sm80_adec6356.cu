@@ -1,4 +1,5 @@
 // sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda.
@@ -70,6 +71,19 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
+// Closes a group of asynchronous copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
@@ -84,19 +98,6 @@ __device__ __forceinline__ void copy_async_1(float* target, const float* source,
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
     const int bytes = available > 0 ? 4 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
-// Closes a group of asynchronous copies.
-__device__ __forceinline__ void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until no more than kPending of this thread's groups are still under way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
 // Writes one float, if there is room for it.

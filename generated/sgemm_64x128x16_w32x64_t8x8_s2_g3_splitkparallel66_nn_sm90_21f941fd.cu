@@ -1,4 +1,5 @@
 // sgemm_64x128x16_w32x64_t8x8_s2_g3_splitkparallel66_nn_sm90_21f941fd
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 128), 1, 66; block 384, 1, 1; dynamic shared memory 75264 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 264 * m * round_up(n, 4) bytes of device memory.
 // Expects: m is a multiple of 64, as the spec's multiple_of.m promises.
 // Expects: n is a multiple of 128, as the spec's multiple_of.n promises.
 // Expects: k is a multiple of 16, as the spec's multiple_of.k promises.
@@ -80,6 +82,19 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
+// Closes a group of asynchronous copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
@@ -100,19 +115,6 @@ __device__ __forceinline__ void copy_async_1(float* target, const float* source)
 {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(source) : "memory");
-}
-
-// Closes a group of asynchronous copies.
-__device__ __forceinline__ void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until no more than kPending of this thread's groups are still under way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
 // Writes 4 consecutive floats.
@@ -324,8 +326,8 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_splitkparallel66_nn_sm90_21f941fd_reduce(
     const int pitch = (n + 3) / 4 * 4;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
-    const long long element = (static_cast<long long>(blockIdx.x) * kVectorsPerBlock
-        + threadIdx.x % kVectorsPerBlock) * 4;
+    const long long element =
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {

@@ -1,4 +1,5 @@
 // sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -6,6 +7,10 @@
 // C is m x n, row-major with leading dimension ldc; pointer and ldc are multiples of 4 elements.
 //
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 128), 1, 4; block 128, 1, 1; dynamic shared memory 50176 bytes.
+// Workspace: round_up(4 * ceil_div(m, 64) * ceil_div(n, 128), 256) + 32768 * ceil_div(m, 64) * ceil_div(n, 128) bytes
+// of device memory.
+// The first 4 * ceil_div(m, 64) * ceil_div(n, 128) of them are zero before the first launch; every run leaves them
+// zero.
 // Expects: m is a multiple of 64, as the spec's multiple_of.m promises.
 // Expects: n is a multiple of 128, as the spec's multiple_of.n promises.
 // Expects: k is a multiple of 16, as the spec's multiple_of.k promises.
@@ -80,6 +85,19 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
+// Closes a group of asynchronous copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // Starts to copy 4 floats from global to shared memory.
 __device__ __forceinline__ void copy_async_4(float* target, const float* source)
 {
@@ -92,19 +110,6 @@ __device__ __forceinline__ void copy_async_1(float* target, const float* source)
 {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(source) : "memory");
-}
-
-// Closes a group of asynchronous copies.
-__device__ __forceinline__ void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until no more than kPending of this thread's groups are still under way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
 // Writes 4 consecutive floats.

@@ -1,4 +1,5 @@
 // sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda.
@@ -6,6 +7,10 @@
 // C is m x n, row-major with leading dimension ldc.
 //
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 128), 1, 4; block 128, 1, 1; dynamic shared memory 50176 bytes.
+// Workspace: round_up(4 * ceil_div(m, 64) * ceil_div(n, 128), 256) + 32768 * ceil_div(m, 64) * ceil_div(n, 128) bytes
+// of device memory.
+// The first 4 * ceil_div(m, 64) * ceil_div(n, 128) of them are zero before the first launch; every run leaves them
+// zero.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: ldb is at least n: the rows of B do not overlap.
 // Expects: ldc is at least n: the rows of C do not overlap.
@@ -72,14 +77,6 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 64 + i % 4;
 }
 
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
 // Closes a group of asynchronous copies.
 __device__ __forceinline__ void copy_async_commit()
 {
@@ -91,6 +88,14 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
+// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
+__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
+{
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+    const int bytes = available > 0 ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Writes one float, if there is room for it.

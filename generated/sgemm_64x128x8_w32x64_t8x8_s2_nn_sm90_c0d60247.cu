@@ -1,4 +1,5 @@
 // sgemm_64x128x8_w32x64_t8x8_s2_nn_sm90_c0d60247
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.

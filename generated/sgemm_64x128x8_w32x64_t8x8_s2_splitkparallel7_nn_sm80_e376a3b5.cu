@@ -1,4 +1,5 @@
 // sgemm_64x128x8_w32x64_t8x8_s2_splitkparallel7_nn_sm80_e376a3b5
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = A B in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 128), 1, 7; block 128, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 1024), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 28 * m * round_up(n, 4) bytes of device memory.
 // Expects: m is a multiple of 64, as the spec's multiple_of.m promises.
 // Expects: n is a multiple of 128, as the spec's multiple_of.n promises.
 // Expects: k is a multiple of 8, as the spec's multiple_of.k promises.

@@ -1,4 +1,5 @@
 // sgemm_batched_small_64x64x16_w32x32_t8x4_s3_batched_nt_sm80_72e745da
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements; stride_a elements from
@@ -74,14 +75,6 @@ __device__ constexpr int offset_m(int i)
     return i / 4 * 16 + i % 4;
 }
 
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
 // Closes a group of asynchronous copies.
 __device__ __forceinline__ void copy_async_commit()
 {
@@ -93,6 +86,14 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
+// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
+__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
+{
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+    const int bytes = available > 0 ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Reads 4 consecutive floats at once; near an edge only the `available` ones, and 0 for the others.

@@ -1,4 +1,5 @@
 // sgemm_deep_64x128x16_w32x64_t8x8_s3_splitkparallel16_tn_sm80_07f45abb
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k, column-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 128), 1, 16; block 128, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 512), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 64 * m * round_up(n, 4) bytes of device memory.
 // Expects: lda is at least m: the columns of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least n: the rows of B do not overlap.
@@ -77,14 +79,6 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 64 + i % 4;
 }
 
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
 // Closes a group of asynchronous copies.
 __device__ __forceinline__ void copy_async_commit()
 {
@@ -96,6 +90,14 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
+// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
+__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
+{
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+    const int bytes = 4 * min(max(available, 0), 4);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Writes 4 consecutive floats at once; near an edge only the first `available`.
@@ -308,8 +310,8 @@ sgemm_deep_64x128x16_w32x64_t8x8_s3_splitkparallel16_tn_sm80_07f45abb_reduce(
     const int pitch = (n + 3) / 4 * 4;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
-    const long long element = (static_cast<long long>(blockIdx.x) * kVectorsPerBlock
-        + threadIdx.x % kVectorsPerBlock) * 4;
+    const long long element =
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {

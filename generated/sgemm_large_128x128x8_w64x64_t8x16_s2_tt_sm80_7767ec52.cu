@@ -1,4 +1,5 @@
 // sgemm_large_128x128x8_w64x64_t8x16_s2_tt_sm80_7767ec52
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k, column-major with leading dimension lda; pointer and lda are multiples of 4 elements.

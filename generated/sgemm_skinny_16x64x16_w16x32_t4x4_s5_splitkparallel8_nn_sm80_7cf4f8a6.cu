@@ -1,4 +1,5 @@
 // sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nn_sm80_7cf4f8a6
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k, row-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 16) * ceil_div(n, 64), 1, 8; block 64, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 1024), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 32 * m * round_up(n, 4) bytes of device memory.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least n: the rows of B do not overlap.
@@ -76,14 +78,6 @@ __device__ constexpr int offset_m(int i)
     return i * 4;
 }
 
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
 // Closes a group of asynchronous copies.
 __device__ __forceinline__ void copy_async_commit()
 {
@@ -95,6 +89,14 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
+// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
+__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
+{
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+    const int bytes = 4 * min(max(available, 0), 4);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Writes 4 consecutive floats at once; near an edge only the first `available`.

@@ -1,4 +1,5 @@
 // sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_57143608
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k, row-major with leading dimension lda.
@@ -7,6 +8,7 @@
 //
 // Launch:  grid ceil_div(m, 16) * ceil_div(n, 64), 1, 8; block 64, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid ceil_div(m * round_up(n, 4), 1024), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: 32 * m * round_up(n, 4) bytes of device memory.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: ldb is at least k: the columns of B do not overlap.
 // Expects: ldc is at least n: the rows of C do not overlap.
@@ -59,14 +61,6 @@ constexpr int kRowsPerPassB = 4;
 constexpr int kPassesB = 16;
 constexpr int kPitchB = 68;  // 4 elements of padding against bank conflicts
 
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
 // Closes a group of asynchronous copies.
 __device__ __forceinline__ void copy_async_commit()
 {
@@ -78,6 +72,14 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
+// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
+__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
+{
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+    const int bytes = available > 0 ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Writes 4 consecutive floats at once; near an edge only the first `available`.

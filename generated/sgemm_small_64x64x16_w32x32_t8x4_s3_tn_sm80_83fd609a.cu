@@ -1,4 +1,5 @@
 // sgemm_small_64x64x16_w32x32_t8x4_s3_tn_sm80_83fd609a
+// SPDX-License-Identifier: Apache-2.0
 //
 // C = alpha A B + beta C in float32.
 // A is m x k, column-major with leading dimension lda; pointer and lda are multiples of 4 elements.
@@ -67,14 +68,6 @@ __device__ constexpr int offset_m(int i)
     return i / 4 * 16 + i % 4;
 }
 
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
 // Closes a group of asynchronous copies.
 __device__ __forceinline__ void copy_async_commit()
 {
@@ -86,6 +79,14 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
+// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
+__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
+{
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+    const int bytes = 4 * min(max(available, 0), 4);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Reads 4 consecutive floats at once; near an edge only the `available` ones, and 0 for the others.

@@ -1,4 +1,5 @@
 // silu_multiply_f32_2d_256x4x1_sm75_c2ad3ba9
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x, then SiLU, then product with F.
 // Elements float32, computed in float32, stored as float32.

@@ -1,4 +1,5 @@
 // square_f32_1d_256x4x4_grid264_sm75_34daf2a9
+// SPDX-License-Identifier: Apache-2.0
 //
 // y = x, then square.
 // Elements float32, computed in float32, stored as float32.

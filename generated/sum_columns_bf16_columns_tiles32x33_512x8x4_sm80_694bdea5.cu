@@ -1,10 +1,13 @@
 // sum_columns_bf16_columns_tiles32x33_512x8x4_sm80_694bdea5
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each column of X, reduced x inner.
 // Elements bfloat16, computed in float, stored as float.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 256), 33, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: round_up(4 * ceil_div(inner, 256), 16) + 132 * inner bytes of device memory.
+// The first 4 * ceil_div(inner, 256) of them are zero before the first launch; every run leaves them zero.
 // Expects: inner is a multiple of 8, as the spec's alignment promises.
 // Expects: stride_reduced is a multiple of 8, as the spec's alignment promises.
 //
@@ -111,8 +114,8 @@ sum_columns_bf16_columns_tiles32x33_512x8x4_sm80_694bdea5(
             Vector loaded[kUnroll];
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
-                loaded[u] = *reinterpret_cast<const Vector*>(source + static_cast<long long>(row
-                    + u * kRowStep) * stride_reduced);
+                loaded[u] = *reinterpret_cast<const Vector*>(source
+                    + static_cast<long long>(row + u * kRowStep) * stride_reduced);
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
                 #pragma unroll
@@ -121,8 +124,8 @@ sum_columns_bf16_columns_tiles32x33_512x8x4_sm80_694bdea5(
         }
         #pragma unroll 1
         for (; row < reduced; row += kRowStep) {
-            const Vector loaded = *reinterpret_cast<const Vector*>(source
-                + static_cast<long long>(row) * stride_reduced);
+            const Vector loaded =
+                *reinterpret_cast<const Vector*>(source + static_cast<long long>(row) * stride_reduced);
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
                 totals[i] = combine(totals[i], prepared(loaded.element[i]));

@@ -1,4 +1,5 @@
 // sum_rows_f16_rows_lanes16x1_256x8x8_sm80_3261c950
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float16, computed in float, stored as float.

@@ -1,4 +1,5 @@
 // sum_rows_unaligned_rows_blocks1_128x1x4_sm80_7901fdd1
+// SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float32, computed in float, stored as float.
