@@ -158,11 +158,23 @@ def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str
         raise SpecError(f"{name}: nested too deeply") from None
     schema = model.model_json_schema()
     lines = [f"{name}: {wrong}:"]
-    for item in mistakes:
-        path = _path(item["loc"], fields)
+    for item, path in _told_once(mistakes, fields):
         lines.append(f"  - {_reason(item, path, fields, schema)}")
         lines += _excerpt(text, path)
     raise SpecError("\n".join(lines))
+
+
+def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str]]]:
+    """Mistakes with their paths. Where a field takes values of several forms, each form has its own complaint: the first is told, or
+    that about a part of the value."""
+    placed = [(item, _path(item["loc"], fields)) for item in mistakes]
+    paths = [path for _, path in placed]
+    told = []
+    for index, (item, path) in enumerate(placed):
+        about_a_part = any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+        if path not in paths[:index] and not about_a_part:
+            told.append((item, path))
+    return told
 
 
 def _excerpt(text: bytes | None, path: Sequence[str]) -> list[str]:
@@ -187,10 +199,12 @@ def _as_data(value: Any) -> Any:
 
 def _path(location: tuple[Any, ...], fields: Any) -> list[str]:
     """Path in the YAML of a mistake: Pydantic's location without the tags of unions, which are no level of the YAML."""
-    parts = []
+    parts: list[str] = []
     here = fields
     for part, following in itertools.zip_longest(location, location[1:]):
         if isinstance(here, dict) and part not in here and following is not None:
+            continue
+        if parts and here is not None and not isinstance(here, dict) and not (isinstance(here, list) and isinstance(part, int)):
             continue
         parts.append(printable(str(part), _SHOWN_CHARACTERS))
         try:
