@@ -289,7 +289,8 @@ class _Printer:
         checked = left.checked or right.checked
         if not checked:
             limits = _intersection(limits, self.facts.known(node))
-        if left.literal and right.literal and 0 <= limits[0] == limits[1] <= INT64[1]:
+        divides_by_zero = name in ("div", "mod") and right_low <= 0 <= right_high
+        if left.literal and right.literal and not divides_by_zero and 0 <= limits[0] == limits[1] <= INT64[1]:
             return _literal(limits[0])
         if not _fits(limits) or (name in ("div", "mod") and not natural):
             return _checked(name, [left.text, right.text], limits)

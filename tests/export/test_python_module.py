@@ -112,6 +112,8 @@ def test_every_launch_is_the_one_that_gemmgen_makes(tmp_path: Path) -> None:
         for _ in range(DRAWS):
             problem, pointers, scalars, _ = draw_call(plan, rng)
             wanted = expected(sequence, problem, pointers, scalars, WORKSPACE)
+            if not wanted.workspace_bytes:  # where none is needed, none is allocated
+                wanted = expected(sequence, problem, pointers, scalars, 0)
             module.driver.work.clear()
             module.driver.calls.clear()
             named = zip(sequence.scalars, scalars, strict=True)

@@ -227,7 +227,9 @@ class TensorLayout:
         for place, name in enumerate(self.kept):
             step = f"max({self.kept[place + 1]}, 1) * {self.kept[place + 1]}_y" if place + 1 < len(self.kept) else "1"
             results.append(Dimension(f"{name}_y", f"elements from one result to the next along {name}", -STRIDES, STRIDES, Formula(step)))
-        constraints = []
+        constraints = [
+            Constraint(Formula(f"({name} <= 1) + ({name}_y != 0) > 0"), f"{name}_y is not 0: results do not overlap") for name in self.kept
+        ]
         if width > 1:
             promised = [f"{name}_stride" for name in self.axes[1 if self.repeated else 0 : -1]] + ([self.inner] if self.keeps_inner else [])
             for name in promised if not self.flat else ():
