@@ -125,7 +125,7 @@ def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
 
 
 def test_of_equal_instances_the_more_specialised_is_taken():
-    choice = choose(parse_problem("conv2d:16,128,28,28,512,1,1,1,0"), device("A100"))
+    choice = choose(parse_problem("conv2d:16,256,56,56,128,1,1,2,0"), device("A100"))
     arguments = {option.candidate.label: len(option.plan.sequence.launches[0].arguments) for option in choice.options}
     equal = [option for option in choice.options if f"{option.seconds:.3g}" == f"{choice.chosen.seconds:.3g}"]
     assert len(equal) > 1
