@@ -174,7 +174,7 @@ def test_without_distributed_the_message_says_what_to_install(monkeypatch: pytes
     import sys
 
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(EnvironmentMissing, match=r"gemmgen\[cluster\]"):
+    with pytest.raises(EnvironmentMissing, match="pip install 'distributed"):
         Cluster("tcp://127.0.0.1:9")
 
 
