@@ -37,7 +37,7 @@ demo: $(VENV)/.installed
 	@printf '\nThe kernel is %s. What next: %s --help\n' "$$(ls $(DEMO)/*.cu)" '$(BIN)/gemmgen'
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto $(PYTEST_ARGUMENTS)
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
@@ -83,5 +83,5 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	@echo 'Installing gemmgen and what makes the site into $(VENV); only the first time takes long.'
-	@$(PIP) install --editable '.[docs,sass]' 'nvidia-cuda-nvrtc==13.0.88'
+	@$(PIP) install --editable '.[docs,sass,cpu]' 'nvidia-cuda-nvrtc==13.0.88'
 	@touch $@ $(VENV)/.installed

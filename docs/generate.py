@@ -7,7 +7,8 @@ A page keeps its words; what lies behind one of these comments is made anew:
     <!-- diff SPEC SPEC [context=N] [first=N] -->   and a fenced block: the difference of the two rendered kernels
     <!-- code SPEC from=REGEX lines=N -->           and a fenced block: a piece of a rendered kernel
     <!-- draw SPEC options of gemmgen draw -->      and an image: the picture is written where the image says
-    <!-- chart FILE problem=N ... -->               and an image: bars of what was measured
+    <!-- chart CHAPTER -->                         and an image: bars of what measurements/stories.json has of a chapter
+    <!-- times CHAPTER -->                         and a table: the same in numbers
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -27,18 +29,20 @@ COLUMNS = "140"
 _FENCED = re.compile(
     r"<!-- (?P<kind>run|diff|code)(?P<options>[^>]*?) ?-->\n(?P<fence>```)(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+_TABLE = re.compile(r"<!-- times (?P<chapter>\w+) -->\n(?:\|.*\n)+")
 _IMAGE = re.compile(r"<!-- (?P<kind>draw|chart) (?P<options>[^>]*?) ?-->\n!\[(?P<alt>[^\]]*)\]\((?P<file>[^)]+)\)")
 
 
 def pages() -> list[Path]:
     """The pages that have something to fill."""
-    return [path for path in sorted(DOCS.rglob("*.md")) if _FENCED.search(text := path.read_text()) or _IMAGE.search(text)]
+    return [path for path in sorted(DOCS.rglob("*.md")) if any(kind.search(path.read_text()) for kind in (_FENCED, _TABLE, _IMAGE))]
 
 
 def filled(path: Path) -> tuple[str, dict[Path, str]]:
     """A page as it must be, and the pictures that it shows."""
     text = path.read_text()
     text = _FENCED.sub(lambda match: _fenced(match), text)
+    text = _TABLE.sub(_times, text)
     pictures = {(path.parent / match["file"]).resolve(): _picture(match) for match in _IMAGE.finditer(text)}
     return text, pictures
 
@@ -116,32 +120,76 @@ def _code(spec: str, options: dict[str, str]) -> list[str]:
 def _picture(match: re.Match[str]) -> str:
     if match["kind"] == "draw":
         return run(f"gemmgen draw {match['options']} -o -")
-    words, options = _options(match["options"])
-    return _chart(ROOT / words[0], options, match["alt"])
+    return _chart(match["options"].strip(), match["alt"])
 
 
-def _chart(file: Path, options: dict[str, str], title: str) -> str:
-    """Bars of a benchmark's times, as `gemmgen bench --json` writes them."""
+def _chapter(name: str) -> dict[str, Any]:
+    """What was measured for a chapter of the stories, with the device and the date of the run."""
+    measured = json.loads((ROOT / "measurements" / "stories.json").read_text())
+    found = next((chapter for chapter in measured["chapters"] if chapter["chapter"] == name), None)
+    if found is None:
+        raise SystemExit(f"measurements/stories.json has no chapter {name}: python -m measurements.stories {name}")
+    return {**found, "device": measured["device"], "date": measured["date"]}
+
+
+def _rate(chapter: dict[str, Any]) -> tuple[str, float, str]:
+    """The rate that a chapter is about: of operations, or of bytes where nearly nothing is computed."""
+    first = chapter["steps"][0]
+    if first["operations_per_second"] > 4 * first["bytes_per_second"]:
+        return "operations_per_second", 1e12, "TFLOP/s" if "conv2d" not in first["spec"] else "TOP/s"
+    return "bytes_per_second", 1e9, "GB/s"
+
+
+def _times(match: re.Match[str]) -> str:
+    """A table of a chapter: each step's time, rate and registers, and how it and the vendor's library compare with the first step."""
+    chapter = _chapter(match["chapter"])
+    key, scale, unit = _rate(chapter)
+    lines = [
+        f"| kernel | µs | {unit} | registers | spilled bytes | times as fast as the first |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    first = chapter["steps"][0]["median_us"]
+    for step in chapter["steps"]:
+        spec = f"`{step['spec']}`" + (f" with {', '.join(f'`{change}`' for change in step['changes'])}" if step["changes"] else "")
+        used = step["registers"]
+        cells = [
+            f"{step['name']}: {spec}",
+            f"{step['median_us']:,.1f}",
+            f"{step[key] / scale:,.1f}",
+            used["registers"],
+            used["spilled_bytes"],
+            f"{first / step['median_us']:.2f}",
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += [
+        f"| {peer['name']} | {peer['median_us']:,.1f} | {peer[key] / scale:,.1f} | – | – | {first / peer['median_us']:.2f} |"
+        for peer in chapter["peers"]
+    ]
+    return "\n".join([f"<!-- times {match['chapter']} -->", *lines, ""])
+
+
+def _chart(name: str, title: str) -> str:
+    """Bars of a chapter: one for each step, and for the vendor's library."""
     from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document
 
-    report = json.loads(file.read_text())[int(options.get("problem", 0))]
-    rows = [(str(timing["spec"] or timing["name"]), timing) for timing in report["timings"]]
-    value = options.get("value", "operations_per_second")
-    scale, unit = (1e12, "TFLOP/s") if value == "operations_per_second" else (1e9, "GB/s")
-    most = max(timing[value] for _, timing in rows)
+    chapter = _chapter(name)
+    key, scale, unit = _rate(chapter)
+    rows = [(row, kind) for kind in ("steps", "peers") for row in chapter[kind]]
+    most = max(row[key] for row, _ in rows)
     canvas = Canvas()
     canvas.text(0, 16, title, "title")
     y, left, room = 34.0, 250.0, WIDTH - 250 - 150
-    for name, timing in rows:
-        peer = timing["kind"] == "peer"
-        canvas.text(left - 8, y + 15, name, "text end strong" if peer else "text end")
-        wide = room * timing[value] / most
-        canvas.rect(left, y + 2, max(wide, 1), 18, "c1 thin" if peer else "c0 thin")
-        canvas.text(left + wide + 6, y + 15, f"{timing[value] / scale:,.2f} {unit}, {timing['median_us']:,.1f} µs", "note")
+    for row, kind in rows:
+        canvas.text(left - 8, y + 15, row["name"], "text end strong" if kind == "peers" else "text end")
+        wide = room * row[key] / most
+        canvas.rect(left, y + 2, max(wide, 1), 18, "c1 thin" if kind == "peers" else "c0 thin")
+        canvas.text(left + wide + 6, y + 15, f"{row[key] / scale:,.2f} {unit}, {row['median_us']:,.1f} µs", "note")
         y += 25
+    problem = " × ".join(map(str, chapter["sizes"]))
+    canvas.text(0, y + 15, f"{problem}; {chapter['device']}, {chapter['clocks']}, {chapter['date']}; inputs {chapter['inputs']}", "note")
     parts = [f'<g transform="translate({MARGIN} {MARGIN})">', *canvas.parts, "</g>"]
-    description = "; ".join(f"{name}: {timing['median_us']:.1f} µs" for name, timing in rows)
-    return document(parts, y + 2 * MARGIN, title, description)
+    description = "; ".join(f"{row['name']}: {row['median_us']:.1f} µs" for row, _ in rows)
+    return document(parts, y + 20 + 2 * MARGIN, title, description)
 
 
 def main(arguments: list[str]) -> int:

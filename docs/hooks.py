@@ -1,13 +1,12 @@
 """Pages of the site that are made from the project itself: the gallery of all shipped specs, the fields of specs, measurements.
 
-mkdocs calls ``on_files`` and ``on_page_markdown``. GEMMGEN_SITE_GALLERY limits the number of specs in the gallery, for quick builds.
+mkdocs calls ``on_config``, ``on_files`` and ``on_page_markdown``.
 """
 
 from __future__ import annotations
 
-import html
+import inspect
 import json
-import os
 import posixpath
 import re
 import sys
@@ -15,21 +14,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from gallery import gallery_pages, plain  # noqa: E402
 
 _LINK = re.compile(r"(!?\[[^\]]*\])\((?P<target>[^)\s#]+)(?P<anchor>#[^)]*)?\)")
-_KINDS = {
-    "gemm": "Products of matrices",
-    "conv2d": "Convolutions",
-    "reduction": "Reductions",
-    "elementwise": "Elementwise",
-    "cpu": "Processors",
-}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Makes code of what the help of commands sets apart, before mkdocs-click takes it for prose."""
+    from gemmgen.cli import cli
+
+    _fence_examples(cli)
+    return config
+
+
+def _fence_examples(command: click.Command) -> None:
+    if command.help:
+        command.help = re.sub(r"\x08\n(.*?)(?=\n\s*\n|\Z)", r"```console\n\1\n```", inspect.cleandoc(command.help), flags=re.DOTALL)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            _fence_examples(below)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,7 +82,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _generated() -> Iterator[tuple[str, str]]:
     yield from _measurements()
     yield "reference/fields.md", _fields()
-    yield from _gallery()
+    yield from gallery_pages()
 
 
 def _measurements() -> Iterator[tuple[str, str]]:
@@ -96,7 +110,7 @@ def _fields() -> str:
     roots = {variant["$ref"].rpartition("/")[2] for variant in schema["anyOf"]}
     for name, model in sorted(schema["$defs"].items()):
         if name not in roots and "properties" in model:
-            lines += [f"### {name}", "", _plain(model.get("description", "")), "", *_table(model), ""]
+            lines += [f"### {name}", "", plain(model.get("description", "")), "", *_table(model), ""]
     return "\n".join(lines)
 
 
@@ -105,7 +119,7 @@ def _table(model: dict[str, Any]) -> list[str]:
     for name, field in model["properties"].items():
         default = json.dumps(field["default"]) if "default" in field else "needed" if name in model.get("required", ()) else ""
         shown = default if default in ("", "needed") else f"`{default}`"
-        rows.append(f"| `{name}` | {_values(field)} | {shown} | {_plain(field.get('description', ''))} |")
+        rows.append(f"| `{name}` | {_values(field)} | {shown} | {plain(field.get('description', ''))} |")
     return rows
 
 
@@ -126,96 +140,4 @@ def _values(field: dict[str, Any]) -> str:
     return " ".join([str(field.get("type", "any")), *filter(None, limits)])
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
-
-
-def _cell(text: str) -> str:
-    """A text in a table, of which nothing is a link or markup."""
-    return _plain(html.escape(text)).replace("[", "&#91;").replace("*", "&#42;").replace("_", "&#95;")
-
-
-def _gallery() -> Iterator[tuple[str, str]]:
-    """A page for every shipped spec, and one that lists them."""
-    from gemmgen.kernels.shipped import shipped_specs
-
-    limit = int(os.environ.get("GEMMGEN_SITE_GALLERY", "100000"))
-    specs = list(shipped_specs().items())
-    chosen = specs if len(specs) <= limit else specs[:: max(1, len(specs) // limit)]
-    manifest = {
-        entry["spec_file"].removesuffix(".yaml"): entry
-        for entry in json.loads((ROOT / "generated" / "manifest.json").read_text())["instances"]
-    }
-    told = f"All {len(specs)} specs that ship with gemmgen, each with its pictures, its kernel, its certificates and its counters."
-    lines = ["# Gallery", "", told, ""]
-    groups: dict[str, list[str]] = {}
-    for name, path in chosen:
-        made = _gallery_page(name, path, manifest.get(name))
-        if made is None:
-            continue
-        page, picture, summary = made
-        yield f"gallery/{name}.md", page
-        if picture:
-            yield f"gallery/{name}.svg", picture
-        groups.setdefault(name.partition("/")[0], []).append(f"| [`{name}`]({name}.md) | {summary} |")
-    for kind, rows in groups.items():
-        lines += [f"## {_KINDS.get(kind, kind)}", "", "| spec | for |", "|---|---|", *rows, ""]
-    yield "gallery/index.md", "\n".join(lines)
-
-
-def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None) -> tuple[str, str, str] | None:
-    import gemmgen
-    from gemmgen.core.errors import GemmgenError
-    from gemmgen.dispatch.prediction import device_for
-    from gemmgen.kernels.family import KernelPlan
-    from gemmgen.present.drawing import draw
-    from gemmgen.present.explanation import explanation_of
-    from gemmgen.present.launch_pictures import all_pictures
-
-    try:
-        plan = gemmgen.plan(path)
-    except GemmgenError:  # a spec that another machine is needed for
-        return None
-    for_gpu = isinstance(plan, KernelPlan)
-    pictures = all_pictures(plan, device_for(plan.architecture if for_gpu else None))
-    description = _plain(str(plan.spec.description or ""))
-    lines = [f"# {name}", "", description, "", f"`{plan.name}`", ""]
-    svg = draw(plan.name, pictures) if pictures else ""
-    if svg:
-        lines += [f"![Pictures of {name}]({path.stem}.svg)", ""]
-    lines += ["## The spec", "", "```yaml", path.read_text().rstrip(), "```", "", "## The plan", ""]
-    for section in explanation_of(plan.spec.kind).explain(plan):
-        lines += [f"**{section.title}**", "", "| | |", "|---|---|"]
-        lines += [f"| {_cell(label)} | {_cell(text)} |" for label, text in section.lines] + [""]
-    if entry is not None:
-        lines += _evidence(entry)
-    lines += ["## The kernel", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
-    return "\n".join(lines), svg, description
-
-
-def _evidence(entry: dict[str, Any]) -> list[str]:
-    """The certificates of an instance of the library, and the counters of one case."""
-    lines = ["## Certificates", "", "| architecture | registers | spills, bytes | blocks on an SM | verified on | cases | error / bound |"]
-    lines.append("|---|---:|---:|---:|---|---:|---:|")
-    predicted: dict[str, Any] = {}
-    for architecture, file in entry["certificates"].items():
-        certificate = json.loads((ROOT / "generated" / file).read_text())
-        kernels = certificate["binary"].values()
-        spills = max(kernel["spill_stores"] + kernel["spill_loads"] for kernel in kernels)
-        blocks = min(found["blocks_per_sm"] for found in certificate["occupancy"].values())
-        runs = certificate["verification"]
-        told = ", ".join(dict.fromkeys(run["device"] for run in runs))
-        lines.append(
-            f"| {architecture} | {max(kernel['registers'] for kernel in kernels)} | {spills} | {blocks} | {told} | "
-            f"{sum(run['cases'] for run in runs)} | {max((run['worst_ratio'] for run in runs), default=0):.3g} |"
-        )
-        predicted = certificate["predicted"] or predicted
-    if predicted:
-        sizes = " ".join(f"{name}={value}" for name, value in predicted["problem"].items())
-        counters = f"{predicted['wavefronts']:,} wavefronts of shared memory, {predicted['bank_conflicts']:,} of them conflicts; "
-        counters += f"{predicted['sectors']:,} sectors of global memory; {predicted['barriers']:,} barriers"
-        lines += ["", "## Counters", "", f"Of the case *{predicted['case']}* ({sizes}): {counters}."]
-    return [*lines, ""]
-
-
-__all__ = ["on_files", "on_page_markdown"]
+__all__ = ["on_config", "on_files", "on_page_markdown"]

@@ -1,4 +1,4 @@
-"""JSON Schemas of what commands print with --json: python docs/output_schemas.py
+"""JSON Schemas of what commands print with --json: python docs/output_schemas.py [COMMAND ...]
 
 Each is inferred from real outputs of several calls: keys that all of them have are required, and further keys may come. They lie in
 gemmgen/cli/schemas/; ``gemmgen schema --of COMMAND`` prints one. VERSION grows when a key is renamed, removed or changes its type.
@@ -7,7 +7,9 @@ gemmgen/cli/schemas/; ``gemmgen schema --of COMMAND`` prints one. VERSION grows 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,37 @@ VERSION = 1
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "gemmgen" / "cli" / "schemas"
 
+_CU = str(ROOT / "docs" / "tutorials" / "reverse.cu")
+_LAUNCH = "--grid 1 --block 64 --arg f32[64]=range --arg f32[64]"
+_SWEEP = str(ROOT / "docs" / "tutorials" / "stages.yaml")
+
 CALLS = {
     "analyze": ["analyze gemm/v1_tiled reduction/s0_interleaved conv2d/split_k", "analyze gemm/v1_tiled --no-traffic --time 3ms"],
     "banks": ["banks lane*16 --width 16", "banks lane*128 --store"],
+    "cache-info": ["cache info"],
     "check": ["check gemm/v0_naive", "check gemm/v0_naive --arch sm_80 --arch sm_90"],
-    "diff": ["diff gemm/v0_naive gemm/v1_tiled", "diff gemm/v1_tiled gemm/v1_tiled"],
+    "compile": ["compile gemm/v0_naive", "compile conv2d/split_k --arch sm_80 --arch sm_90"],
+    "diff": ["diff gemm/v0_naive gemm/v1_tiled", "diff gemm/v1_tiled gemm/v1_tiled", f"diff {_CU} {_CU}"],
+    "doctor": ["doctor"],
     "draw": ["draw gemm/v1_tiled", "draw reduction/s0_interleaved"],
+    "emulate": [f"emulate {_CU} {_LAUNCH}", f"emulate {_CU.replace('reverse', 'reverse_fixed')} {_LAUNCH} --counters --print out"],
     "explain": ["explain gemm/v0_naive", "explain conv2d/split_k", "explain elementwise/relu"],
+    "export": ["export gemm/v0_naive --format header -o kernel.h", "export gemm/v0_naive --format python -o kernel.py"],
     "library-check": ["library check --sample 0"],
     "library-list": ["library list"],
+    "library-show": ["library show reduction/rows_1m", "library show reduction/columns_128"],
+    "render": ["render gemm/v0_naive gemm/v1_tiled -o sources"],
+    "sweep": [f"sweep {_SWEEP} --stages compile", f"sweep {_SWEEP} --stages check --against stages.sqlite"],
+    "sweep-dry-run": [f"sweep {_SWEEP} --dry-run"],
+    "sweep-results": ["sweep --results stages.sqlite"],
     "verify": ["verify gemm/v0_naive --backend emulator --counters", "verify elementwise/relu --backend emulator"],
+    "warm": ["warm gemm:512,512,512,nt gemm:4096,4096,4096,nt,bf16 --device H200"],
 }
-"""Calls whose outputs a schema is inferred from, without --json. ``library check`` may find problems, and then says so in the same form."""
+"""Calls whose outputs a schema is inferred from, without --json, run one after the other in an empty folder. ``library check`` may find
+problems, and then says so in the same form."""
+
+RECORDED = {"bench": ["bench_gemm", "bench_reduction"], "tune": ["tune"], "tune-evaluate": ["evaluate"]}
+"""Outputs of commands that need a GPU, recorded on an H200 in docs/recorded/."""
 
 _NAMED_BY_DATA = 12
 """Objects with more keys than this, all of one form, are mappings whose keys are data."""
@@ -72,23 +93,29 @@ def _kind(value: Any) -> str:
 
 def schema_of(name: str) -> dict[str, Any]:
     """The schema of one command's outputs."""
-    found = inferred([output(call) for call in CALLS[name]])
+    if name in RECORDED:
+        found = inferred([json.loads((ROOT / "docs" / "recorded" / f"{one}.json").read_text()) for one in RECORDED[name]])
+    else:
+        found = inferred([output(call) for call in CALLS[name]])
+    words = name.replace("-dry-run", " --dry-run").replace("-results", " --results FILE").replace("-evaluate", " --evaluate TABLE")
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"Output of gemmgen {name.replace('-', ' ')} --json",
+        "title": f"Output of gemmgen {words.replace('-', ' ', 1) if '--' not in words else words} --json",
         "schema_version": VERSION,
     }
     return {**head, **found}
 
 
-def main() -> int:
-    """Writes all schemas."""
+def main(names: list[str]) -> int:
+    """Writes all schemas, or those of some commands."""
     FOLDER.mkdir(exist_ok=True)
-    for name in CALLS:
-        (FOLDER / f"{name}.json").write_text(json.dumps(schema_of(name), indent=1) + "\n")
-        print(name)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name in names or [*CALLS, *RECORDED]:
+            (FOLDER / f"{name}.json").write_text(json.dumps(schema_of(name), indent=1) + "\n")
+            print(name)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

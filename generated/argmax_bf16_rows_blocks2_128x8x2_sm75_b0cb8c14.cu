@@ -39,6 +39,20 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
+// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+__device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    return last;
+}
+
 // An element as it is reduced.
 __device__ __forceinline__ float prepared(unsigned short element)
 {
@@ -109,20 +123,6 @@ __device__ __forceinline__ long long finished(Extremum total)
 {
     long long value = total.index;
     return value;
-}
-
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
-__device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
-{
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
-        if (last)
-            *ticket = 0;
-    }
-    __syncthreads();
-    return last;
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)

@@ -364,7 +364,7 @@ bf16_64x32_three_64x32x64_s5_c1_tma_bf16_bf16_bf16_nt_sm90a_38d8874e(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         for (; index < works; index += gridDim.x) {

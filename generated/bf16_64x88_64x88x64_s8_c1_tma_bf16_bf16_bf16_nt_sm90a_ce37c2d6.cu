@@ -363,7 +363,7 @@ bf16_64x88_64x88x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_ce37c2d6(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         for (; index < works; index += gridDim.x) {

@@ -307,7 +307,7 @@ bf16_decode_16_64x16x128_s8_c1_bf16_bf16_bf16_tn_col_sm90a_c1bcee41(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);

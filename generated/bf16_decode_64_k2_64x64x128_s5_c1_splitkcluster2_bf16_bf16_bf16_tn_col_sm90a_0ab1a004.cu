@@ -359,7 +359,7 @@ bf16_decode_64_k2_64x64x128_s5_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0ab
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {

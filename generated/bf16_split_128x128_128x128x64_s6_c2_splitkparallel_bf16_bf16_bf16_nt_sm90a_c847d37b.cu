@@ -384,9 +384,9 @@ bf16_split_128x128_128x128x64_s6_c2_splitkparallel_bf16_bf16_bf16_nt_sm90a_c847d
                     for (int j = 0; j < kTileN / 8; ++j) {
                         const int column = first_column + j * 8;
                         if (column < pitch)
-                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch
-                                + column) = make_float2(accumulators[block][4 * j + 2 * half],
-                                accumulators[block][4 * j + 2 * half + 1]);
+                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column) =
+                                make_float2(accumulators[block][4 * j + 2 * half],
+                                    accumulators[block][4 * j + 2 * half + 1]);
                     }
                 }
             }

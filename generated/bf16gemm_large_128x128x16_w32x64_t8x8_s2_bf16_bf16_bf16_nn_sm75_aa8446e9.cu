@@ -41,10 +41,15 @@ constexpr int kThreadN = 8;
 constexpr int kThreads = 256;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 16;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 1 vector of 8 a thread, 2 vectors to a row of the stored matrix.
 constexpr int kVectorA = 8;
@@ -81,9 +86,10 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
 // The nearest bfloat16, of two equally near ones the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
+    const unsigned bits = __float_as_uint(value);
+    if (value != value)
+        return 0x7fff;
+    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // Reads 8 consecutive halves at once; near an edge only the `available` ones, and 0 for the others.
@@ -279,8 +285,8 @@ bf16gemm_large_128x128x16_w32x64_t8x8_s2_bf16_bf16_bf16_nn_sm75_aa8446e9(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 16 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: the first tile.

@@ -34,10 +34,16 @@ constexpr int kThreadN = 4;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -68,9 +74,10 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
 // The nearest bfloat16, of two equally near ones the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
+    const unsigned bits = __float_as_uint(value);
+    if (value != value)
+        return 0x7fff;
+    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // Reads one half, or 0 if none is available.
@@ -216,8 +223,8 @@ bf16gemm_small_64x64x16_w32x32_t8x4_s2_bf16_bf16_bf16_nt_sm75_f3f8891b(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: the first tile.

@@ -36,11 +36,6 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-__device__ __forceinline__ float combine(float a, float b)
-{
-    return a + b;
-}
-
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
@@ -53,6 +48,11 @@ __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int bl
     }
     __syncthreads();
     return last;
+}
+
+__device__ __forceinline__ float combine(float a, float b)
+{
+    return a + b;
 }
 
 // Combines the states of the threads of the same columns; those of the first ones count.

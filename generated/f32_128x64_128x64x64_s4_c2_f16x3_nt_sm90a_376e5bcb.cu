@@ -66,11 +66,12 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 }
 
 // The same from a tensor with three extents.
-__device__ __forceinline__ void load_box_3d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y,
-    int z)
+__device__ __forceinline__ void load_box_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
@@ -141,8 +142,8 @@ __device__ __forceinline__ float scaled(float value, int exponent)
 }
 
 // The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together. The second is
-// rounded in the
-// direction of the value, away from zero: on the average that makes up for what tensor cores cut off of sums.
+// rounded in the direction of the value, away from zero: on the average that makes up for what tensor cores cut off of
+// sums.
 __device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)[2])
 {
     float high;
@@ -152,6 +153,14 @@ __device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)
     const float rest = __uint_as_float(__float_as_uint((value - high) * 2048.0f) ^ sign);
     asm("cvt.rp.f16.f32 %0, %1;" : "=h"(parts[1]) : "f"(rest));
     parts[1] ^= sign >> 16;
+}
+
+// Adds a value to a sum, and returns what that rounded off.
+__device__ __forceinline__ float add_compensated(float& sum, float value)
+{
+    const float before = sum;
+    sum = before + value;
+    return value - (sum - before);
 }
 
 // Gives registers back, so that this thread keeps kRegisters.
@@ -187,6 +196,18 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
 }
 
+// Waits until the other of two groups has passed the turn with this barrier.
+__device__ __forceinline__ void wait_for_turn(int barrier)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
+}
+
+// Passes the turn to the other of two groups.
+__device__ __forceinline__ void pass_turn(int barrier)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
+}
+
 constexpr int kPlanes = 2;  // of either operand
 constexpr int kPromotedSteps = 2;  // of k, whose sum leaves the tensor core
 constexpr int kSplitThreads = 256;
@@ -213,14 +234,6 @@ __device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n
     offset += (4LL * m * ((k + 7) / 8 * 8) + 255) / 256 * 256;
     parts.planes_b = reinterpret_cast<unsigned short*>(start + offset);
     return parts;
-}
-
-// Adds a value to a sum, and returns what that rounded off.
-__device__ __forceinline__ float add_compensated(float& sum, float value)
-{
-    const float before = sum;
-    sum = before + value;
-    return value - (sum - before);
 }
 
 // Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
@@ -459,17 +472,6 @@ __device__ __forceinline__ void multiply_planes(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n64k16(products[block], descriptor_a(a + (block * 8192 + step * 32) / 16),
                 descriptor_b(b + (step * 32) / 16), 1);
-}
-
-// Waits until the other of two groups has passed the turn with this barrier.
-__device__ __forceinline__ void wait_for_turn(int barrier)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void pass_turn(int barrier)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -794,9 +796,9 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
                             const int at_m = first_row + line;
                             const int at_n = first_column + at_other;
                             const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-                            const float result = fmaf(alpha, product_sum, beta * previous);
-                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                            const float previous = beta != 0.0f ? *target : 0.0f;
+                            *target = fmaf(alpha, product_sum, beta * previous);
                         }
                     }
                 }
@@ -837,9 +839,9 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
                             const int at_m = first_row + at_other;
                             const int at_n = first_column + line;
                             const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-                            const float result = fmaf(alpha, product_sum, beta * previous);
-                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                            const float previous = beta != 0.0f ? *target : 0.0f;
+                            *target = fmaf(alpha, product_sum, beta * previous);
                         }
                     }
                 }
@@ -889,9 +891,9 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
             const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
-            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-            const float result = fmaf(alpha, sum, beta * previous);
-            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+            const float previous = beta != 0.0f ? *target : 0.0f;
+            *target = fmaf(alpha, sum, beta * previous);
         }
     }
 }

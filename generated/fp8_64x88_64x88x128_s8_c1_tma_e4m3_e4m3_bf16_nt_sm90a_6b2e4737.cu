@@ -365,7 +365,7 @@ fp8_64x88_64x88x128_s8_c1_tma_e4m3_e4m3_bf16_nt_sm90a_6b2e4737(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         for (; index < works; index += gridDim.x) {

@@ -361,7 +361,7 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {

@@ -317,7 +317,7 @@ fp8_deep_32_64x64x128_s6_c1_splitkparallel32_e4m3_e4m3_bf16_nt_sm90a_f08e6479(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
@@ -361,9 +361,9 @@ fp8_deep_32_64x64x128_s6_c1_splitkparallel32_e4m3_e4m3_bf16_nt_sm90a_f08e6479(
                     for (int j = 0; j < kTileN / 8; ++j) {
                         const int column = first_column + j * 8;
                         if (column < pitch)
-                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch
-                                + column) = make_float2(accumulators[block][4 * j + 2 * half],
-                                accumulators[block][4 * j + 2 * half + 1]);
+                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column) =
+                                make_float2(accumulators[block][4 * j + 2 * half],
+                                    accumulators[block][4 * j + 2 * half + 1]);
                     }
                 }
             }

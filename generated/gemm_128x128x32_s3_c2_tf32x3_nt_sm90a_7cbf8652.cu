@@ -66,11 +66,12 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 }
 
 // The same from a tensor with three extents.
-__device__ __forceinline__ void load_box_3d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y,
-    int z)
+__device__ __forceinline__ void load_box_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
@@ -134,6 +135,14 @@ __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
     parts[1] &= 0xffffe000;
 }
 
+// Adds a value to a sum, and returns what that rounded off.
+__device__ __forceinline__ float add_compensated(float& sum, float value)
+{
+    const float before = sum;
+    sum = before + value;
+    return value - (sum - before);
+}
+
 // Gives registers back, so that this thread keeps kRegisters.
 template <int kRegisters>
 __device__ __forceinline__ void release_registers()
@@ -192,14 +201,6 @@ __device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n
     offset += (8LL * m * ((k + 3) / 4 * 4) + 255) / 256 * 256;
     parts.planes_b = reinterpret_cast<unsigned*>(start + offset);
     return parts;
-}
-
-// Adds a value to a sum, and returns what that rounded off.
-__device__ __forceinline__ float add_compensated(float& sum, float value)
-{
-    const float before = sum;
-    sum = before + value;
-    return value - (sum - before);
 }
 
 // Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
@@ -755,9 +756,9 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
                             const int at_m = first_row + line;
                             const int at_n = first_column + at_other;
                             const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-                            const float result = fmaf(alpha, product_sum, beta * previous);
-                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                            const float previous = beta != 0.0f ? *target : 0.0f;
+                            *target = fmaf(alpha, product_sum, beta * previous);
                         }
                     }
                 }
@@ -798,9 +799,9 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
                             const int at_m = first_row + at_other;
                             const int at_n = first_column + line;
                             const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-                            const float result = fmaf(alpha, product_sum, beta * previous);
-                            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                            const float previous = beta != 0.0f ? *target : 0.0f;
+                            *target = fmaf(alpha, product_sum, beta * previous);
                         }
                     }
                 }
@@ -850,9 +851,9 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_repair(
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
             const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
-            const float previous = beta != 0.0f ? C[static_cast<long long>(at_m) * ldc + at_n] : 0.0f;
-            const float result = fmaf(alpha, sum, beta * previous);
-            C[static_cast<long long>(at_m) * ldc + at_n] = result;
+            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+            const float previous = beta != 0.0f ? *target : 0.0f;
+            *target = fmaf(alpha, sum, beta * previous);
         }
     }
 }

@@ -10,16 +10,17 @@
 // 0 bytes.
 // Expects: c is a multiple of 32, as x holds blocks of 32 channels (gemmgen.layouts.nchw_to_nchw32 and reorder_filter
 // fill up with zeros).
-// Expects: each group has a multiple of 32 input channels (gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up
-// with zeros).
-// Expects: each group has a multiple of 32 output channels (gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up
-// with zeros).
+// Expects: c / groups is a multiple of 32, the channels of a block of x (gemmgen.layouts.nchw_to_nchw32 and
+// reorder_filter fill up with zeros).
+// Expects: k / groups is a multiple of 32, the channels of a block of y (gemmgen.layouts.nchw_to_nchw32 and
+// reorder_filter fill up with zeros).
 // Expects: p follows from h, padding, filter, stride and dilation.
 // Expects: q follows from w, padding, filter, stride and dilation.
 // Expects: sums have at most 131071 products each, so that they fit into int32.
-// Expects: pixels can be counted with an int.
-// Expects: offsets of filter taps, also of those outside of the image, fit into an int.
-// Expects: the table has room for 64 taps.
+// Expects: n p q is at most 2147482623: an int counts the pixels of y.
+// Expects: an image of x with its padding, and r rows and s columns beyond, has at most 2147483647 elements: an int
+// holds their offsets.
+// Expects: r s is at most 64: so many filter taps have room in the kernel's parameters.
 // Expects: r is at most 16.
 // Expects: s is at most 16.
 //
@@ -66,20 +67,20 @@ constexpr int kFilterPasses = 1;
 constexpr int kFilterRowsPerPass = 32;
 constexpr int kFilterPlanesApart = 2;  // planes that are copied at the same time
 
-// Starts to copy kBytes, 4, 8 or 16, to an address in shared memory: the first `bytes` of them are read, the others
-// become 0.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
     if constexpr (kBytes == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source),
-            "r"(bytes) : "memory");
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" :: "r"(target), "l"(source), "r"(bytes),
-            "n"(kBytes) : "memory");
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
 }
 
-// Closes a group of asynchronous copies.
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -114,6 +115,21 @@ struct Divisor {
 __device__ __forceinline__ int divide(int n, const Divisor& d)
 {
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
+}
+
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Reads four matrices of 8 rows of 16 bytes: each group of eight lanes gives the addresses of one matrix's rows, every
+// lane gets a word of each matrix.
+__device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row)
+{
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
 // What the kernel divides by.
@@ -196,10 +212,7 @@ __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4],
 {
     #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
-                     : "=r"(fragments[pair][0]), "=r"(fragments[pair][1]), "=r"(fragments[pair][2]),
-                     "=r"(fragments[pair][3])
-                     : "r"(source + pair * 16 * kRowBytes));
+        load_matrices(fragments[pair], source + pair * 16 * kRowBytes);
 }
 
 // Adds the products of two fragments over 32 channels to 16 x 8 results: two blocks, one below the other.
@@ -332,7 +345,7 @@ grouped_128x32x64_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_fbc9e405(
     // Where in a stage it puts that, and where this lane's rows of its warp's fragments begin.
     const int pixel_target = vector_offset(pixel_row, half);
     const int filter_target = kFilterTile + vector_offset(filter_row, half) + filter_plane * kFilterPlaneBytes;
-    const unsigned shared_base = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    const unsigned shared_base = shared_address(shared_memory);
     const int warp_pixel = warp % kWarpsPixels * kWarpPixels;
     const int warp_channel = warp / kWarpsPixels * kWarpChannels;
     // Of pixels, the instruction takes the first halves of 16 rows and then the second; of filters, both

@@ -13,9 +13,9 @@
 // Expects: k is a multiple of 16: the copy engine wants pixels of y 16 bytes apart.
 // Expects: p follows from h, padding, filter, stride and dilation.
 // Expects: q follows from w, padding, filter, stride and dilation.
-// Expects: all channels are convolved together.
-// Expects: pixels can be counted with an int.
-// Expects: tiles can be counted with an int.
+// Expects: groups is 1.
+// Expects: n p q is at most 2147481599: an int counts the pixels of y.
+// Expects: y has at most 2147482623 tiles: an int counts them.
 // Expects: sums have at most 131071 products each, so that they fit into int32.
 // Expects: the instance was made for r = 1.
 // Expects: the instance was made for s = 1.
@@ -89,11 +89,12 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
 }
 
 // The same from a tensor with three extents.
-__device__ __forceinline__ void load_box_3d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y,
-    int z)
+__device__ __forceinline__ void load_box_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 

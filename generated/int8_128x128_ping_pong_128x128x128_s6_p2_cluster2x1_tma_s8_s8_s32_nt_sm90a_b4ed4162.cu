@@ -419,7 +419,7 @@ int8_128x128_ping_pong_128x128x128_s6_p2_cluster2x1_tma_s8_s8_s32_nt_sm90a_b4ed4
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         int turn = group ^ 1;  // the first group need not wait for the other

@@ -299,7 +299,7 @@ int8_decode_64_64x64x128_s12_c1_s8_s8_s32_tn_col_sm90a_751b25fe(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);

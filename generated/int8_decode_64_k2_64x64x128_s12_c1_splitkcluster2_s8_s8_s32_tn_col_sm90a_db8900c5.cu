@@ -347,7 +347,7 @@ int8_decode_64_k2_64x64x128_s12_c1_splitkcluster2_s8_s8_s32_tn_col_sm90a_db8900c
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {

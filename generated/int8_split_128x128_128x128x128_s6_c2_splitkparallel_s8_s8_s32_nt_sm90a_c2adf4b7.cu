@@ -376,9 +376,9 @@ int8_split_128x128_128x128x128_s6_c2_splitkparallel_s8_s8_s32_nt_sm90a_c2adf4b7(
                     for (int j = 0; j < kTileN / 8; ++j) {
                         const int column = first_column + j * 8;
                         if (column < pitch)
-                            *reinterpret_cast<int2*>(partial + static_cast<long long>(row) * pitch
-                                + column) = make_int2(accumulators[block][4 * j + 2 * half],
-                                accumulators[block][4 * j + 2 * half + 1]);
+                            *reinterpret_cast<int2*>(partial + static_cast<long long>(row) * pitch + column) =
+                                make_int2(accumulators[block][4 * j + 2 * half],
+                                    accumulators[block][4 * j + 2 * half + 1]);
                     }
                 }
             }

@@ -306,7 +306,7 @@ int8_split_64x64_64x64x128_s6_c1_splitkparallel_s8_s8_s32_nt_sm90a_ee3ece99(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k, slices);
@@ -354,9 +354,9 @@ int8_split_64x64_64x64x128_s6_c1_splitkparallel_s8_s8_s32_nt_sm90a_ee3ece99(
                     for (int j = 0; j < kTileN / 8; ++j) {
                         const int column = first_column + j * 8;
                         if (column < pitch)
-                            *reinterpret_cast<int2*>(partial + static_cast<long long>(row) * pitch
-                                + column) = make_int2(accumulators[block][4 * j + 2 * half],
-                                accumulators[block][4 * j + 2 * half + 1]);
+                            *reinterpret_cast<int2*>(partial + static_cast<long long>(row) * pitch + column) =
+                                make_int2(accumulators[block][4 * j + 2 * half],
+                                    accumulators[block][4 * j + 2 * half + 1]);
                     }
                 }
             }

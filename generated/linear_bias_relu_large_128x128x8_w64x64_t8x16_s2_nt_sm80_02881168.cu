@@ -47,10 +47,15 @@ constexpr int kThreadN = 16;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 16;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 2 vectors of 4 a thread, 2 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -237,8 +242,8 @@ linear_bias_relu_large_128x128x8_w64x64_t8x16_s2_nt_sm80_02881168(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 16 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: the first tile.
@@ -277,7 +282,7 @@ linear_bias_relu_large_128x128x8_w64x64_t8x16_s2_nt_sm80_02881168(
         multiply_accumulate(accumulators, fragment_a, fragment_b);
     }
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: apply the operations and store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

@@ -41,9 +41,10 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
 // The nearest bfloat16, of two equally near ones the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
+    const unsigned bits = __float_as_uint(value);
+    if (value != value)
+        return 0x7fff;
+    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // An element as it is reduced.

@@ -42,10 +42,16 @@ constexpr int kThreadN = 4;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 2 vectors of 4 a thread, 4 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -224,8 +230,8 @@ mlp_gelu_64x64x16_w32x32_t8x4_s2_nt_sm75_f4159482(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: the first tile.
@@ -264,7 +270,7 @@ mlp_gelu_64x64x16_w32x32_t8x4_s2_nt_sm75_f4159482(
         multiply_accumulate(accumulators, fragment_a, fragment_b);
     }
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: apply the operations and store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

@@ -50,6 +50,32 @@ constexpr int kStages = 3;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 8192;
 
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than kPending of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+}
+
 // The value of a float16.
 __device__ __forceinline__ float f16_to_float(unsigned short bits)
 {
@@ -66,34 +92,14 @@ __device__ __forceinline__ unsigned short float_to_f16(float value)
     return bits;
 }
 
-// Starts to copy `bytes` of kBytes from global to shared memory; the rest becomes 0.
-template <int kBytes>
-__device__ __forceinline__ void copy_vector_async(unsigned target, const void* source, int bytes)
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
-    if constexpr (kBytes == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source),
-            "r"(bytes) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(target), "l"(source), "n"(kBytes),
-            "r"(bytes) : "memory");
-}
-
-// Closes a group of this thread's copies.
-__device__ __forceinline__ void copies_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until no more than kPending of this thread's groups are under way.
-template <int kPending>
-__device__ __forceinline__ void copies_wait()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 // Reads four matrices of 8 rows of 16 bytes: each group of eight lanes gives the addresses of one matrix's rows, every
-// lane gets a word
-// of each matrix.
+// lane gets a word of each matrix.
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row)
 {
     asm volatile(
@@ -144,51 +150,49 @@ __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const
 __device__ __forceinline__ int offset_a(int m, int k)
 {
     const int byte = k * 2;
-    return m * 128 + ((byte / 16) ^ (m & 7)) * 16 + byte % 16;
+    const int vector = (byte / 16) ^ (m & 7);
+    return m * 128 + vector * 16 + byte % 16;
 }
 
 // Where an element of a tile of B lies in shared memory: rows of 128 bytes along k, swizzled.
 __device__ __forceinline__ int offset_b(int n, int k)
 {
     const int byte = k * 2;
-    return n * 128 + ((byte / 16) ^ (n & 7)) * 16 + byte % 16;
+    const int vector = (byte / 16) ^ (n & 7);
+    return n * 128 + vector * 16 + byte % 16;
 }
 
-// Starts to copy a tile of A, in vectors of 16 bytes; what lies outside of the matrix becomes 0.
+// Starts to copy a tile of A, in vectors of 16 bytes; what lies outside of the matrix is not read and becomes 0.
 __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned short* __restrict__ matrix, int ld,
     int first_m, int first_k, int end_m, int end_k)
 {
-    int start = threadIdx.x;
-    const int m_0 = start / 8;
-    const int k = start % 8 * 8;
+    const int m_0 = static_cast<int>(threadIdx.x) / 8;
+    const int k = static_cast<int>(threadIdx.x) % 8 * 8;
+    const int available = end_k - first_k - k;
+    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < 4; ++pass) {
         const int m = m_0 + pass * 16;
-        const int available = first_m + m < end_m ? end_k - first_k - k : 0;
-        const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k)
-            + static_cast<long long>(ld) * (pass * 16);
-        const int bytes = min(max(available, 0), 8) * 2;
-
-        copy_vector_async<16>(target + offset_a(m, k), bytes > 0 ? source : matrix, bytes);
+        copy_async<16>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
+        source += static_cast<long long>(16) * ld;
     }
 }
 
-// Starts to copy a tile of B, in vectors of 16 bytes; what lies outside of the matrix becomes 0.
+// Starts to copy a tile of B, in vectors of 16 bytes; what lies outside of the matrix is not read and becomes 0.
 __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned short* __restrict__ matrix, int ld,
     int first_n, int first_k, int end_n, int end_k)
 {
-    int start = threadIdx.x;
-    const int n_0 = start / 8;
-    const int k = start % 8 * 8;
+    const int n_0 = static_cast<int>(threadIdx.x) / 8;
+    const int k = static_cast<int>(threadIdx.x) % 8 * 8;
+    const int available = end_k - first_k - k;
+    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < 4; ++pass) {
         const int n = n_0 + pass * 16;
-        const int available = first_n + n < end_n ? end_k - first_k - k : 0;
-        const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k)
-            + static_cast<long long>(ld) * (pass * 16);
-        const int bytes = min(max(available, 0), 8) * 2;
-
-        copy_vector_async<16>(target + offset_b(n, k), bytes > 0 ? source : matrix, bytes);
+        copy_async<16>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
+        source += static_cast<long long>(16) * ld;
     }
 }
 
@@ -260,7 +264,7 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
     const unsigned short* __restrict__ B, int ldb, float beta, unsigned short* __restrict__ C, int ldc)
 {
     extern __shared__ __align__(128) unsigned char shared_memory[];
-    const unsigned tiles_a = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -276,31 +280,28 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are on their way before the first is read.
+        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
+        // 0.
+        const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
-            if (step < work.steps) {
-                const int at_k = (work.first_step + step) * kTileK;
-                copy_tile_a(tiles_a + step * kBytesA, base_a, lda, work.row, at_k, m, k);
-                copy_tile_b(tiles_b + step * kBytesB, base_b, ldb, work.column, at_k, n, k);
-            }
-            copies_commit();
+            const int at_k = (work.first_step + step) * kTileK;
+            copy_tile_a(tiles_a + step * kBytesA, base_a, lda, work.row, at_k, m, end_k);
+            copy_tile_b(tiles_b + step * kBytesB, base_b, ldb, work.column, at_k, n, end_k);
+            copy_async_commit();
         }
+        int stage = 0;
 
         float accumulators[kBlocksM][kWarpN / 2] = {};
-        int stage = 0;
-        int free = kStages - 1;
         for (int step = 0; step < work.steps; ++step) {
-            copies_wait<kStages - 2>();
+            copy_async_wait<kStages - 2>();
             __syncthreads();
 
             // The stage that was read in the step before is filled again.
-            const bool fills = step + kStages - 1 < work.steps;
+            const int filled = stage == 0 ? kStages - 1 : stage - 1;
             const int at_k = (work.first_step + step + kStages - 1) * kTileK;
-            if (fills)
-                copy_tile_a(tiles_a + free * kBytesA, base_a, lda, work.row, at_k, m, k);
-            if (fills)
-                copy_tile_b(tiles_b + free * kBytesB, base_b, ldb, work.column, at_k, n, k);
-            copies_commit();
+            copy_tile_a(tiles_a + filled * kBytesA, base_a, lda, work.row, at_k, m, end_k);
+            copy_tile_b(tiles_b + filled * kBytesB, base_b, ldb, work.column, at_k, n, end_k);
+            copy_async_commit();
 
             #pragma unroll
             for (int part = 0; part < kTileK / kInstructionK; ++part) {
@@ -314,10 +315,9 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
                     for (int j = 0; j < kBlocksN; ++j)
                         multiply(accumulators[i] + 4 * j, fragments_a[i], fragments_b[j]);
             }
-            free = stage;
             stage = stage + 1 == kStages ? 0 : stage + 1;
         }
-        copies_wait<0>();
+        copy_async_wait<0>();
         __syncthreads();  // the next piece of work fills the stages again
 
         // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows below.

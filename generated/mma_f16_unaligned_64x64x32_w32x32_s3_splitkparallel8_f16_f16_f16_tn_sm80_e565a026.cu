@@ -60,6 +60,12 @@ __device__ __forceinline__ unsigned short float_to_f16(float value)
     return bits;
 }
 
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 // The same, of matrices of 16-bit elements that are turned around.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
 {
@@ -81,14 +87,16 @@ __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const
 __device__ __forceinline__ int offset_a(int k, int m)
 {
     const int byte = m * 2;
-    return k * 128 + ((byte / 16) ^ (k & 7)) * 16 + byte % 16;
+    const int vector = (byte / 16) ^ (k & 7);
+    return k * 128 + vector * 16 + byte % 16;
 }
 
 // Where an element of a tile of B lies in shared memory: rows of 128 bytes along n, swizzled.
 __device__ __forceinline__ int offset_b(int k, int n)
 {
     const int byte = n * 2;
-    return k * 128 + ((byte / 16) ^ (k & 7)) * 16 + byte % 16;
+    const int vector = (byte / 16) ^ (k & 7);
+    return k * 128 + vector * 16 + byte % 16;
 }
 
 // What a thread copies of a tile of A.
@@ -239,7 +247,7 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
     int ldb, float* __restrict__ workspace)
 {
     extern __shared__ __align__(128) unsigned char shared_memory[];
-    const unsigned tiles_a = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -251,34 +259,34 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are on their way before the first is read.
+        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
+        // 0.
+        const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
-            if (step < work.steps) {
-                const int at_k = (work.first_step + step) * kTileK;
-                HeldA held_a;
-                get_tile_a(held_a, base_a, lda, work.row, at_k, m, k);
-                put_tile_a(shared_memory + step * kBytesA, held_a);
-                HeldB held_b;
-                get_tile_b(held_b, base_b, ldb, work.column, at_k, n, k);
-                put_tile_b(shared_memory + kStages * kBytesA + step * kBytesB, held_b);
-            }
+            const int at_k = (work.first_step + step) * kTileK;
+            HeldA held_a;
+            get_tile_a(held_a, base_a, lda, work.row, at_k, m, end_k);
+            put_tile_a(shared_memory + step * kBytesA, held_a);
+            HeldB held_b;
+            get_tile_b(held_b, base_b, ldb, work.column, at_k, n, end_k);
+            put_tile_b(shared_memory + kStages * kBytesA + step * kBytesB, held_b);
         }
+        int stage = 0;
 
         float accumulators[kBlocksM][kWarpN / 2] = {};
-        int stage = 0;
-        int free = kStages - 1;
         for (int step = 0; step < work.steps; ++step) {
             __syncthreads();
 
             // The stage that was read in the step before is filled again.
             const bool fills = step + kStages - 1 < work.steps;
+            const int filled = stage == 0 ? kStages - 1 : stage - 1;
             const int at_k = (work.first_step + step + kStages - 1) * kTileK;
             HeldA held_a;
             if (fills)
-                get_tile_a(held_a, base_a, lda, work.row, at_k, m, k);
+                get_tile_a(held_a, base_a, lda, work.row, at_k, m, end_k);
             HeldB held_b;
             if (fills)
-                get_tile_b(held_b, base_b, ldb, work.column, at_k, n, k);
+                get_tile_b(held_b, base_b, ldb, work.column, at_k, n, end_k);
 
             #pragma unroll
             for (int part = 0; part < kTileK / kInstructionK; ++part) {
@@ -294,10 +302,9 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
             }
 
             if (fills) {
-                put_tile_a(shared_memory + free * kBytesA, held_a);
-                put_tile_b(shared_memory + kStages * kBytesA + free * kBytesB, held_b);
+                put_tile_a(shared_memory + filled * kBytesA, held_a);
+                put_tile_b(shared_memory + kStages * kBytesA + filled * kBytesB, held_b);
             }
-            free = stage;
             stage = stage + 1 == kStages ? 0 : stage + 1;
         }
         __syncthreads();  // the next piece of work fills the stages again
@@ -318,9 +325,9 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
                 for (int j = 0; j < kWarpN / 8; ++j) {
                     const int column = first_column + j * 8;
                     if (column < pitch)
-                        *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch
-                            + column) = make_float2(accumulators[block][4 * j + 2 * half],
-                            accumulators[block][4 * j + 2 * half + 1]);
+                        *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column) =
+                            make_float2(accumulators[block][4 * j + 2 * half],
+                                accumulators[block][4 * j + 2 * half + 1]);
                 }
             }
         }

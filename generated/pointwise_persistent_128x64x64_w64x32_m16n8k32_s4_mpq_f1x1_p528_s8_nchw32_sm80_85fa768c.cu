@@ -11,15 +11,16 @@
 // shared memory 0 bytes.
 // Expects: c is a multiple of 32, as x holds blocks of 32 channels (gemmgen.layouts.nchw_to_nchw32 and reorder_filter
 // fill up with zeros).
-// Expects: each group has a multiple of 32 input channels (gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up
-// with zeros).
-// Expects: each group has a multiple of 32 output channels (gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up
-// with zeros).
+// Expects: c / groups is a multiple of 32, the channels of a block of x (gemmgen.layouts.nchw_to_nchw32 and
+// reorder_filter fill up with zeros).
+// Expects: k / groups is a multiple of 32, the channels of a block of y (gemmgen.layouts.nchw_to_nchw32 and
+// reorder_filter fill up with zeros).
 // Expects: p follows from h, padding, filter, stride and dilation.
 // Expects: q follows from w, padding, filter, stride and dilation.
 // Expects: sums have at most 131071 products each, so that they fit into int32.
-// Expects: pixels can be counted with an int.
-// Expects: offsets of filter taps, also of those outside of the image, fit into an int.
+// Expects: n p q is at most 2147482623: an int counts the pixels of y.
+// Expects: an image of x with its padding, and r rows and s columns beyond, has at most 2147483647 elements: an int
+// holds their offsets.
 // Expects: the instance was made for r = 1.
 // Expects: the instance was made for s = 1.
 // Expects: the instance was made for stride_h = 1.
@@ -72,20 +73,20 @@ constexpr int kPixelRowsPerPass = 64;
 constexpr int kFilterPasses = 1;
 constexpr int kFilterRowsPerPass = 64;
 
-// Starts to copy kBytes, 4, 8 or 16, to an address in shared memory: the first `bytes` of them are read, the others
-// become 0.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
     if constexpr (kBytes == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source),
-            "r"(bytes) : "memory");
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" :: "r"(target), "l"(source), "r"(bytes),
-            "n"(kBytes) : "memory");
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
 }
 
-// Closes a group of asynchronous copies.
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -120,6 +121,21 @@ struct Divisor {
 __device__ __forceinline__ int divide(int n, const Divisor& d)
 {
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
+}
+
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Reads four matrices of 8 rows of 16 bytes: each group of eight lanes gives the addresses of one matrix's rows, every
+// lane gets a word of each matrix.
+__device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row)
+{
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
 // What the kernel divides by.
@@ -189,10 +205,7 @@ __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4],
 {
     #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
-                     : "=r"(fragments[pair][0]), "=r"(fragments[pair][1]), "=r"(fragments[pair][2]),
-                     "=r"(fragments[pair][3])
-                     : "r"(source + pair * 16 * kRowBytes));
+        load_matrices(fragments[pair], source + pair * 16 * kRowBytes);
 }
 
 // Adds the products of two fragments over 32 channels to 16 x 8 results: two blocks, one below the other.
@@ -293,13 +306,11 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
     // The output.
     const int image_pixels = p * q;
     const int total_pixels = n * image_pixels;
-    const int group_channels = k;
-    const int group_blocks = c_blocks;
-    const int channel_tiles = (group_channels - 1) / kTileChannels + 1;
+    const int channel_tiles = (k - 1) / kTileChannels + 1;
     const int pixel_tiles = (total_pixels - 1) / kTilePixels + 1;
 
     // Steps along the sum: kPlanes entries each, an entry being one filter tap of 32 channels.
-    const int entries = group_blocks;
+    const int entries = c_blocks;
     const int steps = (entries - 1) / kPlanes + 1;
 
     // What this thread copies of a tile: halves of pixels and of filters.
@@ -313,7 +324,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
     // Where in a stage it puts that, and where this lane's rows of its warp's fragments begin.
     const int pixel_target = vector_offset(pixel_row, half);
     const int filter_target = kFilterTile + vector_offset(filter_row, half);
-    const unsigned shared_base = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    const unsigned shared_base = shared_address(shared_memory);
     const int warp_pixel = warp % kWarpsPixels * kWarpPixels;
     const int warp_channel = warp / kWarpsPixels * kWarpChannels;
     // Of pixels, the instruction takes the first halves of 16 rows and then the second; of filters, both
@@ -352,7 +363,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
         filters.source = filter + static_cast<long long>(first_filter) * kRowBytes + half * 16;
         #pragma unroll
         for (int pass = 0; pass < kFilterPasses; ++pass)
-            filters.inside[pass] = block_channel + filter_row + pass * kFilterRowsPerPass < group_channels;
+            filters.inside[pass] = block_channel + filter_row + pass * kFilterRowsPerPass < k;
         filters.entries_left = entries;
     };
 
@@ -393,7 +404,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
         float shift[kWarpChannels / 32][kLaneChannels] = {};
         #pragma unroll
         for (int block = 0; block < kWarpChannels / 32; ++block)
-            if (first_channel + 32 * block < group_channels)
+            if (first_channel + 32 * block < k)
                 load_shift(shift[block], bias + first_channel + 32 * block);
         // The warp's results, by blocks of 8 x 8.
         int accumulators[kPixelBlocks][kChannelBlocks][2] = {};
@@ -428,7 +439,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
                 for (int i = 0; i < 8; ++i)
                     sums[i] = accumulators[pixel_block][block * 4 + i / 2][i % 2];
                 store_output(y + offset + block * next_channels, sums, shift[block],
-                    pixel < total_pixels && first_channel + 32 * block < group_channels, alpha * kUnit);
+                    pixel < total_pixels && first_channel + 32 * block < k, alpha * kUnit);
             }
             pixel += 8;
             offset += 8 * 32;

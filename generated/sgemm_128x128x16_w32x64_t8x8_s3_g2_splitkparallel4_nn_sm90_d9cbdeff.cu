@@ -53,10 +53,16 @@ constexpr int kGroups = 2;  // of so many threads, each with a part of k
 constexpr int kStages = 3;
 constexpr int kSlices = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 64;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -84,7 +90,20 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -97,26 +116,18 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
 __device__ __forceinline__ void sync_group(int group)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
-// Starts to copy 4 floats from global to shared memory.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(source) : "memory");
-}
-
-// Starts to copy 1 float from global to shared memory.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(source) : "memory");
 }
 
 // Writes 4 consecutive floats.
@@ -132,7 +143,9 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld);
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, 4);
     }
 }
 
@@ -143,7 +156,9 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld);
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, 16);
     }
 }
 
@@ -186,12 +201,6 @@ __device__ __forceinline__ void multiply_accumulate(
         }
 }
 
-// Waits for the other threads of the group.
-__device__ __forceinline__ void sync_group(int group)
-{
-    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(kGroups * kThreads)
 sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -201,7 +210,8 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
     const int group = threadIdx.x / kThreads;
     const int thread = threadIdx.x % kThreads;
     auto& shared_a = reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory)[group];
-    auto& shared_b = reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 50688)[group];
+    auto& shared_b =
+        reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + kGroups * sizeof(shared_a))[group];
 
     // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -230,8 +240,8 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
     const int lane = thread % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.
@@ -252,7 +262,7 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
     int free_stage = kStages - 1;
     float fragment_a[2][kThreadM], fragment_b[2][kThreadN];
     copy_async_wait<kStages - 2>();
-    sync_group(group);
+    sync_group<kThreads>(group);
     if (tiles_k > 0) {
         load_fragment_a(fragment_a[0], &shared_a[0][0][first_m]);
         load_fragment_b(fragment_b[0], &shared_b[0][0][first_n]);
@@ -277,7 +287,7 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
                 free_stage = stage;
                 stage = stage + 1 < kStages ? stage + 1 : 0;
                 copy_async_wait<kStages - 2>();
-                sync_group(group);
+                sync_group<kThreads>(group);
                 load_fragment_a(fragment_a[(kk + 1) % 2], &shared_a[stage][0][first_m]);
                 load_fragment_b(fragment_b[(kk + 1) % 2], &shared_b[stage][0][first_n]);
             }
@@ -288,7 +298,7 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
     // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
-    sync_group(group);
+    sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {
         #pragma unroll

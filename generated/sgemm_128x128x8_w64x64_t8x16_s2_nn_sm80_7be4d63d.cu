@@ -46,10 +46,15 @@ constexpr int kThreadN = 16;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 16;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 2 vectors of 4 a thread, 2 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -209,8 +214,8 @@ sgemm_128x128x8_w64x64_t8x16_s2_nn_sm80_7be4d63d(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 16 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     if (k > 0) {
@@ -249,7 +254,7 @@ sgemm_128x128x8_w64x64_t8x16_s2_nn_sm80_7be4d63d(
         }
     }
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

@@ -49,10 +49,13 @@ constexpr int kThreads = 128;
 constexpr int kStages = 2;
 constexpr int kSlices = 12;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
-constexpr int kWarpsN = 1;
+// Lanes of a warp along m.
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 4 vectors of 4 a thread, 4 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -217,8 +220,8 @@ sgemm_128x64x16_w32x64_t8x8_s2_splitkparallel12_nn_sm80_cf6b21db(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     if (k > 0) {

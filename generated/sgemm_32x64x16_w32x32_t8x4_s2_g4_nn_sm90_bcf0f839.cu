@@ -49,10 +49,13 @@ constexpr int kThreads = 64;
 constexpr int kGroups = 4;  // of so many threads, each with a part of k
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
-constexpr int kWarpsN = 2;
+// Lanes of a warp along m.
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -74,7 +77,20 @@ __device__ constexpr int offset_m(int i)
     return i / 4 * 16 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -87,26 +103,18 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
 __device__ __forceinline__ void sync_group(int group)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
-// Starts to copy 4 floats from global to shared memory.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(source) : "memory");
-}
-
-// Starts to copy 1 float from global to shared memory.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(source) : "memory");
 }
 
 // Writes 4 consecutive floats.
@@ -122,7 +130,9 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld);
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, 4);
     }
 }
 
@@ -133,7 +143,9 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld);
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, 16);
     }
 }
 
@@ -176,12 +188,6 @@ __device__ __forceinline__ void multiply_accumulate(
         }
 }
 
-// Waits for the other threads of the group.
-__device__ __forceinline__ void sync_group(int group)
-{
-    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(kGroups * kThreads)
 sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -191,7 +197,8 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     const int group = threadIdx.x / kThreads;
     const int thread = threadIdx.x % kThreads;
     auto& shared_a = reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory)[group];
-    auto& shared_b = reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 18432)[group];
+    auto& shared_b =
+        reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + kGroups * sizeof(shared_a))[group];
 
     // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -220,8 +227,8 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     const int lane = thread % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = lane_m * kLaneStrideM;
+    const int first_n = warp * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.
@@ -242,7 +249,7 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     int free_stage = kStages - 1;
     float fragment_a[2][kThreadM], fragment_b[2][kThreadN];
     copy_async_wait<kStages - 2>();
-    sync_group(group);
+    sync_group<kThreads>(group);
     if (tiles_k > 0) {
         load_fragment_a(fragment_a[0], &shared_a[0][0][first_m]);
         load_fragment_b(fragment_b[0], &shared_b[0][0][first_n]);
@@ -267,7 +274,7 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
                 free_stage = stage;
                 stage = stage + 1 < kStages ? stage + 1 : 0;
                 copy_async_wait<kStages - 2>();
-                sync_group(group);
+                sync_group<kThreads>(group);
                 load_fragment_a(fragment_a[(kk + 1) % 2], &shared_a[stage][0][first_m]);
                 load_fragment_b(fragment_b[(kk + 1) % 2], &shared_b[stage][0][first_n]);
             }
@@ -278,7 +285,7 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
     // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
-    sync_group(group);
+    sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {
         #pragma unroll
@@ -298,7 +305,7 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
             for (int j = 0; j < kThreadN; ++j)
                 accumulators[i][j] += sums[other][i * kThreadN + j][thread];
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

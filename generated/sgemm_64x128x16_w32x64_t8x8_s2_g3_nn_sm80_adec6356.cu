@@ -40,10 +40,15 @@ constexpr int kThreads = 128;
 constexpr int kGroups = 3;  // of so many threads, each with a part of k
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 64;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -71,7 +76,20 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -84,20 +102,18 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
 __device__ __forceinline__ void sync_group(int group)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Writes one float, if there is room for it.
@@ -116,8 +132,10 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
     }
 }
 
@@ -129,8 +147,10 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_1(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<4>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
     }
 }
 
@@ -173,12 +193,6 @@ __device__ __forceinline__ void multiply_accumulate(
         }
 }
 
-// Waits for the other threads of the group.
-__device__ __forceinline__ void sync_group(int group)
-{
-    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(kGroups * kThreads)
 sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -188,7 +202,8 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     const int group = threadIdx.x / kThreads;
     const int thread = threadIdx.x % kThreads;
     auto& shared_a = reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory)[group];
-    auto& shared_b = reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 26112)[group];
+    auto& shared_b =
+        reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + kGroups * sizeof(shared_a))[group];
 
     // The block's tile of C.
     const int tiles_n = (n - 1) / kTileN + 1;
@@ -218,8 +233,8 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     const int lane = thread % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.
@@ -242,7 +257,7 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     int free_stage = kStages - 1;
     float fragment_a[2][kThreadM], fragment_b[2][kThreadN];
     copy_async_wait<kStages - 2>();
-    sync_group(group);
+    sync_group<kThreads>(group);
     if (tiles_k > 0) {
         load_fragment_a(fragment_a[0], &shared_a[0][0][first_m]);
         load_fragment_b(fragment_b[0], &shared_b[0][0][first_n]);
@@ -269,7 +284,7 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
                 free_stage = stage;
                 stage = stage + 1 < kStages ? stage + 1 : 0;
                 copy_async_wait<kStages - 2>();
-                sync_group(group);
+                sync_group<kThreads>(group);
                 load_fragment_a(fragment_a[(kk + 1) % 2], &shared_a[stage][0][first_m]);
                 load_fragment_b(fragment_b[(kk + 1) % 2], &shared_b[stage][0][first_n]);
             }
@@ -280,7 +295,7 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
     // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
-    sync_group(group);
+    sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {
         #pragma unroll
@@ -300,7 +315,7 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
             for (int j = 0; j < kThreadN; ++j)
                 accumulators[i][j] += sums[other][i * kThreadN + j][thread];
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

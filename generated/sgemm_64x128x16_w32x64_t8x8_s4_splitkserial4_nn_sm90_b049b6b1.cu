@@ -54,10 +54,15 @@ constexpr int kThreads = 128;
 constexpr int kStages = 4;
 constexpr int kSlices = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 64;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -85,7 +90,20 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -98,18 +116,24 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// Starts to copy 4 floats from global to shared memory.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source)
+// Reads a number that another block writes; what that block had written before is then visible, too.
+__device__ __forceinline__ int load_acquire(const int* source)
 {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(source) : "memory");
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
+    return value;
 }
 
-// Starts to copy 1 float from global to shared memory.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source)
+// Writes a number for another block to read, after all that this thread has written or seen.
+__device__ __forceinline__ void store_release(int* target, int value)
 {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(source) : "memory");
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
+}
+
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 // Writes 4 consecutive floats.
@@ -125,7 +149,9 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld);
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, 4);
     }
 }
 
@@ -136,7 +162,9 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld);
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, 16);
     }
 }
 
@@ -179,20 +207,6 @@ __device__ __forceinline__ void multiply_accumulate(
         }
 }
 
-// Reads a number that another block writes; what that block had written before is then visible, too.
-__device__ __forceinline__ int load_acquire(const int* source)
-{
-    int value;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
-    return value;
-}
-
-// Writes a number for another block to read, after all that this thread has written or seen.
-__device__ __forceinline__ void store_release(int* target, int value)
-{
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
 sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -200,7 +214,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
 {
     extern __shared__ __align__(16) unsigned char shared_memory[];
     auto& shared_a = *reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory);
-    auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 17408);
+    auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + sizeof(shared_a));
 
     // The block's tile of C.
     const int tiles_n = (n - 1) / kTileN + 1;
@@ -225,8 +239,8 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.
@@ -312,7 +326,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     if (threadIdx.x == 0)
         *turn = 0;  // as it was found
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

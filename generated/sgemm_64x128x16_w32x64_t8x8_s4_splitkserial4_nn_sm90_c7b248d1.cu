@@ -46,10 +46,16 @@ constexpr int kThreads = 128;
 constexpr int kStages = 4;
 constexpr int kSlices = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 16;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -77,7 +83,20 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 64 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -90,12 +109,24 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
+// Reads a number that another block writes; what that block had written before is then visible, too.
+__device__ __forceinline__ int load_acquire(const int* source)
 {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
+    return value;
+}
+
+// Writes a number for another block to read, after all that this thread has written or seen.
+__device__ __forceinline__ void store_release(int* target, int value)
+{
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
+}
+
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 // Writes one float, if there is room for it.
@@ -114,8 +145,10 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
     }
 }
 
@@ -127,8 +160,10 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_1(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<4>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
     }
 }
 
@@ -171,20 +206,6 @@ __device__ __forceinline__ void multiply_accumulate(
         }
 }
 
-// Reads a number that another block writes; what that block had written before is then visible, too.
-__device__ __forceinline__ int load_acquire(const int* source)
-{
-    int value;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
-    return value;
-}
-
-// Writes a number for another block to read, after all that this thread has written or seen.
-__device__ __forceinline__ void store_release(int* target, int value)
-{
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
 sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -192,7 +213,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
 {
     extern __shared__ __align__(16) unsigned char shared_memory[];
     auto& shared_a = *reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory);
-    auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 17408);
+    auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + sizeof(shared_a));
 
     // The block's tile of C.
     const int tiles_n = (n - 1) / kTileN + 1;
@@ -222,8 +243,8 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 16 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.
@@ -313,7 +334,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
     if (threadIdx.x == 0)
         *turn = 0;  // as it was found
 
-    // Epilogue: scale, combine with C and store, row by row of memory.
+    // Epilogue: store, row by row of memory.
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         const int at_m = block_m + first_m + offset_m(i);

@@ -48,10 +48,16 @@ constexpr int kThreads = 128;
 constexpr int kStages = 2;
 constexpr int kSlices = 7;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 64;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 1 vector of 4 a thread, 2 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -216,8 +222,8 @@ sgemm_64x128x8_w32x64_t8x8_s2_splitkparallel7_nn_sm80_e376a3b5(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     if (k > 0) {

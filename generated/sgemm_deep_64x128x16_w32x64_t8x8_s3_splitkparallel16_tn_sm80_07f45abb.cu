@@ -48,10 +48,16 @@ constexpr int kThreads = 128;
 constexpr int kStages = 3;
 constexpr int kSlices = 16;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 16;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 2 vectors of 4 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -79,7 +85,20 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 64 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -92,12 +111,10 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 // Writes 4 consecutive floats at once; near an edge only the first `available`.
@@ -121,8 +138,10 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
     }
 }
 
@@ -134,8 +153,10 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
     }
 }
 
@@ -218,8 +239,8 @@ sgemm_deep_64x128x16_w32x64_t8x8_s3_splitkparallel16_tn_sm80_07f45abb(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 16 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.

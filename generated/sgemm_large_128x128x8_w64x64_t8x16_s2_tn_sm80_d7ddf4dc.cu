@@ -42,10 +42,15 @@ constexpr int kThreadN = 16;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 16;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 2 vectors of 4 a thread, 32 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -226,8 +231,8 @@ sgemm_large_128x128x8_w64x64_t8x16_s2_tn_sm80_d7ddf4dc(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 16 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: the first tile.

@@ -48,10 +48,11 @@ constexpr int kThreads = 64;
 constexpr int kStages = 5;
 constexpr int kSlices = 8;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
-constexpr int kWarpsN = 2;
+// Lanes of a warp along m.
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideN = 32;
 
 // A: a tile is copied in 1 vector of 4 a thread, 4 vectors to a row of the stored matrix.
 constexpr int kVectorA = 4;
@@ -67,14 +68,14 @@ constexpr int kRowsPerPassB = 16;
 constexpr int kPassesB = 4;
 constexpr int kPitchB = 16;
 
-// XOR swizzle of a tile of A in shared memory: the 16-byte vectors of a row trade places, differently from row to row,
+// XOR swizzle of a tile of A in shared memory: the 16-byte vectors of a row are permuted, differently from row to row,
 // against bank conflicts. Returns the column where the element of this row and column is kept.
 __device__ __forceinline__ constexpr int swizzle_a(int row, int column)
 {
     return column ^ ((row >> 1 & 1) << 2);
 }
 
-// XOR swizzle of a tile of B in shared memory: the 16-byte vectors of a row trade places, differently from row to row,
+// XOR swizzle of a tile of B in shared memory: the 16-byte vectors of a row are permuted, differently from row to row,
 // against bank conflicts. Returns the column where the element of this row and column is kept.
 __device__ __forceinline__ constexpr int swizzle_b(int row, int column)
 {
@@ -93,7 +94,20 @@ __device__ constexpr int offset_n(int i)
     return i * 8;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -106,12 +120,10 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 // Writes one float, if there is room for it.
@@ -129,8 +141,10 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_4(&tile[first_row + row][swizzle_a(first_row + row, first_column)],
-            source + static_cast<long long>(row) * ld, row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<16>(
+            shared_address(&tile[first_row + row][swizzle_a(first_row + row, first_column)]),
+            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
     }
 }
 
@@ -142,8 +156,10 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][swizzle_b(first_row + row, first_column)],
-            source + static_cast<long long>(row) * ld, row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<16>(
+            shared_address(&tile[first_row + row][swizzle_b(first_row + row, first_column)]),
+            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
     }
 }
 
@@ -224,8 +240,8 @@ sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 16 + lane_m;
-    const int first_n = warp % kWarpsN * 32 + lane_n;
+    const int first_m = lane_m;
+    const int first_n = warp * kWarpStrideN + lane_n;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.

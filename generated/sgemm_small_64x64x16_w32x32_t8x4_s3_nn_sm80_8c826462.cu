@@ -42,10 +42,15 @@ constexpr int kThreadN = 4;
 constexpr int kThreads = 128;
 constexpr int kStages = 3;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along both.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 32;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -67,7 +72,20 @@ __device__ constexpr int offset_m(int i)
     return i / 4 * 16 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -80,20 +98,10 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 // Reads 4 consecutive floats at once; near an edge only the `available` ones, and 0 for the others.
@@ -134,8 +142,10 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
     }
 }
 
@@ -147,8 +157,10 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
     }
 }
 
@@ -226,8 +238,8 @@ sgemm_small_64x64x16_w32x32_t8x4_s3_nn_sm80_8c826462(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 32 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.

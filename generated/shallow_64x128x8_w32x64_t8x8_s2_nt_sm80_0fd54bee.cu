@@ -39,10 +39,16 @@ constexpr int kThreadN = 8;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
+// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 32;
+constexpr int kLaneStrideM = 4;
+constexpr int kWarpStrideN = 64;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 4 vectors of 1 a thread, 8 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -181,7 +187,7 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
 {
     __shared__ __align__(16) unsigned char shared_memory[12800];
     auto& shared_a = *reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory);
-    auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 4352);
+    auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + sizeof(shared_a));
     // over the tiles, once they are multiplied
     auto& exchange = *reinterpret_cast<float(*)[kThreads / 32][kSlabRows][kSlabPitch]>(shared_memory);
 
@@ -210,8 +216,8 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
     const int lane = threadIdx.x % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 32 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: the first tile.
@@ -251,11 +257,11 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
     }
 
     // Epilogue: each warp turns its results around in shared memory, one row of every thread tile at a time, so
-    // that it combines with C and stores in whole vectors, side by side.
+    // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];
-    const int warp_m = block_m + warp / kWarpsN * 32;
-    const int warp_n = block_n + warp % kWarpsN * 64;
+    const int warp_m = block_m + warp / kWarpsN * kWarpStrideM;
+    const int warp_n = block_n + warp % kWarpsN * kWarpStrideN;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         #pragma unroll
@@ -273,11 +279,7 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
             if (at_m < m) {
                 const float products[1] = {slab[row][column]};
                 float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                float values[1];
-                #pragma unroll
-                for (int v = 0; v < 1; ++v)
-                    values[v] = products[v];
-                store_guarded(target, values, available);
+                store_guarded(target, products, available);
             }
         }
         __syncwarp();

@@ -48,10 +48,13 @@ constexpr int kThreads = 64;
 constexpr int kGroups = 4;  // of so many threads, each with a part of k
 constexpr int kStages = 3;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first, and lanes of a warp
-// along it.
-constexpr int kWarpsN = 1;
+// Lanes of a warp along n, the contiguous dimension of C, which they are counted along first.
 constexpr int kLanesN = 8;
+
+// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+constexpr int kWarpStrideM = 16;
+constexpr int kLaneStrideM = 4;
+constexpr int kLaneStrideN = 4;
 
 // A: a tile is copied in 16 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
 constexpr int kVectorA = 1;
@@ -79,7 +82,20 @@ __device__ constexpr int offset_n(int i)
     return i / 4 * 32 + i % 4;
 }
 
-// Closes a group of asynchronous copies.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -92,28 +108,18 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
+// The address of something in shared memory, as instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 // Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
 // leaves.
 template <int kThreads>
 __device__ __forceinline__ void sync_group(int group)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
-// Starts to copy 4 floats from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_4(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = 4 * min(max(available, 0), 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
-}
-
-// Starts to copy 1 float from global to shared memory, of which `available` are read; the others become 0.
-__device__ __forceinline__ void copy_async_1(float* target, const float* source, int available)
-{
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
-    const int bytes = available > 0 ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(source), "r"(bytes) : "memory");
 }
 
 // Writes 4 consecutive floats at once; near an edge only the first `available`.
@@ -138,8 +144,10 @@ __device__ __forceinline__ void copy_tile_a(
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async_1(&tile[first_column][first_row + row], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<4>(
+            shared_address(&tile[first_column][first_row + row]),
+            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
     }
 }
 
@@ -151,8 +159,10 @@ __device__ __forceinline__ void copy_tile_b(
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async_4(&tile[first_row + row][first_column], source + static_cast<long long>(row) * ld,
-            row < rows_left ? columns_left : 0);
+        const int available = row < rows_left ? columns_left : 0;
+        copy_async<16>(
+            shared_address(&tile[first_row + row][first_column]),
+            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
     }
 }
 
@@ -195,12 +205,6 @@ __device__ __forceinline__ void multiply_accumulate(
         }
 }
 
-// Waits for the other threads of the group.
-__device__ __forceinline__ void sync_group(int group)
-{
-    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(kGroups * kThreads)
 split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -210,7 +214,8 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
     const int group = threadIdx.x / kThreads;
     const int thread = threadIdx.x % kThreads;
     auto& shared_a = reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory)[group];
-    auto& shared_b = reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + 52224)[group];
+    auto& shared_b =
+        reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + kGroups * sizeof(shared_a))[group];
 
     // The block's tile of C.
     const int tiles_n = (n - 1) / kTileN + 1;
@@ -240,8 +245,8 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
     const int lane = thread % 32;
     const int lane_m = lane / kLanesN;
     const int lane_n = lane % kLanesN;
-    const int first_m = warp / kWarpsN * 16 + lane_m * 4;
-    const int first_n = warp % kWarpsN * 64 + lane_n * 4;
+    const int first_m = warp * kWarpStrideM + lane_m * kLaneStrideM;
+    const int first_n = lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
     // Prologue: all stages but one are on their way.
@@ -264,7 +269,7 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {
         copy_async_wait<kStages - 2>();
-        sync_group(group);
+        sync_group<kThreads>(group);
         if (tile + kStages - 1 < tiles_k) {
             copy_tile_a(shared_a[free_stage], copy_row_a, copy_column_a, source_a, lda, rows_left_a, columns_left_a);
             copy_tile_b(shared_b[free_stage], copy_row_b, copy_column_b, source_b, ldb, rows_left_b, columns_left_b);
@@ -288,7 +293,7 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
     // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
-    sync_group(group);
+    sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {
         #pragma unroll

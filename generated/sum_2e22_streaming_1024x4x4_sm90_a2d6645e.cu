@@ -122,11 +122,11 @@ sum_2e22_streaming_1024x4x4_sm90_a2d6645e(
 
     total = reduce_block(warp_totals, total);
 
-    // Mail for the first block: a result and the sign that it is there, in one word; the first block takes it out.
-    unsigned long long* const mail = reinterpret_cast<unsigned long long*>(workspace);
+    // Results for the first block, each with a flag that it is there in one word, which the first block clears.
+    unsigned long long* const packed = reinterpret_cast<unsigned long long*>(workspace);
     if (blockIdx.x != 0) {
         if (threadIdx.x == 0)
-            __nv_atomic_store_n(&mail[blockIdx.x], 1ull << 32 | __float_as_uint(total),
+            __nv_atomic_store_n(&packed[blockIdx.x], 1ull << 32 | __float_as_uint(total),
                                 __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
         return;
     }
@@ -135,11 +135,11 @@ sum_2e22_streaming_1024x4x4_sm90_a2d6645e(
         if (threadIdx.x != 0)
             total = 0.0f;
         for (unsigned int other = threadIdx.x == 0 ? kThreads : threadIdx.x; other < gridDim.x; other += kThreads) {
-            unsigned long long letter = 0;
-            while (letter == 0)
-                letter = __nv_atomic_load_n(&mail[other], __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-            __nv_atomic_store_n(&mail[other], 0ull, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-            total = combine(total, __uint_as_float(static_cast<unsigned int>(letter)));
+            unsigned long long result = 0;
+            while (result == 0)
+                result = __nv_atomic_load_n(&packed[other], __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+            __nv_atomic_store_n(&packed[other], 0ull, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+            total = combine(total, __uint_as_float(static_cast<unsigned int>(result)));
         }
         __syncthreads();  // Shared memory is used again.
         total = reduce_block(warp_totals, total);

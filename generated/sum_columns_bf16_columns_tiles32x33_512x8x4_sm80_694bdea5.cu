@@ -43,18 +43,6 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// An element as it is reduced.
-__device__ __forceinline__ float prepared(unsigned short element)
-{
-    float value = bf16_to_float(element);
-    return value;
-}
-
-__device__ __forceinline__ float combine(float a, float b)
-{
-    return a + b;
-}
-
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
@@ -67,6 +55,18 @@ __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int bl
     }
     __syncthreads();
     return last;
+}
+
+// An element as it is reduced.
+__device__ __forceinline__ float prepared(unsigned short element)
+{
+    float value = bf16_to_float(element);
+    return value;
+}
+
+__device__ __forceinline__ float combine(float a, float b)
+{
+    return a + b;
 }
 
 // Combines the states of the threads of the same columns; those of the first ones count.

@@ -27,11 +27,6 @@ constexpr int kSplits = 5;  // Blocks that share a tile's rows.
 constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
 constexpr int kRowStep = kSplits * kRowThreads;  // From one row of a thread to its next.
 
-__device__ __forceinline__ float combine(float a, float b)
-{
-    return a + b;
-}
-
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
@@ -44,6 +39,11 @@ __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int bl
     }
     __syncthreads();
     return last;
+}
+
+__device__ __forceinline__ float combine(float a, float b)
+{
+    return a + b;
 }
 
 // Combines the states of the threads of the same columns; those of the first ones count.

@@ -33,11 +33,6 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-__device__ __forceinline__ float combine(float a, float b)
-{
-    return a + b;
-}
-
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
@@ -50,6 +45,11 @@ __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int bl
     }
     __syncthreads();
     return last;
+}
+
+__device__ __forceinline__ float combine(float a, float b)
+{
+    return a + b;
 }
 
 // The total of each column, in the first threads, from the totals of threads that took turns at it.

@@ -36,11 +36,6 @@ constexpr int kUnroll = 4;  // Places whose loads are on their way at the same t
 
 using Index = int;
 
-__device__ __forceinline__ float combine(float a, float b)
-{
-    return a + b;
-}
-
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
@@ -53,6 +48,11 @@ __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int bl
     }
     __syncthreads();
     return last;
+}
+
+__device__ __forceinline__ float combine(float a, float b)
+{
+    return a + b;
 }
 
 // The result, counted from the block's first, that state `i` of a thread belongs to.

@@ -47,6 +47,20 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
+// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+__device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    return last;
+}
+
 __device__ __forceinline__ float combine(float a, float b)
 {
     return a + b;
@@ -79,20 +93,6 @@ __device__ __forceinline__ float reduce_block(float (&warp_totals)[kWarps], floa
     if (threadIdx.x < 32)
         total = reduce_lanes<kWarps>(total);
     return total;
-}
-
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
-__device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
-{
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
-        if (last)
-            *ticket = 0;
-    }
-    __syncthreads();
-    return last;
 }
 
 // Reads vector `number` of a row of `extent` elements, of which those outside the row are left out; gives the place of

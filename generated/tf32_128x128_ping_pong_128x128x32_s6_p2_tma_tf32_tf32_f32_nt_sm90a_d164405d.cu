@@ -374,7 +374,7 @@ tf32_128x128_ping_pong_128x128x32_s6_p2_tma_tf32_tf32_f32_nt_sm90a_d164405d(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         int turn = group ^ 1;  // the first group need not wait for the other

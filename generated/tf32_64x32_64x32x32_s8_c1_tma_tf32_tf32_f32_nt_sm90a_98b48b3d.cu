@@ -350,7 +350,7 @@ tf32_64x32_64x32x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_98b48b3d(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         for (; index < works; index += gridDim.x) {

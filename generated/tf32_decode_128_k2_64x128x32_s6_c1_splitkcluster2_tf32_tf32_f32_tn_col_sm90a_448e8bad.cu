@@ -355,7 +355,7 @@ tf32_decode_128_k2_64x128x32_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_448
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {

@@ -349,7 +349,7 @@ tf32_decode_16_k2_64x16x64_s8_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_1161c
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {

@@ -315,7 +315,7 @@ tf32_deep_64_64x128x32_s6_c1_splitkparallel64_tf32_tf32_f32_nt_sm90a_39919fe2(
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
         const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
@@ -363,9 +363,9 @@ tf32_deep_64_64x128x32_s6_c1_splitkparallel64_tf32_tf32_f32_nt_sm90a_39919fe2(
                     for (int j = 0; j < kTileN / 8; ++j) {
                         const int column = first_column + j * 8;
                         if (column < pitch)
-                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch
-                                + column) = make_float2(accumulators[block][4 * j + 2 * half],
-                                accumulators[block][4 * j + 2 * half + 1]);
+                            *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column) =
+                                make_float2(accumulators[block][4 * j + 2 * half],
+                                    accumulators[block][4 * j + 2 * half + 1]);
                     }
                 }
             }

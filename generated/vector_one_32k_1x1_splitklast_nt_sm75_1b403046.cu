@@ -45,6 +45,20 @@ constexpr int kSummers = 32;  // groups of threads among which the last block of
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has on their way at a time
 
+// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+__device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    return last;
+}
+
 // Reads 4 consecutive floats at once; near an edge only the `available` ones, and 0 for the others.
 __device__ __forceinline__ void load_guarded(float (&values)[4], const float* source, int available)
 {
@@ -71,20 +85,6 @@ __device__ __forceinline__ void load_whole(float (&values)[1], const float* sour
 __device__ __forceinline__ void load_guarded(float (&values)[1], const float* source, int available)
 {
     values[0] = available > 0 ? *source : 0.0f;
-}
-
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
-__device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
-{
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
-        if (last)
-            *ticket = 0;
-    }
-    __syncthreads();
-    return last;
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -280,7 +280,7 @@ vector_one_32k_1x1_splitklast_nt_sm75_1b403046(
         const int at_n = block_n + column;
         if (at_m >= m)
             continue;
-        float* target = &C[static_cast<long long>(at_m) * ldc + at_n];
+        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
         *target = product;
     }
 }

@@ -183,7 +183,7 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
         const int at_n = block_n + column;
         if (at_m >= m)
             continue;
-        float* target = &C[static_cast<long long>(at_m) * ldc + at_n];
+        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
         *target = product;
     }
 }

@@ -207,7 +207,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
         const int at_n = block_n + column;
         if (at_m >= m)
             continue;
-        float* target = &C[static_cast<long long>(at_m) * ldc + at_n];
+        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
         *target = product;
     }
 }

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from conv2d_candidates import CANDIDATES, compile_candidates
 from conv2d_contest import LayerResult, measure
-from conv2d_cudnn import Cudnn
 from conv2d_report import markdown, summary_lines
 
 from gemmgen import api
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import write_atomically
+from gemmgen.kernels.conv2d.cudnn import Cudnn
 from gemmgen.kernels.conv2d.oracle import RESNET50, layer_problem
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.family import Case

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from conv2d_candidates import Candidate, Layer
-from conv2d_cudnn import DEFAULT_REORDER, NO_REORDER, Cudnn, CudnnError
 
 from gemmgen import layouts
+from gemmgen.kernels.conv2d.cudnn import DEFAULT_REORDER, NO_REORDER, Cudnn, CudnnError
 from gemmgen.kernels.conv2d.oracle import layer_problem
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.family import Cost

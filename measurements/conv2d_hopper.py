@@ -1,10 +1,12 @@
-"""Times the convolution instances for Hopper's tensor cores beside cuDNN: ResNet-50's layers, three large ones, int8 and float16.
+"""Times the convolution instances for Hopper's tensor cores beside cuDNN: ResNet-50's layers, three large ones, and unusual ones.
 
     python measurements/conv2d_hopper.py          on a machine with an H100 or H200, and torch
 
 Writes conv2d_hopper.json and conv2d_hopper.md beside this file. Device time only: launches are captured in CUDA graphs that rotate among
-enough copies of the tensors for them to exceed twice the L2, and are replayed in turns; random data. What is timed was compared with
-sums in float64 before, element by element for int8. cuDNN's NCHW32 is left out: conv2d.md has it, 10 to 60 times slower on an H200.
+enough copies of the tensors for them to exceed twice the L2, at most 24 (those of one image stay there), and are replayed in turns; random
+data. What is timed was compared with sums in float64 before, element by element for int8. cuDNN is asked for all its algorithms, in NHWC
+and for int8 in NCHW32 (with the filter reordered beforehand), and for float16 through torch as well; the fastest of a trial takes part.
+Bias and ReLU are in the same kernel on both sides.
 """
 
 from __future__ import annotations
@@ -13,29 +15,29 @@ import argparse
 import json
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from conv2d_cudnn import NO_REORDER, Cudnn, CudnnError
+from conv2d_hopper_report import CONTESTS, COPY_BYTES, RATES, ROUNDS, SPECS, Layer, Result, choose_all, markdown
 
 from gemmgen import api
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import write_atomically
 from gemmgen.dispatch.devices import gpu_device
-from gemmgen.dispatch.selection import choose
-from gemmgen.kernels.conv2d.matcher import Conv2dRequest
-from gemmgen.kernels.conv2d.oracle import RESNET50
+from gemmgen.dispatch.table import load_table
+from gemmgen.kernels.conv2d.peer import Layer as PeerLayer
+from gemmgen.kernels.conv2d.peer import milliseconds
 from gemmgen.kernels.conv2d.problem import complete
-from gemmgen.kernels.conv2d.spec import Input
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
-from gemmgen.kernels.epilogue.operations import Relu
 from gemmgen.layouts import reorder_filter
+from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.perf.timing import Replay, capture, replay_seconds
 from gemmgen.runtime.cuda.driver import LoadedBinary, gpu
@@ -44,46 +46,13 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
 
 HERE = Path(__file__).resolve().parent
-SPECS = HERE.parent / "specs" / "conv2d" / "hopper"
-LARGE = ((128, 56, 256, 3, 1), (320, 80, 320, 3, 1), (64, 112, 64, 3, 1))
-"""c, h = w, k, r = s, stride; the padding is r // 2."""
-CONTESTS = (("s8", 128, RESNET50), ("s8", 16, RESNET50), ("s8", 1, RESNET50), ("s8", 64, LARGE), ("f16", 128, RESNET50))
-COPY_BYTES = 4.30e12
-"""Device memory of an H200, read and written, measured."""
-RATES = {"s8": 1933e12, "f16": 946e12}
-"""``wgmma`` on operands that stay in shared memory, measured on an H200."""
-LAUNCHES, ROUNDS = 24, 7
+LAUNCHES = 24
 WORDS = {"s8": torch.int8, "f16": torch.float16}
 FLOAT_ERROR = 0.02
 """Largest difference that a float16 result may have, as a share of the largest one."""
+IMAGES_CHECKED = 2
 
-Layer = tuple[int, int, int, int, int]
 Enqueue = Callable[[int], Any]
-
-
-@dataclass
-class Result:
-    """One layer: microseconds by contestant."""
-
-    type: str
-    n: int
-    layer: Layer
-    floor_us: float
-    bound: str
-    times: dict[str, float] = field(default_factory=dict)
-    cudnn: dict[str, float] = field(default_factory=dict)
-    chosen: str = ""
-    """The instance that ``gemmgen.ops`` takes."""
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def best(self) -> str:
-        return min(self.times, key=lambda name: self.times[name])
-
-    @property
-    def ratio(self) -> float:
-        """cuDNN's best time by ours."""
-        return min(self.cudnn.values()) / self.times[self.best]
 
 
 @dataclass
@@ -97,7 +66,7 @@ class Tensors:
 
 
 def tensors(kind: str, problem: Mapping[str, int], l2_bytes: int) -> Tensors:
-    """So many copies that they exceed twice the L2."""
+    """So many copies that they exceed twice the L2, but no more than launches."""
     n, c, h, w, k, r, s, p, q = (problem[name] for name in "nchwkrspq")
     size = 1 if kind == "s8" else 2
     copies = max(2, min(LAUNCHES, -(-2 * l2_bytes // (size * (n * c * h * w + n * k * p * q)))))
@@ -108,24 +77,26 @@ def tensors(kind: str, problem: Mapping[str, int], l2_bytes: int) -> Tensors:
         return torch.randn(shape, device="cuda").half()
 
     y = [torch.empty((n, p, q, k), device="cuda", dtype=WORDS[kind]) for _ in range(copies)]
-    return Tensors([random(n, h, w, c) for _ in range(copies)], y, random(k, c, r, s), torch.randn(k, device="cuda") * 20)
+    bias = torch.randint(-160, 160, (k,), device="cuda").float() / 8  # float16 numbers
+    return Tensors([random(n, h, w, c) for _ in range(copies)], y, random(k, c, r, s), bias)
 
 
 def expected(data: Tensors, problem: Mapping[str, int], alpha: float, kind: str) -> torch.Tensor:
     """relu(alpha * convolution + bias) of the first images, in float64, rounded and saturated for int8."""
-    x = data.x[0][:2].permute(0, 3, 1, 2).double()
-    sums = torch.nn.functional.conv2d(x, data.filter.double(), stride=problem["stride_h"], padding=problem["padding_h"])
+    x = data.x[0][:IMAGES_CHECKED].permute(0, 3, 1, 2).double()
+    pairs = {name: (problem[f"{name}_h"], problem[f"{name}_w"]) for name in ("stride", "padding", "dilation")}
+    sums = torch.nn.functional.conv2d(x, data.filter.double(), **pairs)
     value = (sums.permute(0, 2, 3, 1) * alpha + data.bias.double()).clamp(min=0)
     return value.float().round().clamp(max=127) if kind == "s8" else value
 
 
-def agrees(data: Tensors, wanted: torch.Tensor, enqueue: Enqueue, kind: str) -> bool:
-    """Whether a launch writes what it should."""
+def agrees(data: Tensors, wanted: torch.Tensor, launch: Callable[[], Any], kind: str) -> bool:
+    """True if a launch writes what it should."""
     data.y[0].fill_(99)
     torch.cuda.synchronize()
-    enqueue(0)
+    launch()
     torch.cuda.synchronize()
-    error = (data.y[0][:2].double() - wanted).abs().max().item()
+    error = (data.y[0][:IMAGES_CHECKED].double() - wanted).abs().max().item()
     return error == 0 if kind == "s8" else error <= FLOAT_ERROR * float(wanted.max())
 
 
@@ -150,46 +121,40 @@ class Contest:
     """All instances, loaded."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        architecture = gpu(0).architecture
-        plans = [api.plan(path, architecture) for path in sorted(SPECS.glob("*.yaml"))]
+        files = sorted(SPECS.glob("*.yaml"))
+        plans = [api.plan(path, gpu(0).architecture) for path in files]
         with ThreadPoolExecutor() as pool:
             binaries: list[Binary] = list(pool.map(compile_plan, plans))
         self.stream, self.handle = stream, int(stream.cuda_stream)
-        self.names = {plan.name: path.stem for plan, path in zip(plans, sorted(SPECS.glob("*.yaml")), strict=True)}
-        self.instances = [(plan, LoadedBinary(binary.cubin, binary.architecture, 0)) for plan, binary in zip(plans, binaries, strict=True)]
-        self.cudnn = Cudnn(self.handle)
+        self.instances = {
+            path.stem: (plan, LoadedBinary(binary.cubin, binary.architecture, 0))
+            for path, plan, binary in zip(files, plans, binaries, strict=True)
+        }
 
     def measure(self, kind: str, n: int, layer: Layer) -> Result:
         """One layer at one batch size."""
-        c, h, k, r, stride = layer
-        own = [(plan, loaded) for plan, loaded in self.instances if plan.spec.input.type == plan.spec.output.type == kind]
-        sizes = {"n": n, "c": c, "h": h, "w": h, "k": k, "r": r, "s": r, "stride_h": stride, "padding_h": r // 2}
-        general = next(plan for plan, _ in own if plan.spec.convolution.s == "argument")
-        problem = complete(general.spec, sizes)
+        own = {name: entry for name, entry in self.instances.items() if entry[0].spec.input.type == entry[0].spec.output.type == kind}
+        general = next(plan for plan, _ in own.values() if plan.spec.convolution.s == "argument")
+        problem = complete(general.spec, {"n": n, **layer.sizes})
         cost = cost_model_of("conv2d").cost(general, problem)
         arithmetic, memory = cost.operations / RATES[kind], cost.bytes / COPY_BYTES
         result = Result(kind, n, layer, max(arithmetic, memory) * 1e6, "arithmetic" if arithmetic > memory else "memory")
-        alpha = 2.0 ** -round(math.log2((c * r * r) ** 0.5 * 74.0**2 / 64)) if kind == "s8" else 1.0
+        alpha = 2.0 ** -round(math.log2((layer.c * layer.r * layer.s) ** 0.5 * 74.0**2 / 64)) if kind == "s8" else 1.0
         data = tensors(kind, problem, gpu(0).l2_bytes)
         wanted = expected(data, problem, alpha, kind)
         contestants: dict[str, Enqueue] = {}
-        for plan, loaded in own:
+        for name, (plan, loaded) in own.items():
             enqueue = self._instance(plan, loaded, problem, data, alpha)
             if enqueue is None:
                 continue
-            name = self.names[plan.name]
-            if agrees(data, wanted, enqueue, kind):
+            if agrees(data, wanted, lambda enqueue=enqueue: enqueue(0), kind):
                 contestants[name] = enqueue
             else:
                 result.notes.append(f"{name} computes something else")
-        peers = self._cudnn(problem, data, alpha, result.notes) if kind == "s8" else self._torch(problem, data)
-        times = timed({**contestants, **peers}, len(data.x), self.stream)
+        peer = self._peer(general, problem, data, alpha, wanted, result)
+        times = timed({**contestants, **({result.peer: peer} if peer else {})}, len(data.x), self.stream)
         result.times = {name: times[name] for name in contestants}
-        result.cudnn = {name: times[name] for name in peers}
-        request = Conv2dRequest(
-            tuple(problem.items()), kind, "nhwc", "f32", alpha=True, activation=Relu(op="relu"), input=Input(type=kind, layout="nhwc")
-        )  # type: ignore[arg-type]
-        result.chosen = choose(request, gpu_device(0)).chosen.candidate.label.rpartition("/")[2]
+        result.peer_us = times.get(result.peer, math.nan)
         return result
 
     def _instance(
@@ -202,124 +167,102 @@ class Contest:
         except GemmgenError:
             return None
         filters = reorder_filter(data.filter, plan.filter_order)
+        size = plan.sequence.workspace_bytes.evaluate(problem)
+        workspace = torch.zeros(max(1, size), dtype=torch.int8, device="cuda")
+        common = {"filter": filters.data_ptr(), "bias": data.bias.data_ptr()} | dict.fromkeys(
+            plan.sequence.workspace_names, workspace.data_ptr()
+        )
         values = [
-            launcher.values(
-                {"x": x.data_ptr(), "y": y.data_ptr(), "filter": filters.data_ptr(), "bias": data.bias.data_ptr()}, {"alpha": alpha}
-            )
-            for x, y in zip(data.x, data.y, strict=True)
+            launcher.values({"x": x.data_ptr(), "y": y.data_ptr(), **common}, {"alpha": alpha}) for x, y in zip(data.x, data.y, strict=True)
         ]
-        kept = filters  # as long as the launches
+        held = (filters, workspace)  # as long as the launches
 
-        def enqueue(index: int, kept: Any = kept) -> None:
+        def enqueue(index: int, held: Any = held) -> None:
             launcher.launch(self.handle, *values[index])
 
         return enqueue
 
-    def _cudnn(self, problem: Mapping[str, int], data: Tensors, alpha: float, notes: list[str]) -> dict[str, Enqueue]:
-        """cuDNN's int8 convolution with bias and ReLU, by both of its algorithms."""
-        found: dict[str, Enqueue] = {}
-        workspaces: list[torch.Tensor] = []
+    def _peer(
+        self, plan: WarpgroupPlan, problem: Mapping[str, int], data: Tensors, alpha: float, wanted: torch.Tensor, result: Result
+    ) -> Enqueue | None:
+        """cuDNN's fastest way of those that compute the same."""
+        filters = reorder_filter(data.filter, plan.filter_order)
 
-        def allocate(size: int) -> int:
-            workspaces.append(torch.empty(size, dtype=torch.int8, device="cuda"))
-            return int(workspaces[-1].data_ptr())
+        def layer_of(index: int) -> PeerLayer:
+            arrays = {"x": data.x[index], "y": data.y[index], "filter": filters, "bias": data.bias}
+            return PeerLayer(plan, problem, arrays, {"alpha": alpha})
 
-        filters = reorder_filter(data.filter, "rows")
-        for algorithm in ("implicit_precomp_gemm", "implicit_gemm"):
-            name = f"cuDNN {algorithm}"
-            try:
-                launch = self.cudnn.convolution(
-                    problem, vectorised=False, algorithm=algorithm, reorder=NO_REORDER, allocate=allocate, alpha=alpha
-                )
+        with torch.cuda.stream(self.stream):
+            ways, refusals = layer_of(0).peers()
+            result.notes += refusals
+            for way, peer in list(ways.items()):
 
-                def enqueue(index: int, launch: Any = launch, kept: Any = workspaces) -> None:
-                    launch(data.x[index].data_ptr(), filters.data_ptr(), data.bias.data_ptr(), data.y[index].data_ptr())
+                def launch(peer: Any = peer) -> None:
+                    peer.run()
+                    if peer.deliver is not None:
+                        peer.deliver()
 
-                enqueue(0)
-                torch.cuda.synchronize()
-            except CudnnError as error:
-                notes.append(f"{name}: {error}")
-                continue
-            found[name] = enqueue
-        return found
-
-    def _torch(self, problem: Mapping[str, int], data: Tensors) -> dict[str, Enqueue]:
-        """cuDNN's float16 convolution through torch, without bias and ReLU."""
-        torch.backends.cudnn.benchmark = True  # cuDNN takes the fastest algorithm
-        filters = data.filter.contiguous(memory_format=torch.channels_last)
-        images = [x.permute(0, 3, 1, 2) for x in data.x]
+                if not agrees(data, wanted, launch, result.type):
+                    result.notes.append(f"{way.name} computes something else")
+                    del ways[way]
+            if not ways:
+                return None
+            trials = {way: milliseconds(peer.run) * 1e3 for way, peer in ways.items()}
+            result.trials = {way.name: microseconds for way, microseconds in trials.items()}
+            best = min(trials, key=lambda way: trials[way])
+            result.peer = best.name
+            peers = [layer_of(index).peer(best) for index in range(len(data.x))]
 
         def enqueue(index: int) -> None:
             with torch.cuda.stream(self.stream):
-                torch.nn.functional.conv2d(images[index], filters, stride=problem["stride_h"], padding=problem["padding_h"])
+                peers[index].run()
 
-        enqueue(0)
-        torch.cuda.synchronize()
-        torch.backends.cudnn.benchmark = False
-        return {"cuDNN (torch)": enqueue}
+        return enqueue
 
 
-def geometric_mean(values: list[float]) -> float:
-    """Of ratios."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def markdown(results: list[Result], device: str, when: str, rounds: str = f"medians over {ROUNDS} rounds") -> str:
-    """The tables."""
-    lines = [
-        "# Convolution on `wgmma` beside cuDNN",
-        "",
-        f"{device}, {when}. Microseconds of device time, {rounds}; activations in NHWC, bias and ReLU in the same "
-        "kernel. cuDNN: the best of its algorithms in NHWC, with bias and ReLU; for float16 through torch, without. `share`: "
-        "of the roof that binds, 4.30 TB/s or 1933 TOP/s (946 TFLOP/s for float16). `ops` takes the instance in the last column.",
-    ]
-    for kind, n, layers in CONTESTS:
-        rows = [result for result in results if (result.type, result.n) == (kind, n) and result.layer in layers]
-        if not rows:
-            continue
-        ratios = [row.ratio for row in rows]
-        regret = geometric_mean([row.times[row.chosen] / row.times[row.best] for row in rows if row.chosen in row.times] or [1.0])
-        lines += [
-            "",
-            f"## {kind}, batch {n}",
-            "",
-            f"cuDNN's time by ours: geometric mean {geometric_mean(ratios):.2f}, least {min(ratios):.2f}. "
-            f"What `ops` takes costs {100 * (regret - 1):.0f}% more than the best.",
-            "",
-            "| c | h = w | k | filter | stride | ours | instance | cuDNN | ratio | bound | share | `ops` |",
-            "|--:|--:|--:|:-:|--:|--:|---|--:|--:|---|--:|---|",
-        ]
-        for row in rows:
-            c, h, k, r, stride = row.layer
-            time, peer = row.times[row.best], min(row.cudnn.values())
-            lines.append(
-                f"| {c} | {h} | {k} | {r} x {r} | {stride} | {time:.2f} | {row.best} | {peer:.2f} | **{row.ratio:.2f}** "
-                f"| {row.bound} | {100 * row.floor_us / time:.0f}% | {row.chosen} |"
-            )
-    return "\n".join(lines) + "\n"
+def describe(clocks: ClockReader, library: int) -> dict[str, str]:
+    """What the figures hold for."""
+    seen = clocks.summary()
+    return {
+        "device": gpu(0).name,
+        "sms": f"{gpu(0).sm_count} SMs",
+        "driver": f"driver {clocks.driver_version}",
+        "cuda": f"CUDA {'.'.join(map(str, gpu(0).cuda_version))}",
+        "cudnn": f"cuDNN {library}",
+        "torch": f"torch {torch.__version__}",
+        "clocks": f"SM clock {seen.sm_median:.0f} MHz" if seen.sm_median else "clocks unknown",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
 
 
 def main() -> None:
     """Measures, writes and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no layer after so many")
     options = parser.parse_args()
+    started = time.monotonic()
     torch.cuda.init()
+    clocks = ClockReader(gpu(0).pci_bus_id)
     contest = Contest(torch.cuda.Stream())
+    print(f"{len(contest.instances)} instances after {time.monotonic() - started:.0f} s", flush=True)
     results: list[Result] = []
     for kind, n, layers in CONTESTS:
         for layer in layers:
+            if time.monotonic() - started > options.seconds:
+                break
             results.append(contest.measure(kind, n, layer))
+            clocks.sample()
             row = results[-1]
-            print(
-                f"{kind} {n} {layer}: {row.times[row.best]:.2f} us, x{row.ratio:.2f}, {row.best}; ops takes {row.chosen}",
-                *row.notes,
-                flush=True,
-            )
-    when = datetime.now(UTC).strftime("%Y-%m-%d")
-    written = {"device": gpu(0).name, "date": when, "results": [asdict(result) for result in results]}
-    write_atomically(options.out / "conv2d_hopper.json", (json.dumps(written, indent=1) + "\n").encode())
-    write_atomically(options.out / "conv2d_hopper.md", markdown(results, gpu(0).name, when).encode())
+            best = row.times[row.best]
+            print(f"{kind} {n} {layer.cells}: {best:.2f} us, {row.best}, x{row.peer_us / best:.2f} of {row.peer}", *row.notes, flush=True)
+        torch.cuda.empty_cache()
+        choose_all(results, load_table(gpu(0).name), gpu_device(0))
+        environment = describe(clocks, torch.backends.cudnn.version())
+        written = {"environment": environment, "results": [asdict(result) for result in results]}
+        write_atomically(options.out / "conv2d_hopper.json", (json.dumps(written, indent=1) + "\n").encode())
+        write_atomically(options.out / "conv2d_hopper.md", markdown(results, environment).encode())
+    print(f"{time.monotonic() - started:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
     python -m measurements.counters                                on a machine with a GPU and ncu
     python -m measurements.counters --predict-only --arch sm_90a   anywhere: the predictions alone
+    python -m measurements.counters --measure-only                 on a machine with a GPU: --predict-only completes the table later
     python -m measurements.counters --list-metrics                 the metrics of this GPU that concern memory
 
-Runs in the repository's root. Writes counters.json and counters.md beside this file.
+Runs in the repository's root. Writes counters.json and counters.md beside this file. What was measured of the same PTX before is kept;
+--again measures everything.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import hashlib
 import io
 import json
 import shutil
@@ -37,12 +40,15 @@ from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import nvrtc_version
 from gemmgen.verification.counters import count_case
+from gemmgen.verification.oracle import oracle_of
 from measurements.counters_report import markdown
 
 HERE = Path(__file__).resolve().parent
 _INTERESTING = ("mem_shared", "mem_global", "ldsm", "ldgsts", "tma", "gmma", "ublk", "bulk", "pipe_tensor")
 SECONDS = 240
 """How long ncu may take for all specs together."""
+_BATCH = 16
+"""Specs a process of ncu: starting one takes longer than some kernels, and one that is stopped loses what it has."""
 
 
 @dataclass(frozen=True)
@@ -132,23 +138,27 @@ QUANTITIES = (
 )  # fmt: skip
 
 
-def predict(job: tuple[SpecFile, str]) -> dict[str, Any]:
-    """What the emulator counts for a spec; the reason, if it cannot be planned, compiled or run."""
-    file, architecture = job
+def predict(job: tuple[SpecFile, str, bool]) -> dict[str, Any]:
+    """What the emulator counts for a spec, or only its identity; the reason, if it cannot be planned, compiled or run."""
+    file, architecture, counts = job
     started = time.perf_counter()
     try:
         planned = plan(file.path, find_architecture(architecture))
-        counted = count_case(planned, compile_plan(planned))
+        binary = compile_plan(planned)
+        case = oracle_of(planned.spec.kind).counted_case(planned)
+        counted = count_case(planned, binary, case) if counts else None
     except GemmgenError as error:
         return {"spec": file.label, "error": str(error)}
-    return {
+    row = {
         "spec": file.label,
         "kernel": planned.name,
-        "case": counted.case.name,
-        "dimensions": dict(counted.case.dimensions),
-        "predicted": {quantity.name: quantity.predict(counted.counters.total) for quantity in QUANTITIES},
-        "seconds": round(time.perf_counter() - started, 2),
+        "ptx": hashlib.sha256(binary.ptx.encode()).hexdigest()[:16],
+        "case": case.name,
+        "dimensions": dict(case.dimensions),
     }
+    if counted is not None:
+        row["predicted"] = {quantity.name: quantity.predict(counted.counters.total) for quantity in QUANTITIES}
+    return row | {"seconds": round(time.perf_counter() - started, 2)}
 
 
 def available_metrics(ncu: str) -> set[str]:
@@ -174,8 +184,7 @@ def measure(
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
     """One profile for each kernel of each spec, and the errors of specs that could not be run.
 
-    One process runs all specs, since starting one under ncu takes longer than its kernels; after a crash another goes on
-    with the specs behind the one that crashed.
+    After a crash another process goes on with the specs behind the one that crashed.
     """
     profiles: dict[str, list[dict[str, float]]] = {}
     errors: dict[str, str] = {}
@@ -187,7 +196,7 @@ def measure(
             command = [
                 ncu, "--target-processes", "all", "--clock-control", "none", "--force-overwrite", "--export", str(report),
                 "--metrics", ",".join(f"{metric}.sum" for metric in metrics), sys.executable, "-m", "measurements.run_one_case",
-                *left, "--log", str(log),
+                *left[:_BATCH], "--log", str(log),
             ]  # fmt: skip
             try:
                 timeout = max(deadline - time.monotonic(), 1)
@@ -207,7 +216,7 @@ def measure(
                 errors[entry["spec"]] = f"the profile does not show its kernels: {said.strip()}"
                 continue
             profiles[entry["spec"]] = [row["values"] for row in own]
-        if left:
+        if not entries and left:
             errors[left.pop(0)] = f"the process ended before this spec: {said.strip()}"
     return profiles, errors | dict.fromkeys(left, "not reached in time")
 
@@ -241,12 +250,24 @@ def add_measured(row: dict[str, Any], profiles: Sequence[Mapping[str, float]], c
     row["measured"] = {name: int(value) if value == value else None for name, value in measured.items()}
 
 
+def keep_measured(rows: Sequence[dict[str, Any]], before: Mapping[str, Any]) -> None:
+    """Gives rows what an earlier run measured of the same PTX and case."""
+    identity = ("ptx", "case", "dimensions")
+    known = {row["spec"]: row for row in before.get("specs", ()) if "measured" in row}
+    for row in rows:
+        old = known.get(row["spec"])
+        if old is not None and "error" not in row and all(old.get(key) == row[key] for key in identity):
+            row |= {"kernels": old["kernels"], "measured": old["measured"]}
+
+
 def main() -> None:
     """Predicts, measures and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("specs", nargs="*", default=["specs"], help="specs; all that come with gemmgen, if none are named")
     parser.add_argument("--arch", help="architecture for --predict-only; else the GPU's")
     parser.add_argument("--predict-only", action="store_true")
+    parser.add_argument("--measure-only", action="store_true")
+    parser.add_argument("--again", action="store_true", help="measure also what was measured before")
     parser.add_argument("--list-metrics", action="store_true")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long ncu may take for all specs together")
     parser.add_argument("--output", type=Path, default=HERE / "counters", help="where to write, without .json and .md")
@@ -265,21 +286,27 @@ def main() -> None:
     files = [file for file in find_specs(arguments.specs) if file.label.split("/")[:2] != ["specs", "cpu"]]
     # Not forked: this process may have touched the driver.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        rows = list(pool.map(predict, [(file, architecture) for file in files]))
+        rows = list(pool.map(predict, [(file, architecture, not arguments.measure_only) for file in files]))
     for row in rows:
         print(f"{row['spec']}: {row.get('error') or str(row['seconds']) + ' s'}", flush=True)
+    written = arguments.output.with_suffix(".json")
+    before = json.loads(written.read_text()) if written.exists() and not arguments.again else {}
+    keep_measured(rows, before)
     about: dict[str, Any] = {
         "architecture": architecture,
         "nvrtc": ".".join(map(str, nvrtc_version())),
         "date": datetime.date.today().isoformat(),
     }
+    about |= {key: before[key] for key in ("date", "device", "ncu", "seconds", "metrics") if key in before}
     if not arguments.predict_only:
         chosen = choose_metrics(available_metrics(ncu))
         metrics = list(dict.fromkeys(metric for names in chosen.values() for metric in names))
         started = time.monotonic()
-        profiles, errors = measure(ncu, [row["spec"] for row in rows if "error" not in row], metrics, arguments.seconds)
+        unknown = [row["spec"] for row in rows if "error" not in row and "measured" not in row]
+        profiles, errors = measure(ncu, unknown, metrics, arguments.seconds)
         version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout.strip().splitlines()
-        about |= {"device": str(gpu(0)), "ncu": version[-1] if version else "", "seconds": round(time.monotonic() - started, 1)}
+        about |= {"date": datetime.date.today().isoformat(), "device": str(gpu(0)), "ncu": version[-1] if version else ""}
+        about["seconds"] = round(time.monotonic() - started, 1)
         about["metrics"] = {name: [f"{metric}.sum" for metric in names] for name, names in chosen.items()}
         for row in rows:
             if row["spec"] in profiles:
@@ -287,7 +314,9 @@ def main() -> None:
             elif row["spec"] in errors:
                 row["error"] = errors[row["spec"]]
     must_agree = [quantity.name for quantity in QUANTITIES if quantity.must_agree]
-    arguments.output.with_suffix(".json").write_text(json.dumps({**about, "must_agree": must_agree, "specs": rows}, indent=1) + "\n")
+    written.write_text(json.dumps({**about, "must_agree": must_agree, "specs": rows}, indent=1) + "\n")
+    if arguments.measure_only:
+        return
     text = markdown(about, rows, must_agree)
     arguments.output.with_suffix(".md").write_text(text)
     print(text)

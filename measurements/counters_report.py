@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,27 +18,31 @@ _REASONS = """
 
 The emulator executes PTX; the GPU executes what ptxas makes of it.
 
-- **Merged and removed accesses.** ptxas may join neighbouring accesses into a wider one, keep in a register what was loaded
+- **Code**: merged and removed accesses. ptxas may join neighbouring accesses into a wider one, keep in a register what was loaded
   before, and drop loads whose result nothing uses. Then the instructions differ as well: the number of shared and global
   instructions is listed below for each difference, so that it shows whether the code or the rule is the cause.
-- **Moved accesses.** ptxas may load early, under a weaker condition than the source's, and may turn a branch into predicated
+- **Code**: moved accesses. ptxas may load early, under a weaker condition than the source's, and may turn a branch into predicated
   instructions. Requests change only where a warp has no lane that needs the access.
-- **Divergence.** The parts of a diverged warp each make their own request. The emulator lets parts meet again as early as the
+- **Code**: divergence. The parts of a diverged warp each make their own request. The emulator lets parts meet again as early as the
   program's order allows; the GPU lets them meet where ptxas placed the reconvergence.
 - **Spills.** What does not fit into registers goes to local memory, which PTX does not show; local sectors are listed below.
 - **Arbitration.** `l1tex__data_bank_conflicts_…` counts cycles that an access lost at the data banks, whoever was in the way:
   data of global accesses passes through the same banks as shared memory. With many warps it can exceed the conflicts of the
   addresses alone. The wavefronts of instrumented code ("by sass") have no such part.
-- **Copies (`cp.async`).** Banks count on both sides: a group of lanes costs the larger of two degrees, how many of its words meet in
-  one bank of the destination and in one of the source (byte address / 4 mod 32), and equal words are not merged. Rows of 32 bytes
-  128 bytes apart cost four times what they cost 96 bytes apart. Instruction by instruction (`tests/data/async_copy_wavefronts_h200.json`)
-  this is exact where one side is regular, and up to 40% low where both are random. `.cg`, which metrics of its own count, costs a
-  wavefront more for each arrival: what eight lanes get from one line of 128 bytes for one line of shared memory arrives at once, as long
-  as whole sectors move and keep their parity, or all change it.
-- **Copy engine.** Sectors of its loads and stores are the bytes of its boxes that lie inside of the arrays, tensor maps left out. A
-  box that goes to several blocks of a cluster counts once here, and in each block that receives it there. Prefetches of tensor
-  maps count as global loads here. `wgmma` reads its operands from shared memory in rows of 128 bytes, one wavefront each.
-- **Polling.** A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
+- **Copies** (`cp.async`). Banks count on both sides: a group of lanes costs the larger of two degrees, how many of its words
+  meet in one bank of the destination and in one of the source (byte address / 4 mod 32), and equal words are not merged. Rows of 32
+  bytes 128 bytes apart cost four times what they cost 96 bytes apart. `.cg`, which metrics of its own count, hangs on the form that
+  ptxas chooses. Without a number of bytes it costs a wavefront for each arrival: what eight lanes get from one line of 128 bytes for one
+  line of shared memory arrives at once, as long as whole sectors move and keep their parity, or all change it. With a number of
+  bytes it costs both degrees and the arrivals, as if lanes that fill with zeros read too. With a predicate (a number that is all or
+  nothing) it costs the degree of the destination. Instruction by instruction (`tests/data/async_copy_wavefronts_h200.json`,
+  `copy_wavefronts_h200.json`) this is exact where one side is regular, and up to 40% low where both are random. Open: in convolutions
+  the copies of pixels, which have the predicate, cost up to 7.75 wavefronts where a single one costs 4; those of filters cost 4.
+- **Multicast.** Sectors of the copy engine's loads and stores are the bytes of its boxes that lie inside of the arrays, tensor maps left
+  out. A box that goes to several blocks of a cluster counts once here, and in each block that receives it there.
+- `wgmma` reads its operands from shared memory in rows of 128 bytes, one wavefront each. Accesses through `.shared::cluster` are no
+  shared loads and stores, here as there.
+- **Code**: polling. A block that waits for another one reads its flag as often as it takes, which is not the same number twice (serial
   split-K, stream-K, sums in one pass).
 - **Atomics.** Wavefronts of atomics on shared memory are not predicted, and no metric above contains them.
 - **Sectors.** A request counts each sector that its warp touches once, also for 8 and 16 bytes a lane. Parameters and constants
@@ -74,7 +79,14 @@ def _about(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured
     pairs = [(row, name) for row in measured for name in used if _measured(row, name) is not None]
     equal = sum(row["predicted"][name] == _measured(row, name) for row, name in pairs)
     whole = sum(not _unequal(row, used) for row in measured)
-    return f"{where}\n\n{whole} of {len(measured)} specs agree in everything, {equal} of {len(pairs)} numbers are equal."
+    counts = Counter(rule_of(row, name) for row in measured for name in _unequal(row, used))
+    others = ", ".join(f"{count} by {rule}" if rule != "open" else f"{count} are open" for rule, count in counts.most_common())
+    left = sum("predicted" in row and "measured" not in row for row in rows)
+    unmeasured = f" {left} specs were not measured, for lack of time; every family and feature has some that were." if left else ""
+    return (
+        f"{where}\n\n{whole} of {len(measured)} specs agree in everything, {equal} of {len(pairs)} numbers are equal; of the others,"
+        f" {others or 'none'}.{unmeasured}"
+    )
 
 
 def _measured(row: Mapping[str, Any], name: str) -> int | None:
@@ -97,20 +109,53 @@ def _unequal(row: Mapping[str, Any], used: Sequence[str]) -> list[str]:
     return [name for name in used if _measured(row, name) not in (None, row["predicted"][name])]
 
 
+_COUNTED_BY = {
+    "shared load": ("shared load instructions", "ldmatrix instructions"), "ldmatrix": ("ldmatrix instructions",),
+    "shared store": ("shared store instructions",), "copy engine": ("copy engine instructions",),
+    "copy": ("copy instructions",), "global load": ("global load instructions", "copy instructions"),
+    "global store": ("global store instructions",),
+}  # fmt: skip
+"""The instructions behind a quantity, by its first words."""
+
+
+def rule_of(row: Mapping[str, Any], name: str) -> str:
+    """The rule that explains why a number of a spec differs; "open" if none does."""
+    predicted, measured = row["predicted"][name], _measured(row, name)
+    assert measured is not None
+    if name == "copy engine load sectors":
+        return "multicast" if measured > predicted else "open"
+    if name == "copy wavefronts":
+        return "open"
+    kinds = next((kinds for words, kinds in _COUNTED_BY.items() if name.startswith(words)), ())
+    if not all(_same(row, kind) for kind in kinds):
+        return "code"
+    if name.split(" ", 2)[2] in ("wavefronts", "conflicts") and measured > predicted:
+        return "arbitration"
+    if _measured(row, "local load sectors"):
+        return "spills"
+    return "open"
+
+
+def _same(row: Mapping[str, Any], name: str) -> bool:
+    return _measured(row, name) in (None, row["predicted"][name])
+
+
 def _differences(measured: Sequence[Mapping[str, Any]], used: Sequence[str]) -> list[str]:
-    """Each spec that differs, with what tells a difference of code from a difference of cost."""
+    """Each spec that differs, with the rule for each number, and what was executed where the code is the reason."""
     lines = []
     for row in measured:
         unequal = _unequal(row, used)
         if not unequal:
             continue
+        rules: dict[str, list[str]] = {}
+        for name in unequal:
+            rules.setdefault(rule_of(row, name), []).append(name)
         clues = [
             f"{name} {row['predicted'][name]:,} in PTX, {_measured(row, name):,} executed"
             for name in row["predicted"]
-            if name.endswith(" instructions") and _measured(row, name) not in (None, row["predicted"][name])
+            if name.endswith(" instructions") and name != "copy engine instructions" and not _same(row, name)
         ]
-        spilled = _measured(row, "local load sectors")
-        clues += [f"{spilled:,} sectors of spilled registers were read"] if spilled else []
-        because = "; ".join(clues) or "the same accesses were executed, at another cost"
-        lines.append(f"- **{row['spec']}** ({', '.join(unequal)}): {because}.")
-    return ["", "## Differences", "", *lines] if lines else []
+        told = "; ".join(f"{rule}: {', '.join(names)}" for rule, names in rules.items())
+        seen = f" ({'; '.join(clues)})" if "code" in rules and clues else ""
+        lines.append(f"- **{row['spec']}**: {told}{seen}.")
+    return ["", "## Differences", "", "By the rules below.", "", *lines] if lines else []

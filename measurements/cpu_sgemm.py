@@ -21,7 +21,7 @@ import gemmgen
 from gemmgen.core.files import write_atomically
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES, runs_here
 from gemmgen.kernels import family_of
-from gemmgen.perf.host.benchmark import HostReport, all_threads, benchmark_host
+from gemmgen.perf.host.benchmark import PAUSE_SECONDS, HostReport, all_threads, benchmark_host
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
 
@@ -40,9 +40,10 @@ FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_C
 
 
 def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int) -> int:
-    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s; several threads pause before every turn."""
-    most = 200 if threads == 1 else 40
-    return max(5, min(most, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
+    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads pause before every turn."""
+    if threads == 1:
+        return max(5, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
+    return max(5, min(40, int(seconds / (PAUSE_SECONDS + 2.0 * math.prod(sizes) / (threads * 50e9)))))
 
 
 def measured(
@@ -161,7 +162,7 @@ def markdown(report: dict[str, Any]) -> str:
         "several by the clock on the wall. *of FMA*: part of the rate of multiply-adds that do nothing else, measured in the same run.",
         "A ratio is the library's time over gemmgen's: above 1, gemmgen is faster.",
     ]
-    for threads, rows in report["bars"].items():
+    for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
         peers = list(rows[0]["ratios"])
         load = report["loads"][threads]
         lines += ["", f"## {threads} thread{'s' * (int(threads) > 1)}", ""]
@@ -204,7 +205,7 @@ def plot(report: dict[str, Any], path: Path) -> bool:
         own = [row for row in report["steps"] if row["spec"] == spec]
         threads = f", {own[0]['threads']} threads" if own[0]["threads"] > 1 else ""
         axes.plot([row["sizes"][0] for row in own], [row["gflops"] for row in own], marker="o", label=f"{spec}{threads}")
-    rate = next(iter(report["bars"].values()))[0]["fma_gflops"]
+    rate = report["bars"]["1"][0]["fma_gflops"]
     axes.axhline(rate, linestyle="--", color="gray", linewidth=1)
     axes.annotate("FMA rate, one thread", (STEP_SIZES[0], rate), textcoords="offset points", xytext=(0, 4), color="gray", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="m = n = k", ylabel="GFLOP/s", title="SGEMM on a processor, step by step")

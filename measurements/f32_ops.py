@@ -1,8 +1,11 @@
 """float32 through ``ops.matmul`` beside torch eager: multilayer perceptrons, products whose right factor is kept, and all precisions.
 
+Single products are the shapes of ``sgemm``, and cubes in the other storage orders.
+
     python -m measurements.f32_ops            on a machine with a GPU and torch
 
-Writes f32_ops.json and f32_ops.md beside this file. Both sides run from CUDA graphs, in turns; results are compared before.
+Writes f32_ops.json and f32_ops.md beside this file. Both sides run from CUDA graphs, in turns, single products on as many sets of
+operands as exceed the L2; results are compared before.
 """
 
 from __future__ import annotations
@@ -18,40 +21,40 @@ from typing import Any
 
 from gemmgen import ops
 from gemmgen.runtime.cuda.driver import gpu
+from measurements.sgemm import SHAPES
 
 HERE = Path(__file__).resolve().parent
 WIDTHS = (1024, 2048, 4096)
 BATCHES = (32, 128, 512, 1024, 2048, 4096)
 LAYERS = 3
-SHAPES = [(n, n, n) for n in (256, 512, 768, 1024, 2048, 4096, 8192)] + [
-    (16, 4096, 4096), (64, 4096, 4096), (128, 4096, 4096), (512, 4096, 4096), (4096, 4096, 64), (4096, 4096, 256), (512, 512, 16384),
-    (256, 256, 8192), (8192, 128, 1024), (50260, 1024, 768), (2048, 4096, 11008), (1024, 1024, 65536), (1000, 1000, 1000),
-]  # fmt: skip
-LAYOUTS = ("nt", "nn", "tn")
+PRODUCTS = [("nn", shape) for shape in SHAPES] + [(letters, (n, n, n)) for letters in ("nt", "tn", "tt") for n in (1024, 2048, 4096)]
+"""Storage orders with (m, n, k)."""
+MOST_SETS = 64
 GRAPH_SECONDS = 3e-3
 WARM_UP_SECONDS = 0.1
-Way = Callable[[], Any]
+Way = Callable[[int], Any]
+"""Something to be timed, on the set of operands of an index."""
 
 
-def medians(ways: Mapping[str, Way], rounds: int) -> dict[str, float]:
+def medians(ways: Mapping[str, Way], rounds: int, sets: int = 1) -> dict[str, float]:
     """Microseconds of one call of each, replayed from graphs in turns."""
     import torch
 
     graphs: dict[str, tuple[Any, int]] = {}
     for name, way in ways.items():
         for _ in range(3):
-            way()
+            way(0)
         torch.cuda.synchronize()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        way()
+        way(0)
         end.record()
         torch.cuda.synchronize()
-        count = max(1, min(256, round(GRAPH_SECONDS / (start.elapsed_time(end) * 1e-3))))
+        count = max(sets, min(256, round(GRAPH_SECONDS / (start.elapsed_time(end) * 1e-3))))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(count):
-                way()
+            for index in range(count):
+                way(index % sets)
         graphs[name] = graph, count
     samples: dict[str, list[float]] = {name: [] for name in ways}
     spent = 0.0
@@ -99,13 +102,13 @@ def perceptrons(rounds: int) -> list[dict[str, Any]]:
 
             plain = [weight.T for weight in weights]
             ways: dict[str, Way] = {
-                "torch": eager,
-                "ops": lambda own=own, plain=plain: own(plain),
-                "ops, ffma": lambda own=own, plain=plain: own(plain, "ffma"),
-                "ops, planes kept": lambda own=own, kept=kept: own(kept),
+                "torch": lambda index, eager=eager: eager(),
+                "ops": lambda index, own=own, plain=plain: own(plain),
+                "ops, ffma": lambda index, own=own, plain=plain: own(plain, "ffma"),
+                "ops, planes kept": lambda index, own=own, kept=kept: own(kept),
             }
             for name, way in ways.items():
-                compare(f"{name}, width {width}, batch {batch}", way(), eager(), 1e-5)
+                compare(f"{name}, width {width}, batch {batch}", way(0), eager(), 1e-5)
             times = medians(ways, rounds)
             rows.append({"width": width, "batch": batch, "times_us": times})
             print(width, batch, {name: round(time, 1) for name, time in times.items()}, flush=True)
@@ -117,23 +120,29 @@ def products(rounds: int) -> list[dict[str, Any]]:
     import torch
 
     rows = []
-    for layout in LAYOUTS:
-        for m, n, k in SHAPES if layout == "nt" else [shape for shape in SHAPES if max(shape) <= 4096]:
-            a = torch.randn(k, m, device="cuda").T if layout[0] == "t" else torch.randn(m, k, device="cuda")
-            b = torch.randn(n, k, device="cuda").T if layout[1] == "t" else torch.randn(k, n, device="cuda")
-            ways: dict[str, Way] = {
-                "torch": lambda a=a, b=b: torch.matmul(a, b),
-                "ops": lambda a=a, b=b: ops.matmul(a, b),
-                "ops, ffma": lambda a=a, b=b: ops.matmul(a, b, precision="ffma"),
-            }
-            if layout != "tn":
-                kept = ops.Planes(b)
-                ways["ops, planes kept"] = lambda a=a, kept=kept: ops.matmul(a, kept)
-            for name, way in ways.items():
-                compare(f"{name}, {layout} {m} x {n} x {k}", way(), torch.matmul(a, b), 1e-4)
-            times = medians(ways, rounds)
-            rows.append({"layout": layout, "shape": [m, n, k], "times_us": times})
-            print(layout, m, n, k, {name: round(time, 1) for name, time in times.items()}, flush=True)
+    beyond = 2 * torch.cuda.get_device_properties(0).L2_cache_size
+    for layout, (m, n, k) in PRODUCTS:
+        sets = max(1, min(MOST_SETS, math.ceil(beyond / (4 * (m * k + k * n + m * n)))))
+        left = [torch.randn(k, m, device="cuda").T if layout[0] == "t" else torch.randn(m, k, device="cuda") for _ in range(sets)]
+        right = [torch.randn(n, k, device="cuda").T if layout[1] == "t" else torch.randn(k, n, device="cuda") for _ in range(sets)]
+        kept = [ops.Planes(b) for b in right]
+        out = [torch.empty(m, n, device="cuda") for _ in range(sets)]
+        ways: dict[str, Way] = {
+            "torch": lambda i, a=left, b=right, c=out: torch.matmul(a[i], b[i], out=c[i]),
+            "ops": lambda i, a=left, b=right, c=out: ops.matmul(a[i], b[i], out=c[i]),
+            "ops, ffma": lambda i, a=left, b=right, c=out: ops.matmul(a[i], b[i], out=c[i], precision="ffma"),
+            "ops, planes kept": lambda i, a=left, b=kept, c=out: ops.matmul(a[i], b[i], out=c[i]),
+        }
+        expected = torch.matmul(left[0], right[0])
+        for name, way in ways.items():
+            compare(f"{name}, {layout} {m} x {n} x {k}", way(0), expected, 1e-4)
+            for index in range(sets):
+                way(index)  # planes are made at their first use
+        times = medians(ways, rounds, sets)
+        rows.append({"layout": layout, "shape": [m, n, k], "times_us": times})
+        print(layout, m, n, k, {name: round(time, 1) for name, time in times.items()}, flush=True)
+        del left, right, kept, out, ways, expected
+        torch.cuda.empty_cache()
     return rows
 
 
@@ -143,8 +152,8 @@ def markdown(about: Mapping[str, str], layers: Sequence[Mapping[str, Any]], sing
         "# float32 through ops.matmul",
         "",
         "Device time from CUDA graphs, in turns, medians; torch with TF32 off. `ops`: what `ops.matmul` chooses by default, splitting",
-        "included; `ffma`: with `precision=\"ffma\"`; `kept`: the right factor as `ops.Planes`. Operands stay in the L2 where they fit.",
-        f"`python -m measurements.f32_ops` makes this file. {about['device']}, {about['date']}.",
+        "included; `ffma`: with `precision=\"ffma\"`; `kept`: the right factor as `ops.Planes`. Operands of single products are rotated",
+        f"beyond the L2. `python -m measurements.f32_ops` makes this file. {about['device']}, {about['date']}.",
         "",
         "## Three layers with relu",
         "",
@@ -164,7 +173,9 @@ def markdown(about: Mapping[str, str], layers: Sequence[Mapping[str, Any]], sing
     lines += [f"| {row['layout']} | {'×'.join(map(str, row['shape']))} | {ratios(row['times_us'])} |" for row in single]
     mean = math.exp(sum(math.log(row["times_us"]["torch"] / row["times_us"]["ops"]) for row in single) / len(single))
     least = min(row["times_us"]["ops, ffma"] / row["times_us"]["ops"] for row in single)
-    lines += ["", f"Geometric mean of torch / ops: **{mean:.2f}**; the least of ffma / ops: **{least:.2f}**."]
+    worst = min(row["times_us"]["torch"] / row["times_us"]["ops"] for row in single)
+    text = f"{len(single)} products: geometric mean of torch / ops **{mean:.2f}**, the least **{worst:.2f}**"
+    lines += ["", f"{text}; the least of ffma / ops: **{least:.2f}**."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,8 @@
 """Breaks kernels one way at a time and counts what verification catches: PYTHONPATH=tests python measurements/mutants.py --help.
 
-Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials that
-a changed kernel or other cases make outdated are made again. At the end the score is written beside this file.
+Every mutant of the kernels in tests/mutants is tried, and of every other kernel for GPUs as many as --each says, drawn by chance from a
+seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials
+that a changed kernel or other cases make outdated are made again. At the end the scores are written beside this file.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
+import platform
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,45 +27,107 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from mutants.operators import Mutant, all_mutants  # noqa: E402
 from mutants.survivors import explanation  # noqa: E402
-from mutants.trials import Subject, spread, try_mutant  # noqa: E402
+from mutants.trials import WHOLE, Subject, Verdict, drawn, try_mutant  # noqa: E402
 
 from gemmgen.core.errors import GemmgenError  # noqa: E402
 from gemmgen.core.files import write_atomically  # noqa: E402
+from gemmgen.kernels.shipped import shipped_specs  # noqa: E402
 from gemmgen.library.digests import cases_digest  # noqa: E402
 
 SCORE = Path(__file__).with_suffix(".json")
-KINDS = ("gemm", "reduction", "conv2d")
+MUTANTS_OF_A_TASK = 12
+SECONDS = 120
+"""For one mutant, unless told otherwise; what takes longer is counted as cut off, neither caught nor survived."""
+
+Entry = dict[str, Any]
+Task = tuple[str, "int | None", int, int]
+"""A kernel, how many of its mutants (None: all), and which part of them of how many."""
 
 
-def all_names() -> list[str]:
-    """Every spec of a GPU kernel that comes with gemmgen."""
-    from gemmgen.cli.selection import shipped_specs
-
-    return [name for name in shipped_specs() if name.split("/")[0] in KINDS]
+class CutOffError(BaseException):
+    """A mutant took too long; nothing on the way takes it for an error of the kernel."""
 
 
-def trials(name: str, count: int | None) -> Iterator[tuple[str, Subject, Mutant]]:
-    """The mutants of a kernel to try, each with a digest of all that its verdict depends on."""
+def kernels_for_gpus() -> list[str]:
+    """Every spec that comes with gemmgen, but those of processors."""
+    return [name for name in shipped_specs() if not name.startswith("cpu/")]
+
+
+@lru_cache(maxsize=2)
+def subject_of(name: str) -> tuple[Subject, list[Mutant], str]:
+    """A kernel with all its mutants and the digest of its cases."""
     subject = Subject.of(name)
-    mutants = all_mutants(subject.source)
-    cases = cases_digest(subject.plan)
-    for mutant in mutants if count is None else spread(mutants, count):
-        yield hashlib.sha256(f"{name}\0{cases}\0{mutant.text}".encode()).hexdigest()[:24], subject, mutant
+    return subject, all_mutants(subject.source), cases_digest(subject.plan)
 
 
-def read(journal: Path) -> dict[str, dict[str, Any]]:
-    """The verdicts so far, by digest; a line that a kill cut off does not count."""
+def tried(subject: Subject, mutant: Mutant, seconds: int) -> Verdict:
+    """The verdict on a mutant, or that it was cut off."""
+
+    def cut_off(*_: Any) -> None:
+        raise CutOffError
+
+    signal.signal(signal.SIGALRM, cut_off)
+    signal.alarm(seconds)
+    try:
+        return try_mutant(subject, mutant)
+    except CutOffError:
+        return Verdict(subject.name, mutant, "cut off")
+    finally:
+        signal.alarm(0)
+
+
+class Trials:
+    """Tries the mutants of a task in a process of its own, and writes each verdict down at once."""
+
+    def __init__(self, journal: Path, known: dict[str, Entry], seed: int, seconds: int, end: float) -> None:
+        self.journal, self.known, self.seed, self.seconds, self.end = journal, known, seed, seconds, end
+
+    def __call__(self, task: Task) -> list[Entry]:
+        name, count, part, parts = task
+        try:
+            subject, mutants, cases = subject_of(name)
+        except GemmgenError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            return []
+        wanted = mutants if count is None else drawn(name, mutants, count, self.seed)
+        entries = []
+        for mutant in wanted[part::parts]:
+            digest = hashlib.sha256(f"{name}\0{cases}\0{mutant.text}".encode()).hexdigest()[:24]
+            entry = self.known.get(digest)
+            if entry is None:
+                if time.time() > self.end:
+                    continue
+                entry = self._new(digest, subject, mutant)
+            entries.append({**entry, "why": explanation(name, mutant) or ""})
+        return entries
+
+    def _new(self, digest: str, subject: Subject, mutant: Mutant) -> Entry:
+        started = time.perf_counter()
+        verdict = tried(subject, mutant, self.seconds)
+        entry = {
+            "digest": digest, "spec": subject.name, "kind": mutant.kind, "line": mutant.line, "previous": mutant.previous,
+            "before": mutant.before, "after": mutant.after, "outcome": verdict.outcome, "how": verdict.how[:200],
+            "seconds": round(time.perf_counter() - started, 2),
+        }  # fmt: skip
+        with self.journal.open("ab", buffering=0) as journal:  # one write, which others do not come between
+            journal.write(json.dumps(entry).encode() + b"\n")
+        return entry
+
+
+def read(journal: Path) -> dict[str, Entry]:
+    """The verdicts so far, by digest; a line that a kill cut off does not count, nor a trial that took too long."""
     found = {}
     for line in journal.read_text().splitlines() if journal.exists() else ():
         try:
             entry = json.loads(line)
-            found[entry["digest"]] = entry
+            if entry["outcome"] != "cut off":
+                found[entry["digest"]] = entry
         except ValueError:
             continue
     return found
 
 
-def score(entries: list[dict[str, Any]], named: int) -> dict[str, Any]:
+def score(entries: list[Entry], named: int) -> dict[str, Any]:
     """How many mutants ended how; the score is what was caught of what changes the kernel and is not explained."""
     outcomes = Counter(entry["outcome"] for entry in entries)
     unexplained = [entry for entry in entries if entry["outcome"] == "survived" and not entry["why"]]
@@ -69,54 +136,68 @@ def score(entries: list[dict[str, Any]], named: int) -> dict[str, Any]:
     for entry in entries:
         by_kernel.setdefault(entry["spec"], Counter())[entry["outcome"]] += 1
     return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "kernels": len(by_kernel),
         "kernels_named": named,
         "mutants": len(entries),
         "outcomes": dict(sorted(outcomes.items())),
         "explained": outcomes["survived"] - len(unexplained),
-        "unexplained": [{name: entry[name] for name in ("spec", "kind", "line", "before", "after")} for entry in unexplained],
+        "unexplained": [{name: entry[name] for name in ("spec", "kind", "previous", "before", "after")} for entry in unexplained],
         "score": round(outcomes["caught"] / decided, 4) if decided else None,
+        "core_seconds": round(sum(entry["seconds"] for entry in entries)),
         "by_kernel": {name: dict(sorted(counts.items())) for name, counts in sorted(by_kernel.items())},
     }
 
 
+def commit() -> str:
+    """The commit of the working tree; empty outside of a repository."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def tasks_of(names: list[str], count: int | None) -> list[Task]:
+    """Work for one process at a time, a kernel in as many parts as its mutants suggest."""
+    if count is not None:
+        return [(name, count, 0, 1) for name in names]
+    found = []
+    for name in names:
+        parts = -(-len(subject_of(name)[1]) // MUTANTS_OF_A_TASK)
+        found += [(name, None, part, parts) for part in range(parts)]
+    return found
+
+
 def main() -> None:
-    """Tries what is asked for and writes the score."""
+    """Tries what is asked for and writes the scores."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("specs", nargs="*", help="gemm/v3_double_buffer, ...; all that come with gemmgen if none is named")
-    parser.add_argument("--each", type=int, help="mutants of every kind on every kernel; all if not given")
+    parser.add_argument("--whole", nargs="*", default=list(WHOLE), help="kernels of which all mutants are tried; those of tests/mutants")
+    parser.add_argument("--sampled", nargs="*", default=None, help="kernels of which some are tried; all that come with gemmgen")
+    parser.add_argument("--each", type=int, default=3, help="mutants of each sampled kernel")
+    parser.add_argument("--seed", type=int, default=22)
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="for one mutant")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--journal", type=Path, default=ROOT / "build" / "mutants.jsonl")
     parser.add_argument("--hours", type=float, default=1e6, help="when to stop trying")
     parser.add_argument("--score", type=Path, default=SCORE)
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     given.journal.parent.mkdir(parents=True, exist_ok=True)
-    known, entries, end = read(given.journal), [], time.monotonic() + given.hours * 3600
-    names = given.specs or all_names()
-    with given.journal.open("a") as journal:
-        for name in names:
-            try:
-                wanted = list(trials(name, given.each))
-            except GemmgenError as error:
-                print(f"{name}: {error}", file=sys.stderr)
-                continue
-            for digest, subject, mutant in wanted:
-                entry = known.get(digest)
-                if entry is None:
-                    if time.monotonic() > end:
-                        break
-                    verdict = try_mutant(subject, mutant)
-                    entry = {
-                        "digest": digest, "spec": name, "kind": mutant.kind, "line": mutant.line, "previous": mutant.previous,
-                        "before": mutant.before, "after": mutant.after, "outcome": verdict.outcome, "how": verdict.how[:200],
-                    }  # fmt: skip
-                    journal.write(json.dumps(entry) + "\n")
-                    journal.flush()
-                entries.append({**entry, "why": explanation(name, mutant) or ""})
-    result = score(entries, len(names))
+    sampled = kernels_for_gpus() if given.sampled is None else given.sampled
+    run = Trials(given.journal, read(given.journal), given.seed, given.seconds, time.time() + given.hours * 3600)
+    tasks = tasks_of(given.whole, None) + tasks_of(sampled, given.each)
+    subject_of.cache_clear()
+    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+        entries = pool.map(run, tasks, chunksize=1)
+    whole, drawn_ones = ([entry for task, found in zip(tasks, entries, strict=True) if (task[1] is None) == all_ for entry in found]
+                         for all_ in (True, False))  # fmt: skip
+    result = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "whole": score(whole, len(given.whole)),
+        "sampled": {"each": given.each, "seed": given.seed, **score(drawn_ones, len(sampled))},
+    }
     write_atomically(given.score, json.dumps(result, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in result.items() if name not in ("by_kernel",)}, indent=1))
+    for part in ("whole", "sampled"):
+        result[part].pop("by_kernel")
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
-"""Random specs, compiled and verified on the emulator: PYTHONPATH=tests python measurements/random_specs.py --count 10000 --seed 22.
+"""Random specs, compiled and verified: PYTHONPATH=tests python measurements/random_specs.py --count 10000 --seed 22 --jobs 2.
 
-Each spec is a shipped one with a few fields changed. Of its cases as many are run as --seconds allow, in an order that its number
-decides. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where it was stopped, and
---hours ends it in time. The result is written beside this file: how many were accepted, verified, refused for their size, or cut off
-for their time, and every failure with its spec. Two cores are two commands, with --part 0/2 and --part 1/2 and journals of their
-own; --merge puts journals together.
+Each spec is a shipped one with a few fields changed, and its number decides which. Kernels for GPUs run on the emulator, those for
+processors natively. The smallest of a spec's cases comes first, then the others by chance, as many as --seconds of processor time
+allow. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where it was stopped,
+--hours ends it in time, and --first begins elsewhere, for parts on several machines, whose journals --merge puts together. The result is
+written beside this file: how many were accepted, verified, refused for their size, or cut off, and every failure with its spec.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import multiprocessing
 import os
+import platform
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,40 +27,62 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from attack.random_specs import SpecMaker  # noqa: E402
+from attack.random_specs import SpecMaker, sources_digest  # noqa: E402
 
 import gemmgen  # noqa: E402
 from gemmgen.core.errors import CompileError, GemmgenError, PlanError  # noqa: E402
 from gemmgen.core.files import write_atomically  # noqa: E402
+from gemmgen.hardware.cpu import CpuArchitecture, runs_here  # noqa: E402
+from gemmgen.kernels.family import Case, InstancePlan, KernelPlan  # noqa: E402
+from gemmgen.runtime.backend import Backend  # noqa: E402
 from gemmgen.runtime.emulation import EmulatorBackend  # noqa: E402
-from gemmgen.toolchain.compilation import compile_plan  # noqa: E402
+from gemmgen.runtime.native import NativeBackend  # noqa: E402
+from gemmgen.toolchain.compilation import compile_host_plan, compile_plan  # noqa: E402
 from gemmgen.verification.oracle import oracle_of  # noqa: E402
 from gemmgen.verification.runner import verify_case  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
-SECONDS = 60
-"""For one spec; what takes longer is counted as cut off, not as a failure."""
-CASE_SECONDS = 3.0
-"""For the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
+SECONDS = 30
+"""Of processor time for one spec; what takes longer is counted as cut off, unless a case of it had been verified by then."""
+CASE_SECONDS = 1.0
+"""Of processor time for the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
+
+Entry = dict[str, Any]
 
 
-class CutOffError(Exception):
-    """A spec took too long."""
+class CutOffError(BaseException):
+    """A spec took too long; nothing on the way takes it for an error of the spec."""
 
 
-def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> dict[str, Any]:
+def ordered(cases: list[Case], number: int) -> list[Case]:
+    """The smallest case, and the others as the spec's number has it."""
+    smallest = min(cases, key=lambda case: math.prod(max(extent, 1) for extent in case.dimensions.values()))
+    others = [case for case in cases if case is not smallest]
+    random.Random(number).shuffle(others)
+    return [smallest, *others]
+
+
+def compiled(plan: InstancePlan) -> tuple[Any, Backend]:
+    """The binary of a plan and what runs it."""
+    if isinstance(plan, KernelPlan):
+        return compile_plan(plan), EmulatorBackend()
+    return compile_host_plan(plan), NativeBackend()
+
+
+def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> Entry:
     """What became of one spec; each has a seed of its own, so that any of them can be made again."""
     spec = SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied()
-    started = time.perf_counter()
+    started, elements, done, cases = time.process_time(), 0, 0, []
 
-    def ended(outcome: str, **more: Any) -> dict[str, Any]:
-        return {"number": number, "kind": spec["kind"], "outcome": outcome, "seconds": round(time.perf_counter() - started, 2), **more}
+    def ended(outcome: str, **more: Any) -> Entry:
+        spent = round(time.process_time() - started, 2)
+        return {"number": number, "sources": sources_digest(), "kind": spec["kind"], "outcome": outcome, "seconds": spent, **more}
 
     def cut_off(*_: Any) -> None:
         raise CutOffError
 
-    signal.signal(signal.SIGALRM, cut_off)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, cut_off)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         try:
             plan = gemmgen.plan(spec)
@@ -65,19 +91,20 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> dict[st
         cases = oracle_of(plan.spec.kind).cases(plan)
         if not cases:
             return ended("no case")
-        binary, backend = compile_plan(plan), EmulatorBackend()
-        random.Random(number).shuffle(cases)
-        begun, elements, done = time.perf_counter(), 0, 0
-        for case in cases:
-            if done and time.perf_counter() - begun > case_seconds:
+        if isinstance(plan.architecture, CpuArchitecture) and not runs_here(plan.architecture):
+            return ended("for another processor")
+        binary, backend = compiled(plan)
+        begun = time.process_time()
+        for case in ordered(cases, number):
+            if done and time.process_time() - begun > case_seconds:
                 break
             result = verify_case(plan, binary, backend, case)
             if not result.passed:
-                return ended("WRONG", spec=spec, failure=result.failure[:500], case=case.name)
+                return ended("WRONG", spec=spec, failure=result.failure[:500], case=case.name, dimensions=dict(case.dimensions))
             elements, done = elements + result.elements, done + 1
         return ended("verified", cases=done, of=len(cases), elements=elements)
     except CutOffError:
-        return ended("cut off")
+        return ended("verified", cases=done, of=len(cases), elements=elements) if done else ended("cut off")
     except PlanError:
         return ended("too large")
     except CompileError as error:
@@ -85,10 +112,25 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> dict[st
     except Exception as error:
         return ended("CRASH", spec=spec, failure=f"{type(error).__name__}: {error}"[:500])
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def read(journal: Path) -> dict[int, dict[str, Any]]:
+class Trials:
+    """Tries a spec in a process of its own, and writes down at once what became of it."""
+
+    def __init__(self, journal: Path, seed: int, case_seconds: float, end: float) -> None:
+        self.journal, self.seed, self.case_seconds, self.end = journal, seed, case_seconds, end
+
+    def __call__(self, number: int) -> Entry | None:
+        if time.time() > self.end:
+            return None
+        entry = trial(number, self.seed, self.case_seconds)
+        with self.journal.open("ab", buffering=0) as journal:  # one write, which others do not come between
+            journal.write(json.dumps(entry).encode() + b"\n")
+        return entry
+
+
+def read(journal: Path) -> dict[int, Entry]:
     """The trials so far; a line that a kill cut off does not count."""
     found = {}
     for line in journal.read_text().splitlines() if journal.exists() else ():
@@ -100,17 +142,40 @@ def read(journal: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-def summary(entries: list[dict[str, Any]], seed: int, wanted: int) -> dict[str, Any]:
-    """The figures, and every failure."""
+def ranges(numbers: list[int]) -> list[list[int]]:
+    """First and last of each run of numbers without a gap."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+def commit() -> str:
+    """The commit of the working tree; empty outside of a repository."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def summary(entries: list[Entry], seed: int, wanted: int, where: dict[str, str]) -> dict[str, Any]:
+    """The figures, and every failure; ``where`` says on which machine and at which commit."""
+    accepted = [entry for entry in entries if entry["outcome"] != "rejected"]
+    verified = [entry for entry in entries if entry["outcome"] == "verified"]
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **where,
         "seed": seed,
+        "numbers": ranges([entry["number"] for entry in entries]),
+        "sources": dict(Counter(entry["sources"] for entry in entries)),
         "specs_wanted": wanted,
-        "specs_done": len(entries),
+        "specs_made": len(entries),
+        "specs_accepted": len(accepted),
+        "specs_verified": len(verified),
         "outcomes": dict(sorted(Counter(entry["outcome"] for entry in entries).items())),
         "by_kind": dict(sorted(Counter(f"{entry['kind']} {entry['outcome']}" for entry in entries).items())),
         "cases": sum(entry.get("cases", 0) for entry in entries),
-        "cases_of_these_specs": sum(entry.get("of", entry.get("cases", 0)) for entry in entries),
+        "cases_of_these_specs": sum(entry.get("of", 0) for entry in entries),
         "elements": sum(entry.get("elements", 0) for entry in entries),
         "core_hours": round(sum(entry["seconds"] for entry in entries) / 3600, 3),
         "failures": [entry for entry in entries if entry["outcome"].isupper()],
@@ -120,30 +185,32 @@ def summary(entries: list[dict[str, Any]], seed: int, wanted: int) -> dict[str, 
 def main() -> None:
     """Goes through the specs that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="number of the first spec")
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=22)
-    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="for the cases of a spec")
-    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="of processor time for the cases of a spec")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--hours", type=float, default=1e6)
     parser.add_argument("--journal", type=Path, default=ROOT / "build" / "random_specs.jsonl")
-    parser.add_argument("--merge", type=Path, nargs="*", default=[])
+    parser.add_argument("--merge", type=Path, nargs="*", help="journals that are put together; nothing is run")
     parser.add_argument("--result", type=Path, default=RESULT)
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    part, parts = map(int, given.part.split("/"))
     given.journal.parent.mkdir(parents=True, exist_ok=True)
-    known, end = read(given.journal), time.monotonic() + given.hours * 3600
-    with given.journal.open("a") as journal:
-        for number in range(part, 0 if given.merge else given.count, parts):
-            if time.monotonic() > end:
-                break
-            if number not in known:
-                known[number] = trial(number, given.seed, given.seconds)
-                journal.write(json.dumps(known[number]) + "\n")
-                journal.flush()
-    for other in given.merge:
-        known |= read(other)
-    result = summary([known[number] for number in sorted(known)], given.seed, given.count)
+    known: dict[int, Entry] = {}
+    for journal in [given.journal] if given.merge is None else given.merge:
+        known |= read(journal)
+    if given.merge is None:
+        numbers = [number for number in range(given.first, given.first + given.count) if number not in known]
+        run = Trials(given.journal, given.seed, given.seconds, time.time() + given.hours * 3600)
+        with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=200) as pool:
+            for entry in pool.imap_unordered(run, numbers):
+                if entry is not None:
+                    known[entry["number"]] = entry
+    where = {"commit": commit(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"}
+    if given.merge is not None:  # of several runs, each with a machine and a commit of its own
+        where = {"journals": str(len(given.merge))}
+    result = summary([known[number] for number in sorted(known)], given.seed, given.count, where)
     write_atomically(given.result, json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

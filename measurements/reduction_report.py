@@ -106,12 +106,12 @@ def sweep_table(results: Sequence[Row], label: str) -> Iterator[str]:
 
 def summary_lines(report: Row) -> list[str]:
     """What to read first."""
-    lines = [*sum_table(report["sums"])]
+    lines = [*sum_table(report["sums"]), ""]
     middle = [result for result in report["sums"] if 16 <= result["exponent"] <= 22]
     own = ("rule", "rule, no early launch")
     for label, pick in (*((name, lambda result, name=name: timing(result, name)) for name in own), ("best", best)):
         factors = [timing(result, "CUB")["median_us"] / pick(result)["median_us"] for result in middle]  # type: ignore[index]
-        lines.append(f"geometric mean over 2^16 .. 2^22, {label} over CUB: {geometric_mean(factors):.3f}x")
+        lines.append(f"- geometric mean over 2^16 .. 2^22, {label} over CUB: {geometric_mean(factors):.3f}x")
     lines += ["", *axis_table(report["axes"])]
     wrong = [
         f"{result.get('axis') or result['exponent']} {row['name']}: error {row['error']:.3g} of its bound, repeats: {row['repeats']}"

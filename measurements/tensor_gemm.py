@@ -68,6 +68,16 @@ PROBLEMS: dict[str, list[str]] = {
     "bias_gelu": _texts("nt,bf16,bias,gelu", [(m, n, k) for n, k in LAYERS for m in CHAIN_ROWS]),
     "bias_residual_relu": _texts("nt,bf16,bias,residual,relu", [(m, n, k) for n, k in LAYERS for m in CHAIN_ROWS]),
 }
+HELD_OUT_SHAPES = (
+    [(n, n, n) for n in (640, 1280, 1792, 2560, 5120)]
+    + [(8, 5120, 5120), (32, 14336, 4096), (48, 3072, 8192), (96, 5120, 5120), (192, 14336, 4096), (256, 4096, 14336)]
+    + [(384, 3072, 8192), (1024, 5120, 5120), (4096, 3072, 8192), (2304, 768, 32768)]
+)
+HELD_OUT: dict[str, list[str]] = {
+    kind: _texts(words, HELD_OUT_SHAPES)
+    for kind, words in {"bf16": "nt,bf16", "int8": "nt,s8", "fp8": "nt,e4m3", "tf32": "nt,tf32"}.items()
+}
+"""Problems that nothing was tuned on, and that are in no table."""
 LARGEST_TURNED = 256
 """Rows up to which instances that compute the transpose of C, for few rows, are timed."""
 RULED_OUT = 2.2
@@ -176,7 +186,8 @@ def all_specs(folders: Sequence[Path]) -> dict[str, KernelSpec]:
 def wanted_problems(arguments: argparse.Namespace) -> dict[str, list[str]]:
     """Problems by kind."""
     if arguments.problems is None:
-        return {kind: PROBLEMS[kind] for kind in arguments.kinds.split(",")}
+        known = HELD_OUT if arguments.held_out else PROBLEMS
+        return {kind: known[kind] for kind in arguments.kinds.split(",") if kind in known}
     found: dict[str, list[str]] = {}
     for line in arguments.problems.read_text().splitlines():
         kind, _, text = line.strip().partition(" ")
@@ -190,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", default=",".join(PROBLEMS), help="types, with commas")
     parser.add_argument("--problems", type=Path, help="a file of problems to measure instead, a kind and a problem's words on a line")
+    parser.add_argument("--held-out", action="store_true", help="measure problems that nothing was tuned on instead")
     parser.add_argument("--specs", type=Path, action="append", help="folders of instances to time; default: specs/gemm")
     parser.add_argument("--rounds", type=int, default=7, help="replays of each instance for a problem")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after so long")

@@ -14,11 +14,18 @@ SHIPPED_KERNELS = [path for path in SHIPPED if path.parent.name != "cpu"]
 """Those of kernels for GPUs."""
 
 
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run, which all its processes share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
-def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests neither use nor change the cache of the person who runs them."""
-    os.environ["GEMMGEN_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-    os.environ["GEMMGEN_CACHE_KEY"] = str(tmp_path_factory.mktemp("secret") / "cache.key")
+def private_cache(run_folder: Path) -> None:
+    """Tests neither use nor change the cache of the person who runs them; what one process compiled, no other compiles again."""
+    os.environ["GEMMGEN_CACHE_DIR"] = str(run_folder / "cache")
+    os.environ["GEMMGEN_CACHE_KEY"] = str(run_folder / "secret" / "cache.key")
 
 
 @pytest.fixture(autouse=True)

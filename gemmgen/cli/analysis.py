@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gemmgen.cli.output import Column, count, counted, duration, operation_unit, rate
 from gemmgen.kernels.family import Section
 
 if TYPE_CHECKING:
+    from gemmgen.hardware.target import Figure
+    from gemmgen.kernels.family import Fetch
     from gemmgen.perf.analysis.machine_code import KernelCode, MainLoop
     from gemmgen.perf.analysis.report import Analysis
     from gemmgen.perf.analysis.residency import MoreBlocks, Residency
@@ -169,11 +171,34 @@ def _problem(analysis: Analysis) -> str:
     return " ".join(f"{name}={analysis.problem[name]}" for name in names)
 
 
+def fetch_lines(fetched: Sequence[Fetch], operations: float, unit: str) -> Lines:
+    """Times that tiles bring each array from the L2 or memory, and the operations for each of these bytes; nothing where all come once."""
+    if all(fetch.times <= 1 for fetch in fetched):
+        return []
+    each = ", ".join(f"{fetch.name} {fetch.times:.4g} times" if fetch.times != 1 else f"{fetch.name} once" for fetch in fetched)
+    total = sum(fetch.moved for fetch in fetched)
+    return [("tiles fetch", f"{each}: {rate(total, 'B')} from L2 and memory, {operations / total if total else 0:.1f} {unit} a byte")]
+
+
+def _fetch_rate(fetched: Sequence[Fetch], seconds: float, memory: Figure | None) -> str:
+    """Rate at which tiles were fed, as a part of the memory's bandwidth: what exceeds that, the L2 served."""
+    achieved = sum(fetch.moved for fetch in fetched) / seconds
+    text = f"{rate(achieved, 'B/s')} with what tiles fetch again"
+    if memory is None:
+        return text
+    part = achieved / memory.value
+    return f"{text}, {part:.1%} of memory's bandwidth" + (": the L2 served some" if part > 1 else "")
+
+
 def _roofs(analysis: Analysis) -> Lines:
+    from gemmgen.perf.cost_model import cost_model_of
+
     roofs, cost = analysis.roofs, analysis.roofs.cost
+    fetched = cost_model_of(analysis.plan.spec.kind).fetches(analysis.plan, analysis.problem)
     unit = operation_unit(cost.unit)
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines = [("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte")]
+    lines += fetch_lines(fetched, cost.operations, unit)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
     for name, figure, seconds, per_second in (
@@ -196,6 +221,8 @@ def _roofs(analysis: Analysis) -> Lines:
             ("memory used", timing.bytes_per_second, "B/s", timing.memory_utilisation),
         ):
             lines.append((name, rate(achieved, per_second) + (f", {part:.1%} of the device's" if part is not None else "")))
+        if any(fetch.times > 1 for fetch in fetched):
+            lines.append(("fetches used", _fetch_rate(fetched, timing.seconds, roofs.memory_roof)))
     return lines
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from gemmgen.emulator.counters import Counters, LineCounters, Tally
 
-_LOADS = ("load", "ldmatrix")
-_STORES = ("store", "stmatrix", "cp.async")
 _QUANTITIES = ("shared ld", "shared st", "conflicts", "ideal", "sectors", "efficiency")
 _TABLE_WIDTH = 110
 """Columns of a terminal from which on the table leaves room for the source."""
@@ -69,13 +67,10 @@ def _where(line: LineCounters, name_file: bool) -> str | Text:
 
 
 def _cells(tally: Tally) -> list[str | Text]:
-    shared, traffic = tally.shared_memory, tally.global_total
-    loads = sum(shared[kind].wavefronts for kind in _LOADS if kind in shared)
-    stores = sum(shared[kind].wavefronts for kind in _STORES if kind in shared)
-    total = tally.shared_total
+    traffic, total = tally.global_total, tally.shared_total
     return [
-        _number(loads),
-        _number(stores),
+        _number(tally.shared_loads),
+        _number(tally.shared_stores),
         styled(count(total.conflicts), "red") if total.conflicts else _number(0),
         _number(total.ideal),
         _number(traffic.sectors),

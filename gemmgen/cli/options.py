@@ -116,3 +116,16 @@ def parse_size(text: str) -> tuple[int, ...]:
         need = f"expected numbers up to {LARGEST_SIZE} separated by commas, for example 4096,4096,4096"
         raise click.UsageError(f"--size {reprlib.repr(text)}: {need}")
     return sizes
+
+
+def parse_dimensions(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """One to three sizes of a grid or a block, as a callback of an option."""
+    if text is None:
+        return None
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+        raise click.BadParameter(f"{text!r}: expected one to three positive numbers separated by commas, such as 4 or 4,2,1")
+    return sizes

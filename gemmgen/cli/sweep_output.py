@@ -91,15 +91,41 @@ def _print_predicted(results: Sequence[PointResult]) -> None:
     predicted = best_points(results, metric="predicted_us")
     rows: list[list[str | Text]] = [
         [
-            ",".join(map(str, result.problem.values())) or "typical", result.instance, f"{result.metrics['predicted_us']:.2f}",
+            result.instance, f"{result.metrics['predicted_us']:.2f}",
             f"{registers:.0f}" if (registers := result.metrics.get("registers")) is not None else "",
         ]
         for result in predicted
     ]  # fmt: skip
     if rows:
-        click.echo("\nNothing was timed. The fastest by the model:\n")
-        columns = [Column("size"), Column("instance", folds=True), Column("µs predicted", "right"), Column("registers", "right")]
+        click.echo("\nNothing was timed. The fastest by the model, on the problems of the sweep or else a typical one:\n")
+        columns = [Column("instance", folds=True), Column("µs predicted", "right"), Column("registers", "right")]
         print_table(columns, rows)
+
+
+def print_comparison(name: str, before: Sequence[PointResult], results: Sequence[PointResult]) -> None:
+    """Changes since other results: in words, and the points that changed most either way."""
+    from gemmgen.sweep.comparison import SAME, compared
+    from gemmgen.sweep.report.page import comparison_words
+
+    found = compared(before, results)
+    click.echo(f"\nBeside {name}: {comparison_words(found)}")
+    moved = [(pair, ratio) for pair, ratio in found.measured if abs(ratio - 1) >= SAME]
+    few = moved[:BEST] + moved[BEST:][-BEST:]
+    rows: list[list[str | Text]] = [
+        [
+            ",".join(map(str, pair.after.problem.values())), pair.after.instance,
+            f"{pair.before.metrics[found.metric]:.4g}", f"{pair.after.metrics[found.metric]:.4g}", f"{ratio:.3f}x",
+        ]
+        for pair, ratio in few
+    ]  # fmt: skip
+    for pair in found.changed[:BEST]:
+        problem = ",".join(map(str, pair.after.problem.values()))
+        statuses = [styled(str(one.status), _STYLES[str(one.status)]) for one in (pair.before, pair.after)]
+        rows.append([problem, pair.after.instance, *statuses, ""])
+    if rows:
+        click.echo()
+        columns = [Column("size"), Column("instance", folds=True), Column("before", "right"), Column("now", "right")]
+        print_table([*columns, Column("before / now", "right")], rows)
 
 
 def totals(results: Sequence[PointResult]) -> str:

@@ -97,6 +97,11 @@ class Element:
         """The unsigned type in which integers of this type wrap around."""
         return {1: "unsigned char", 4: "unsigned int", 8: "unsigned long long"}[self.bytes]
 
+    def literal(self, number: int) -> str:
+        """A small integer as a constant of this type in C."""
+        suffix = {"f32": ".0f", "f64": ".0"}.get(self.name, "")
+        return f"{number}{suffix}"
+
     @property
     def typestr(self) -> str:
         """NumPy's array-interface code of the holder, in little endian."""

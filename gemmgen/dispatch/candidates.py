@@ -28,17 +28,20 @@ class Candidate:
 
 @cache
 def candidates(kind: str) -> tuple[Candidate, ...]:
-    """The instances of a family that the library holds or lists, in the order of their labels."""
-    return _made(kind, {label: frozenset() for label in _listed()} | _certified())
+    """The instances of a family that the library holds or lists, in the order of their labels; not those for readers alone."""
+    listed = _listed()
+    to_choose: dict[str, frozenset[str]] = {label: frozenset() for label, for_readers in listed.items() if not for_readers} | _certified()
+    return _made(kind, {label: certified for label, certified in to_choose.items() if not listed.get(label)})
 
 
 @cache
 def reserves(kind: str) -> tuple[Candidate, ...]:
-    """The other specs of a family that come with gemmgen: for what no instance of the library can do."""
+    """The other specs of a family that come with gemmgen: for what none of the candidates can do."""
     specs = resource_directory("specs")
     labels = [path.relative_to(specs).with_suffix("").as_posix() for path in specs.rglob("*.yaml")]
     known = {candidate.label for candidate in candidates(kind)}
-    return _made(kind, {label: frozenset() for label in labels if label not in known})
+    certified = _certified()
+    return _made(kind, {label: certified.get(label, frozenset()) for label in labels if label not in known})
 
 
 def _made(kind: str, labels: Mapping[str, frozenset[str]]) -> tuple[Candidate, ...]:
@@ -59,14 +62,19 @@ def _read(path: Path) -> KernelSpec | None:
         return None
 
 
-def _listed() -> list[str]:
-    """Labels of the specs that the library's list names, whether they have been built or not."""
+def _listed() -> dict[str, bool]:
+    """Labels of the specs that the library's list names, whether they have been built or not, and whether they are for readers alone."""
     specs = resource_directory("specs")
     try:
-        patterns = [str(pattern) for group in read_yaml(specs / "library.yaml", "a list")["groups"] for pattern in group["specs"]]
-    except (GemmgenError, KeyError, TypeError):
-        return []
-    return [path.relative_to(specs).with_suffix("").as_posix() for pattern in patterns for path in specs.glob(f"{pattern}.yaml")]
+        groups = read_yaml(specs / "library.yaml", "a list")["groups"]
+        return {
+            path.relative_to(specs).with_suffix("").as_posix(): bool(group.get("for_readers"))
+            for group in groups
+            for pattern in group["specs"]
+            for path in specs.glob(f"{pattern}.yaml")
+        }
+    except (GemmgenError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _certified() -> dict[str, frozenset[str]]:

@@ -35,7 +35,7 @@ class Settings(Protocol):
 
 
 def settings_of(kind: str) -> Settings | None:
-    """What the matcher of a family leaves to the launch; None where that is nothing."""
+    """Choices that the matcher of a family leaves to the launch; None where there are none."""
     return getattr(part(kind, "matcher"), "settings", None)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
 from gemmgen.kernels.family import Work
 
-MODEL_VERSION = 1
+MODEL_VERSION = 2
 """Counts changes of the formulas, in this module and in the families' ``work``."""
 SCHEDULERS = 4
 """Of an SM; each issues one instruction a cycle."""
@@ -96,21 +96,22 @@ def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
     # A few SMs cannot draw all that the memory gives.
     drawn = min(1.0, work.blocks / device.sm_count / p.sms_to_draw)
     bandwidth = memory_bandwidth(device) * p.memory_efficiency * drawn
-    return overhead + _norm((seconds, work.memory_bytes / bandwidth), p.sharpness)
+    return overhead + _norm((seconds, work.memory_bytes * work.costs.memory / bandwidth), p.sharpness)
 
 
 def _wave_clocks(work: Work, device: Device, p: Parameters, blocks: int, sms: int) -> float:
     """Clock cycles that an SM needs for ``blocks`` blocks at a time, while ``sms`` SMs work."""
+    costs = work.costs
     warps = blocks * work.threads / WARP_THREADS / SCHEDULERS
     used = min(1.0, warps) * warps / (warps + p.warps_to_hide)
     rate = operation_rate(device, work.unit).value / device.sm_count / device.clock_hz
-    arithmetic = blocks * work.operations / rate * (1 + (work.issue - 1) * p.issue_weight) / used
-    loads = blocks * work.loaded_bytes / p.l2_bytes_per_clock
-    busy = _norm((arithmetic, blocks * work.shared_clocks, loads), p.sharpness) + p.step_clocks
+    arithmetic = blocks * work.operations / rate * costs.arithmetic * (1 + (work.issue - 1) * p.issue_weight) / used
+    loads = blocks * work.loaded_bytes * costs.loads / p.l2_bytes_per_clock
+    busy = _norm((arithmetic, blocks * work.shared_clocks * costs.shared, loads), p.sharpness) + p.step_clocks * costs.barriers
     latency = p.memory_latency_seconds * device.clock_hz
-    step = _norm((busy, latency / work.in_flight), p.sharpness)
-    store = blocks * work.stored_bytes / p.l2_bytes_per_clock
-    return latency + step * work.steps + store
+    step = _norm((busy, latency * costs.latency / work.in_flight), p.sharpness)
+    store = blocks * work.stored_bytes * costs.stores / p.l2_bytes_per_clock
+    return latency * (1 + costs.idle + costs.pause * (work.results - 1)) + step * work.steps + store
 
 
 def _norm(values: Sequence[float], exponent: float) -> float:
@@ -120,8 +121,7 @@ def _norm(values: Sequence[float], exponent: float) -> float:
 
 def operation_rate(device: Device, unit: str) -> Figure:
     """Operations per second of a unit of the device; where its rate is not known, that of the FMA lanes."""
-    figure: Figure | None = getattr(device, f"{unit}_roof")
-    return figure or device.fp32_roof
+    return device.roof(unit) or device.fp32_roof
 
 
 def memory_bandwidth(device: Device) -> float:

@@ -67,7 +67,7 @@ class Binder:
         self.frames: dict[str, Stack] = {}
         """The stacks of functions that call themselves."""
         self.in_flight: InFlight | None = None
-        """What asynchronous copies are about to write; made by the first such instruction."""
+        """Writes of asynchronous copies that are still to come; made by the first such instruction."""
         self.textures: Sequence[PlacedTexture] = ()
         """The textures of the launch, by handle."""
         self.warpgroups: Warpgroups | None = None

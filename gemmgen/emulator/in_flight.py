@@ -79,8 +79,10 @@ class InFlight:
 
     # -- what lanes do -----------------------------------------------------------------------------------------
 
-    def issue(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, index: np.ndarray, data: np.ndarray) -> None:
-        """Starts a copy of `data` to the units `index`. Raises InFlightWrite where another copy is on its way."""
+    def issue(
+        self, access: Access, lanes: Lanes | None, addresses: np.ndarray, index: np.ndarray, data: np.ndarray, origins: np.ndarray
+    ) -> None:
+        """Starts a copy of `data`, read at `origins`, to the units `index`. Raises InFlightWrite where another copy is on its way."""
         self.check(access, lanes, index)
         # Lanes of one instruction that share a destination: the last one leaves its number.
         numbers = np.arange(len(index), dtype=np.int32)
@@ -95,7 +97,7 @@ class InFlight:
         copy = Copy(access, lanes, addresses.copy(), index, data, groups, int(groups.min()), int(groups.max()))
         self.copies.append(copy)
         for observer in self.space.observers:
-            observer.async_copy_issued(access, lanes, copy.addresses)
+            observer.async_copy_issued(access, lanes, copy.addresses, origins)
 
     def commit(self, lanes: Lanes | None) -> None:
         """Closes the current group of these lanes, empty or not."""

@@ -23,7 +23,7 @@ from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
 from gemmgen.emulator.instructions import bind
 from gemmgen.emulator.instructions.parking import Park, parking
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
-from gemmgen.emulator.instructions.warp import mask_source, present_words, value_at
+from gemmgen.emulator.instructions.warp import mask_source, present_words, uniform, value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, LaneState
 from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
 from gemmgen.emulator.operation import Operation
@@ -284,7 +284,7 @@ class Machine:
             # Lanes whose guard does not hold take no part; the mask of the others decides.
             return lanes
         masks = bound.masks
-        if lanes is None and not isinstance(masks, np.ndarray) and masks == 0xFFFFFFFF:
+        if lanes is None and uniform(masks) == 0xFFFFFFFF:
             self._observe_meeting(inst, None)
             return None
         key, number = self.state.key, bound.block.index

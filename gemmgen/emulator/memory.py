@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from gemmgen.emulator.ptx.syntax import Instruction
 if TYPE_CHECKING:
     from gemmgen.emulator.program import Program
     from gemmgen.emulator.transfers import AsyncAccess, Barrier
+
+CopyForm = Literal["whole", "chosen", "sized"]
+"""Forms of a cp.async in machine code: without a number of bytes, with a choice of all or nothing, with a number."""
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
@@ -50,6 +53,8 @@ class Access:
     stored: Callable[[Lanes], np.ndarray] | None = None
     describes: bool = False
     """True if it reads a tensor map, which is no data."""
+    copy_form: CopyForm = "whole"
+    """Of a cp.async."""
 
 
 class Observer:
@@ -95,9 +100,9 @@ class Observer:
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """Lanes execute a fence or another ordering instruction that is no access."""
 
-    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
-        """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses; `accessed` has told of
-        the read, and will tell of the write when it happens."""
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
+        """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses, from `origins`; `accessed` has told
+        of the read, of lanes that read anything, and will tell of the write when it happens."""
 
     def async_group_landed(self, wait: Instruction, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """These lanes' part of an issued copy is about to be written, because they execute `wait`. Called once a copy of
@@ -168,7 +173,7 @@ class PendingOfLanes(Pending, Protocol):
 
 
 class Lasting(Protocol):
-    """What belongs to lanes beside their memory."""
+    """State of lanes beside their memory."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh lanes (None: all)."""

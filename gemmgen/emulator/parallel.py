@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 """`progress(done, total)`: so many of the blocks have run."""
 
 ALONE_SECONDS = 0.5
-"""How long one process runs alone."""
+"""Seconds that one process runs alone."""
 _POLL_SECONDS = 0.2
 _PARTS = 8
 """Parts of the work for each process, so that they end at about the same time."""
@@ -118,7 +118,7 @@ class _Touches(Observer):
 
 @dataclass(slots=True)
 class _Report:
-    """What one process did."""
+    """Outcome of one process."""
 
     counts: Counter[str]
     steps: int

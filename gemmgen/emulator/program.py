@@ -276,7 +276,13 @@ class _Linker:
             self.flat.body.append(skipping)
         unguarded = replace(instruction, guard=None, guard_negated=False)
         if isinstance(target, Register):
-            self._call_by_address(unguarded, Register(prefix + target.name, target.type), actuals, len(results), depth)
+            named = [actual.name for actual in (*results, *arguments) if isinstance(actual, Symbol)]
+            found = [caller.find_variable(instruction.scope, name) for name in named]
+            places = [variable for variable in found if variable is not None]
+            if len(places) != len(named):
+                raise UnknownInstruction("call arguments must be .param variables", instruction=instruction)
+            address = Register(prefix + target.name, target.type)
+            self._call_by_address(unguarded, address, actuals, (tuple(places[: len(results)]), tuple(places[len(results) :])), depth)
         elif isinstance(target, Symbol):
             self._call_by_name(unguarded, target.name, actuals, len(results), depth)
         else:
@@ -310,11 +316,12 @@ class _Linker:
         else:
             raise UnknownInstruction(f"call of {name}, which the module does not define", instruction=call)
 
-    def _call_by_address(self, call: Instruction, address: Register, actuals: list[str], results: int, depth: int) -> None:
-        """A comparison with each function that can be meant, and a trap behind them."""
-        places = [self.symbols[actual].variable for actual in actuals]
+    def _call_by_address(
+        self, call: Instruction, address: Register, actuals: list[str], places: tuple[tuple[Variable, ...], ...], depth: int
+    ) -> None:
+        """A comparison with each function that can be meant, and a trap behind them. `places`: results, then parameters."""
         done = f"call#{self.instances}/done"
-        for callee in candidates(self.module, tuple(places[:results]), tuple(places[results:])):
+        for callee in candidates(self.module, *places):
             self.instances += 1
             following = f"call#{self.instances}/next"
             value = function_address(self.module, callee.name)
@@ -322,7 +329,7 @@ class _Linker:
             other = Register(f"call#{self.instances}/other", "pred")
             self.flat.body.append(replace(call, opcode="setp", modifiers=("ne", "u64"), operands=(other, address, Integer(value))))
             self.flat.body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(following),), guard=other))
-            self._call_by_name(call, callee.name, actuals, results, depth)
+            self._call_by_name(call, callee.name, actuals, len(places[0]), depth)
             self.flat.body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(done),)))
             self.flat.labels[following] = len(self.flat.body)
         self.flat.body.append(replace(call, opcode="trap", modifiers=("nowhere",), operands=()))

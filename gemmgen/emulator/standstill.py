@@ -150,7 +150,7 @@ class Probe(Observer):
         # Arrivals are counted where no register shows it.
         self.refuted = True
 
-    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
         # It will change memory.
         self.refuted = True
 

@@ -1,4 +1,4 @@
-"""What engines do to memory on their own, and the barriers that tell of it: the data that memory, engines and observers share."""
+"""Transfers that engines make on their own, and the barriers that tell of them: the data that memory, engines and observers share."""
 
 from __future__ import annotations
 

@@ -119,6 +119,14 @@ HOPPER_MMA_SHARE = 0.65
 """Part of the rate of `wgmma` that `mma.sync` reaches on Hopper: 1287 of 1979 TOP/s on an H200."""
 
 
+FLOAT_PRODUCTS = {
+    f"f32_by_{name}_{instruction}": (f"{type}_{instruction}", products)
+    for name, type, products in (("f16x3", "f16", 3), ("bf16x6", "f16", 6), ("bf16x9", "f16", 9), ("tf32x3", "tf32", 3))
+    for instruction in ("wgmma", "mma")
+}
+"""Units that make float32 products of so many of a smaller type, and the unit of these."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One rate and where it comes from."""
@@ -139,6 +147,9 @@ class Device:
     l2_bytes: int
     datasheet: Peaks
     measured: Peaks = Peaks()
+    float_sums: float = 1.0
+    """Part of the rate of tensor cores that sums in float32 leave of that with sums in float16: half on GeForce (NVIDIA Ada GPU
+    Architecture whitepaper, appendix A)."""
 
     @property
     def fp32_theoretical_flops(self) -> float:
@@ -187,33 +198,21 @@ class Device:
 
     @property
     def f16_mma_roof(self) -> Figure | None:
-        """The rate of `mma.sync` for float16 and bfloat16: half of that for bytes."""
-        return _divided(self.int8_mma_roof, 2)
+        """The rate of `mma.sync` for float16 and bfloat16, summed up in float32: half of that for bytes, or less."""
+        return _divided(self.int8_mma_roof, 2 / self.float_sums)
 
     @property
     def tf32_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
-        return _divided(self.int8_mma_roof, 4)
+        return _divided(self.int8_mma_roof, 4 / self.float_sums)
 
-    @property
-    def f32_by_f16x3_roof(self) -> Figure | None:
-        """The rate of float32 products of which each takes three of float16 on `wgmma`."""
-        return _divided(self.f16_wgmma_roof, 3)
-
-    @property
-    def f32_by_bf16x6_roof(self) -> Figure | None:
-        """The same by six products of bfloat16."""
-        return _divided(self.f16_wgmma_roof, 6)
-
-    @property
-    def f32_by_bf16x9_roof(self) -> Figure | None:
-        """The same by nine products of bfloat16."""
-        return _divided(self.f16_wgmma_roof, 9)
-
-    @property
-    def f32_by_tf32x3_roof(self) -> Figure | None:
-        """The same by three products of tf32."""
-        return _divided(self.tf32_wgmma_roof, 3)
+    def roof(self, unit: str) -> Figure | None:
+        """The rate of a unit: ``fp32``, a type with its instruction, such as ``f16_wgmma``, or float32 by products of a type."""
+        if unit in FLOAT_PRODUCTS:
+            base, products = FLOAT_PRODUCTS[unit]
+            return _divided(self.roof(base), products)
+        figure: Figure | None = getattr(self, f"{unit}_roof")
+        return figure
 
     @property
     def memory_roof(self) -> Figure | None:
@@ -221,7 +220,7 @@ class Device:
         return _first_known(self.measured.read_bytes_per_second, self.datasheet.read_bytes_per_second)
 
 
-def _divided(roof: Figure | None, parts: int) -> Figure | None:
+def _divided(roof: Figure | None, parts: float) -> Figure | None:
     return None if roof is None else Figure(roof.value / parts, roof.origin)
 
 
@@ -233,7 +232,7 @@ def _first_known(measured: float | None, datasheet: float | None) -> Figure | No
 
 def _device(
     name: str, architecture: str, sms: int, mhz: float, l2_mib: int, tflops: float, int8_tops: float, gb_per_s: float,
-    measured: Peaks = Peaks(),
+    measured: Peaks = Peaks(), float_sums: float = 1.0,
 ) -> Device:  # fmt: skip
     datasheet = Peaks(fp32_flops=tflops * 1e12, int8_mma_ops=int8_tops * 1e12, read_bytes_per_second=gb_per_s * 1e9)
     if ARCHITECTURES[architecture].supports("wgmma"):
@@ -242,7 +241,7 @@ def _device(
         datasheet = replace(
             datasheet, int8_wgmma_ops=byte_ops, fp8_wgmma_flops=byte_ops, f16_wgmma_flops=byte_ops / 2, tf32_wgmma_flops=byte_ops / 4
         )
-    return Device(name, ARCHITECTURES[architecture], sms, mhz * 1e6, l2_mib * KIB * KIB, datasheet, measured)
+    return Device(name, ARCHITECTURES[architecture], sms, mhz * 1e6, l2_mib * KIB * KIB, datasheet, measured, float_sums)
 
 
 _H200_MEASURED = Peaks(
@@ -265,9 +264,9 @@ DEVICES: dict[str, Device] = {
         _device("A100", "sm_80", 108, 1410, 40, 19.5, 624, 2039),
         _device("L40S", "sm_89", 142, 2520, 96, 91.6, 733, 864),
         _device("L4", "sm_89", 58, 2040, 48, 30.3, 242, 300),
-        _device("RTX 5090", "sm_120", 170, 2407, 96, 104.8, 838, 1792),
-        _device("RTX 4090", "sm_89", 128, 2520, 72, 82.6, 660.6, 1008),
-        _device("RTX 3090", "sm_86", 82, 1695, 6, 35.6, 284, 936),
+        _device("RTX 5090", "sm_120", 170, 2407, 96, 104.8, 838, 1792, float_sums=0.5),
+        _device("RTX 4090", "sm_89", 128, 2520, 72, 82.6, 660.6, 1008, float_sums=0.5),
+        _device("RTX 3090", "sm_86", 82, 1695, 6, 35.6, 284, 936, float_sums=0.5),
         _device("T4", "sm_75", 40, 1590, 4, 8.1, 130, 320),
     )
 }

@@ -4,6 +4,10 @@ A tensor map (CUtensorMap) describes an array in global memory and the box that 
 driver encodes it into 128 opaque bytes; here it stays readable, so that it can be planned, checked, printed and emulated without a
 driver. The checks are those of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col (cuda.h 13.0), whose only word is
 CUDA_ERROR_INVALID_VALUE. Axes count from the innermost one, as in the driver's arrays.
+
+Interleaved layouts, NC/8HWC8 and NC/16HWC16, keep channels in slices of 16 or 32 bytes. Their axes are, from the innermost: width, then
+further spatial axes, the slices, the images; an index of axis 0 stands for a whole slice of bytes. A copy takes one slice, whatever the
+box says of that axis (seen on an H200: tests/data/tensor_copies_h200.npz).
 """
 
 from __future__ import annotations
@@ -25,10 +29,23 @@ ELEMENT_BYTES: dict[str, int] = {
 }  # fmt: skip
 """Bytes of an element by type, in the order of CUtensorMapDataType. One byte of any meaning (int8, fp8) is u8."""
 
+
+def copied_as(data_type: str) -> Element:
+    """Element type of a tensor map for arrays of a type: bytes are bytes to the copy engine, and tf32 is stored as float32."""
+    if data_type == "tf32":
+        return "f32"
+    if data_type in ("s8", "u8", "e4m3", "e5m2"):
+        return "u8"
+    return next(element for element in get_args(Element) if element == data_type)
+
+
 FLOATING_ELEMENTS = frozenset(("f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"))
 
 SWIZZLE_SPANS: dict[str, int] = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 """Bytes within which a swizzle moves 16-byte chunks."""
+
+SLICE_BYTES: dict[str, int] = {"16B": 16, "32B": 32}
+"""Bytes of a slice of channels by interleaved layout."""
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
@@ -49,7 +66,8 @@ _CORNER_BITS = {3: 16, 4: 8, 5: 5}
 
 @dataclass(frozen=True, slots=True)
 class Im2col:
-    """The walk of an im2col map over an array of pixels: axis 0 holds channels, the last axis images, those between are spatial.
+    """The walk of an im2col map over an array of pixels: axis 0 holds channels, the last axis images, those between are spatial; in an
+    interleaved layout the spatial axes come first, then the slices of channels, then the images.
 
     Corners are offsets of the walked box from the first and from the last pixel of each spatial axis, innermost first.
     """
@@ -93,6 +111,16 @@ class TensorMap:
         return ELEMENT_BYTES[self.element]
 
     @property
+    def unit_bytes(self) -> int:
+        """Bytes of one index of axis 0: an element, or a slice of an interleaved layout."""
+        return SLICE_BYTES.get(self.interleave, self.element_bytes)
+
+    @property
+    def spatial_axes(self) -> range:
+        """Axes that an im2col map walks along."""
+        return range(1, self.rank - 1) if self.interleave == "none" else range(self.rank - 2)
+
+    @property
     def steps(self) -> tuple[int, ...]:
         """Element strides, one an axis."""
         steps = self.element_strides or (1,) * self.rank
@@ -100,15 +128,19 @@ class TensorMap:
 
     @property
     def box_elements(self) -> tuple[int, ...]:
-        """Elements an axis that a copy moves: channels and pixels for an im2col map."""
+        """Elements an axis that a copy moves: channels and pixels for an im2col map; slices of an interleaved layout are one each."""
         if self.im2col is not None:
-            return self.im2col.channels_per_pixel, self.im2col.pixels_per_column
-        return tuple(-(-size // step) for size, step in zip(self.box, self.steps, strict=True))
+            pixels = self.im2col.pixels_per_column
+            return (self.im2col.channels_per_pixel, pixels) if self.interleave == "none" else (1, pixels)
+        counts = [-(-size // step) for size, step in zip(self.box, self.steps, strict=True)]
+        if self.interleave != "none":
+            counts[self.rank - 2] = 1
+        return tuple(counts)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the innermost run of elements of a box."""
-        return self.box_elements[0] * self.element_bytes
+        """Bytes of the innermost run of a box that is contiguous in the array: a row of elements, or a slice."""
+        return self.box_elements[0] * self.element_bytes if self.interleave == "none" else self.unit_bytes
 
     @property
     def row_pitch(self) -> int:
@@ -116,24 +148,30 @@ class TensorMap:
         return max(self.row_bytes, SWIZZLE_SPANS[self.swizzle]) if self.interleave == "none" else self.row_bytes
 
     @property
+    def rows(self) -> int:
+        """Rows of a box."""
+        return prod(self.box_elements[1:] if self.interleave == "none" else self.box_elements)
+
+    @property
     def box_bytes(self) -> int:
         """Bytes that a copy moves, those outside of the array included; a barrier is to expect so many."""
-        return prod(self.box_elements) * self.element_bytes
+        return self.rows * self.row_bytes
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory from the first to the last of a box."""
-        return prod(self.box_elements[1:]) * self.row_pitch
+        return self.rows * self.row_pitch
 
     @property
     def array_bytes(self) -> int:
         """Bytes of global memory from the first to the last element of the array."""
-        return self.element_bytes + sum((n - 1) * s for n, s in zip(self.extents, (self.element_bytes, *self.strides), strict=True))
+        return self.unit_bytes + sum((n - 1) * s for n, s in zip(self.extents, (self.unit_bytes, *self.strides), strict=True))
 
 
-def packed_strides(element: Element, extents: Sequence[int]) -> tuple[int, ...]:
+def packed_strides(element: Element, extents: Sequence[int], interleave: Interleave = "none") -> tuple[int, ...]:
     """Byte strides of axis 1, 2, ... of an array without gaps."""
-    return tuple(ELEMENT_BYTES[element] * prod(extents[: axis + 1]) for axis in range(len(extents) - 1))
+    unit = SLICE_BYTES.get(interleave, ELEMENT_BYTES[element])
+    return tuple(unit * prod(extents[: axis + 1]) for axis in range(len(extents) - 1))
 
 
 def swizzled(address: int, swizzle: Swizzle) -> int:
@@ -219,7 +257,8 @@ def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:
         for axis, offset in enumerate(getattr(walk, name)):
             if not -limit <= offset < limit:
                 yield f"im2col.{name}[{axis}]: {offset}; with {m.rank} axes {-limit} to {limit - 1} are possible"
-    for axis, (extent, low, high) in enumerate(zip(m.extents[1:-1], walk.lower, walk.upper, strict=True), 1):
+    for axis, low, high in zip(m.spatial_axes, walk.lower, walk.upper, strict=True):
+        extent = m.extents[axis]
         if extent + high - low <= 0:
             yield f"im2col: the box is empty along axis {axis}: it begins at {low} and ends at {extent - 1 + high}"
     if not 1 <= walk.channels_per_pixel <= _MOST_CHANNELS:
@@ -231,9 +270,7 @@ def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:
 
 def _bad_row(m: TensorMap, name: str, count: int) -> Iterator[str]:
     """The innermost run of elements against its alignment and the swizzle's span."""
-    if m.interleave != "none":
-        return
-    size, span = count * m.element_bytes, SWIZZLE_SPANS[m.swizzle]
+    size, span = count * m.element_bytes, SWIZZLE_SPANS[m.swizzle] if m.interleave == "none" else 0
     row = f"{name}: {count} elements of {m.element_bytes} bytes are {size} bytes"
     if size % _CHUNK_BYTES:
         yield f"{row}, which is no multiple of {_CHUNK_BYTES}"

@@ -31,6 +31,12 @@ most 2 ulp between their results and the correctly rounded ones, for any argumen
 roundoffs each."""
 
 
+def accumulated(roundings: int) -> float:
+    """Largest relative error of so many roundings to float32 in a row: gamma of N. J. Higham, "Accuracy and Stability of Numerical
+    Algorithms", section 3.1."""
+    return roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
+
+
 def rounded(value: Array, bound: Array) -> tuple[Array, Array]:
     """A computed value and its error bound after one rounding to float32.
 

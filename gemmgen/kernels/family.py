@@ -130,6 +130,22 @@ class Expected:
     """True if +0 and -0 count as different."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Traffic of one array between the multiprocessors and the L2 or memory, which grows with the times that tiles bring it again."""
+
+    name: str
+    bytes: float
+    """Of the array, each element once."""
+    times: float
+    """Times that an element is brought, on average."""
+
+    @property
+    def moved(self) -> float:
+        """Bytes that are brought."""
+        return self.bytes * self.times
+
+
 @dataclass(frozen=True)
 class Cost:
     """Least cost of a problem: arithmetic operations, and bytes if each array crosses the memory bus once."""
@@ -148,6 +164,26 @@ class Cost:
     def weight(self) -> tuple[float, float]:
         """Order of problems: operations, then bytes."""
         return self.operations, self.bytes
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Time of a kind of kernel over that which its counted work comes to, as far as counts do not tell: calibrated on measurements."""
+
+    arithmetic: float = 1.0
+    shared: float = 1.0
+    """Of accesses to shared memory."""
+    loads: float = 1.0
+    latency: float = 1.0
+    """Of loads that a step waits for."""
+    barriers: float = 1.0
+    """Of a step's barrier and the loop around it."""
+    stores: float = 1.0
+    memory: float = 1.0
+    idle: float = 0.0
+    """Latencies of memory that a block spends beside its steps, before the first and after the last."""
+    pause: float = 0.0
+    """The same between one result of a block and its next."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +213,7 @@ class Work:
     loaded_bytes: float
     """Bytes that a block loads from L2 or memory in one step."""
     in_flight: float
-    """Steps whose loads are on their way at the same time."""
+    """Steps whose loads are in flight at the same time."""
     stored_bytes: float
     """Bytes that a block stores at the end, and reads for that."""
     memory_bytes: float
@@ -188,6 +224,19 @@ class Work:
     """True if the kernel works on what the one before it left, which is still in the L2."""
     early: bool = False
     """True if it is launched while the one before it still runs."""
+    results: float = 1.0
+    """Results of a block, one after the other."""
+    costs: Costs = Costs()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A vendor's library that does the work of an instance on the same arrays."""
+
+    name: str
+    run: Callable[[], Any]
+    deliver: Callable[[], Any] | None = None
+    """Brings the results to where the instance's lie, if ``run`` leaves them elsewhere; not timed."""
 
 
 @dataclass(frozen=True)

@@ -34,3 +34,11 @@ def architecture_reasons(spec: KernelSpec, target: Architecture) -> list[Reason]
         fits = target.compute_capability >= oldest.compute_capability
         need = f"{oldest.name} or newer"
     return [] if fits else [Reason("architecture", "architecture", target.name, need)]
+
+
+def launch_reasons(early: bool, spec: KernelSpec, field: str = "early_launch") -> list[Reason]:
+    """A reason against launches that come early, where the spec's architecture has none."""
+    if not early or architecture(spec.architecture).supports("programmatic_launch"):
+        return []
+    need, hint = "an architecture with programmatic launches", "architecture: sm_90"
+    return [Reason("early_launch", field, f"true on {spec.architecture}", need, hint)]

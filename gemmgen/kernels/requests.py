@@ -106,6 +106,8 @@ class Fit:
     """Integers of the problem that no array shows."""
     derived: tuple[str, ...] = ()
     """Fields in which the spec differs from the instance's; empty if the instance serves as it is."""
+    margin: float = 1.0
+    """Estimated time of others, over this one's, from which on this one is taken."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class Group(SpecModel):
     """Names of specs below the folder of the list, without ``.yaml``; ``*`` stands for anything but a slash."""
     sizes: tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...], ...] = ()
     """Sizes that the instances are timed on, in their family's order; without any, their typical one."""
+    for_readers: bool = False
+    """True for kernels to learn from, which are chosen for a problem only where no other kernel of the library takes it."""
 
 
 class ListFile(SpecModel):

@@ -33,11 +33,11 @@ __all__ = [
 _MATMUL = Operator(
     "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",),
     ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant"), ("amax",),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant"), ("amax",), 2,
 )  # fmt: skip
 _GROUPED = Operator(
     "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha",),
-    ("scaled", "activation", "output"), ("amax",),
+    ("scaled", "activation", "output"), ("amax",), 3,
 )  # fmt: skip
 WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
 """Reductions whose results change by steps only."""
@@ -103,7 +103,7 @@ def matmul(
             and amax is None
             and stream is None
             and not batch_invariant
-            and (activation is None or activation.__class__ is str)
+            and (activation is None or isinstance(activation, str))  # the tracer does not see through the class of a text
             and backend == "auto"
             and not isinstance(bias, Real),
         )
@@ -242,10 +242,12 @@ def conv2d(
 ) -> Any:
     """activation(alpha conv(x, w) + beta bias + gamma residual), rounded and, for integers, saturated to ``output``.
 
-    ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, of int8, uint8, float16 or bfloat16, on tensor
-    cores of Hopper GPUs; or int8 in NCHW32, (n, c / 32, h, w, 32), see ``gemmgen.layouts``. ``w``: (k, c / groups, r, s), int8 for
-    integers, or a ``Filter`` of it, which is brought into the order that kernels read once instead of at every call. ``alpha``: a number,
-    or k values, float32. ``zero_point``: the integer that stands for zero in ``x`` and its padding. ``bias``: k values, int32 or float32.
+    ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, of int8, uint8, float16 or bfloat16; or int8 in
+    NCHW32, (n, c / 32, h, w, 32), see ``gemmgen.layouts``. Channels last run on tensor cores of Hopper GPUs where x has pixels of whole
+    16 bytes, one group, strides up to 8 and taps that the copy engine reaches; else each thread sums up by itself, which takes anything
+    and is slow but for groups of few channels. ``w``: (k, c / groups, r, s), int8 for integers, or a ``Filter`` of it, which is brought
+    into the order that kernels read once instead of at every call. ``alpha``: a number, or k values, float32. ``zero_point``: the integer
+    that stands for zero in ``x`` and its padding. ``bias``: k values, int32 or float32.
     ``residual`` and the result lie as ``layout`` says, by default as x does; for an x of four extents, ``nhwc`` is (n, k, p, q) again,
     channels last. ``output``: by default the type of x. ``activation``: ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
 
@@ -255,6 +257,9 @@ def conv2d(
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
         plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
         return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
+    for name, array in (("x", x), ("w", w)):
+        if not isinstance(getattr(array, "shape", None), tuple):
+            raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
     if alpha.__class__ is not float and not _is_number(alpha.__class__):

@@ -77,10 +77,13 @@ class Operator:
         numbers: Sequence[str],
         options: Sequence[str],
         updated: Sequence[str] = (),
+        required: int = 1,
     ) -> None:
         """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
-        as ``interpret`` takes them; ``updated``: operands that are written, too."""
+        as ``interpret`` takes them; ``updated``: operands that are written, too; ``required``: so many operands, the first, have to be
+        given."""
         self.name = name
+        self._required = tuple(operands)[:required]
         self._updated = frozenset(updated)
         self.operands, self.results, self.numbers, self.options = tuple(operands), tuple(results), tuple(numbers), tuple(options)
         self._arrays = (*self.operands, *self.results)
@@ -90,6 +93,9 @@ class Operator:
 
     def interpret(self, layouts: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
         """The request that a call makes, and what it returns; raises ``LaunchError``."""
+        for name in self._required:
+            if name not in layouts:
+                raise LaunchError(f"{self.name}: {name} is None, need an array")
         return operator_called(self.name).interpret(layouts, options)
 
     def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:

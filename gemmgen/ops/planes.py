@@ -17,8 +17,8 @@ from gemmgen.ops.arrays import layout_of, new_array, view_of
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
-SPEC = "gemm/f32_by_f16x3.yaml"
-"""The instance whose kernels split."""
+SPECS = (("wgmma", "gemm/f32_by_f16x3.yaml"), ("cp_async", "gemm/mma/f32_by_f16x3.yaml"))
+"""Instances whose kernels split, each with the feature of an architecture that it needs; all make the same planes."""
 
 
 class Planes:
@@ -51,13 +51,14 @@ class Planes:
             return None
         if self._made is None:
             device = host_device() if isinstance(self._device, str) else gpu_device(self._device[1])
-            if not device.architecture.supports("wgmma"):
+            found = next((path for feature, path in SPECS if device.architecture.supports(feature)), None)  # type: ignore[arg-type]
+            if found is None:
                 return None
-            self._made = self._split(device)
+            self._made = self._split(device, found)
         return self._made
 
-    def _split(self, device: Device) -> Any:
-        spec = load_spec(resource_directory("specs") / SPEC)
+    def _split(self, device: Device, path: str) -> Any:
+        spec = load_spec(resource_directory("specs") / path)
         assert isinstance(spec, GemmSpec)
         plan: GemmPlan = plan_gemm(keeping_spec(spec, self._layout), device.architecture)
         if plan.keeping is None:

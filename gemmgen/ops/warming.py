@@ -41,13 +41,14 @@ def warm(
     Raises ``SpecError`` for texts that are no problem, ``LaunchError`` for problems that no instance can do, ``EnvironmentMissing``
     without a GPU to warm.
     """
+    requests = [(text, parse_problem(text)) for text in problems]  # before a device is looked for: mistakes need none
+    for text, request in requests:
+        if request.is_empty:
+            raise SpecError(f"{text}: its result has no element, so that nothing is launched")
     ordinal = None if isinstance(device, str) else device or 0
     target: Device = find_device(device) if isinstance(device, str) else gpu_device(ordinal or 0)
     chosen: dict[str, tuple[list[str], Option]] = {}
-    for text in problems:
-        request = parse_problem(text)
-        if request.is_empty:
-            raise SpecError(f"{text}: its result has no element, so that nothing is launched")
+    for text, request in requests:
         try:
             option = choose(request, target).chosen
         except LaunchError as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.elements import to_elements
 from gemmgen.core.errors import LaunchError, VerificationError
-from gemmgen.kernels.family import Case, Cost, Expected, KernelPlan
+from gemmgen.kernels.family import Case, Cost, Expected, KernelPlan, Peer
 from gemmgen.perf.clocks import ClockReader, Clocks
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.perf.rotation import Rotation
@@ -234,6 +234,8 @@ class Contestant:
     """Enqueues one launch on the run's stream, on the set of that index."""
     capture: Callable[[Callable[[], None]], Replay]
     checked: str = ""
+    deliver: Callable[[int], None] | None = None
+    """Brings the results of that set to where candidates write them."""
 
 
 class Contest:
@@ -345,20 +347,29 @@ class Contest:
         """The vendor's library on the first ``sets`` sets; None, with a note, if there is none."""
         if torch is None:
             return None
-        made = [self._model.peer(self._plan, self.rotation.torch_tensors(index, torch), scalars) for index in range(sets)]
-        calls = [entry[1] for entry in made if entry is not None]
-        if len(calls) != sets or made[0] is None:
-            self.notes.append("no peer: the family names none for this instance")
-            return None
+        peers: list[Peer] = []
         stream = self._torch_stream
+        with torch.cuda.stream(stream):
+            for index in range(sets):
+                made = self._model.peer(self._plan, self._problem, self.rotation.torch_tensors(index, torch), scalars)
+                if isinstance(made, str):
+                    self.notes.append(f"no peer: {made}")
+                    return None
+                peers.append(made)
 
         def enqueue(index: int) -> None:
             with torch.cuda.stream(stream):
-                calls[index]()
+                peers[index].run()
+
+        def deliver(index: int) -> None:
+            with torch.cuda.stream(stream):
+                if (finish := peers[index].deliver) is not None:
+                    finish()
 
         return Contestant(
-            name=made[0][0],
+            name=peers[0].name,
             kind="peer",
+            deliver=deliver,
             enqueue=enqueue,
             capture=lambda work: _capture_torch(self._cleanup, torch, stream, work),
             checked="the peer itself",
@@ -374,9 +385,16 @@ class Contest:
             for argument in self.rotation.arguments
             if argument.reads
         }
+        self._fill(inputs)
         peer = self._peer(torch, scalars, 1)
         if peer is not None:
-            expected, against = self._outputs(lambda: peer.enqueue(0), inputs), peer.name
+
+            def both(made: Contestant = peer) -> None:
+                made.enqueue(0)
+                if made.deliver is not None:
+                    made.deliver(0)
+
+            expected, against = self._outputs(both, inputs), peer.name
         elif self._model.cost(self._plan, self._problem).operations <= REFERENCE_OPERATIONS:
             expected = {name: result.value for name, result in self._reference(inputs, scalars).items()}
             against = REFERENCE
@@ -405,13 +423,17 @@ class Contest:
             self._bounds = self._reference(inputs, scalars)
         return not compare_elements(name, got, self._bounds[name])[1]
 
-    def _outputs(self, launch: Callable[[], None], inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    def _fill(self, inputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        """The first set's inputs, and poison where results will be."""
         for argument in self.rotation.arguments:
             if argument.reads:
                 self.rotation.upload(0, argument.name, inputs[argument.name])
             else:
                 self.rotation.poison(0, argument.name)
         self._synchronize()
+
+    def _outputs(self, launch: Callable[[], None], inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        self._fill(inputs)
         launch()
         self._synchronize()
         return {argument.name: self.rotation.download(0, argument.name) for argument in self.rotation.arguments if argument.writes}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from gemmgen.kernels import part
-from gemmgen.kernels.family import Cost, Work
+from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 
 
 class CostModel(Protocol):
@@ -15,14 +15,17 @@ class CostModel(Protocol):
     def cost(self, plan: Any, problem: Mapping[str, int]) -> Cost:
         """Least operations and bytes of one problem."""
 
+    def fetches(self, plan: Any, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
+        """Arrays of one problem, and how often the division into tiles brings each."""
+
     def executed_operations(self, plan: Any, problem: Mapping[str, int]) -> float:
         """The operations of ``cost`` with those on padding, where tiles that reach beyond the problem are computed whole."""
 
     def work(self, plan: Any, problem: Mapping[str, int]) -> tuple[Work, ...]:
         """Work of one problem's launches."""
 
-    def peer(self, plan: Any, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], Any]] | None:
-        """A vendor library's name and a callable that does the same work on torch tensors; None if there is none."""
+    def peer(self, plan: Any, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+        """A vendor's library on torch tensors that hold the data; the reason, in words, if there is none."""
 
 
 def cost_model_of(kind: str) -> CostModel:

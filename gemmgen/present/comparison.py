@@ -1,13 +1,20 @@
-"""Two instances held against each other: spec, plan, source, machine code, counters, predicted time. As data; text and HTML show it."""
+"""Two kernels held against each other: spec, plan, source, machine code, counters, predicted time. As data; text and HTML show it.
+
+A side is an instance of gemmgen's, or any file of kernels, of which less is known.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gemmgen.codegen.rendering import render
+from gemmgen.emulator.counters import Counters
+from gemmgen.hardware.target import Occupancy
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.perf.analysis.machine_code import KernelCode
 from gemmgen.perf.analysis.report import Analysis
 from gemmgen.present.explanation import explanation_of
 
@@ -26,25 +33,61 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """All that differs between two instances."""
+class Side:
+    """All that is known of one of two kernels. Numbers and texts are by name; what the other side has no value for is shown as absent."""
 
-    names: tuple[str, str]
-    """Labels of the two."""
-    instances: tuple[str, str]
+    label: str
+    name: str
+    """Name of the instance or of the kernel."""
+    source: str
+    resources: Mapping[str, float]
+    mix: Mapping[str, int]
+    """Instructions of the machine code, by class."""
+    counters: Mapping[str, float]
+    case: str
+    """Problem of the counters."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Fields by path."""
+    explained: Mapping[str, str] = field(default_factory=dict)
+    """The plan in words."""
+    plan: KernelPlan | None = None
+    """The plan, which pictures are drawn of; None of a file that is not gemmgen's."""
+    missing: str = ""
+    """Reason that there is no machine code, if there is none."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that differs between two kernels."""
+
+    sides: tuple[Side, Side]
     device: str
     spec: tuple[Change, ...]
     plan: tuple[Change, ...]
     resources: tuple[Change, ...]
     mix: tuple[Change, ...]
-    """Instructions of the machine code, by class."""
     counters: tuple[Change, ...]
-    case: tuple[str, str]
-    """Problem of the counters on each side."""
     source: tuple[str, ...]
-    """Unified diff of the rendered sources."""
-    missing: str
-    """Reason that machine code is not compared, if it is not."""
+    """Unified diff of the sources."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Labels of the two."""
+        return self.sides[0].label, self.sides[1].label
+
+    @property
+    def instances(self) -> tuple[str, str]:
+        return self.sides[0].name, self.sides[1].name
+
+    @property
+    def case(self) -> tuple[str, str]:
+        """Problem of the counters on each side."""
+        return self.sides[0].case, self.sides[1].case
+
+    @property
+    def missing(self) -> str:
+        """Reason that machine code is not compared, if it is not."""
+        return self.sides[0].missing or self.sides[1].missing
 
     @property
     def same(self) -> bool:
@@ -69,36 +112,38 @@ def vars_of(change: Change) -> dict[str, Any]:
     return {"name": change.name, "before": change.before, "after": change.after, "difference": change.difference}
 
 
-def compare(
-    labels: tuple[str, str], one: Analysis, other: Analysis, predicted: tuple[float | None, float | None] = (None, None)
-) -> Comparison:
-    """Everything in which two analysed instances differ. ``predicted``: their times by the model, in seconds."""
-    plans = (one.plan, other.plan)
-    fields = [dict(_flat(plan.spec.model_dump(mode="json"))) for plan in plans]
-    explained = [
-        {
-            f"{section.title}: {label}" if label else section.title: text
-            for section in explanation_of(plan.spec.kind).explain(plan)
-            for label, text in section.lines
-        }
-        for plan in plans
-    ]
-    cases = tuple(
-        " ".join(f"{name}={value}" for name, value in side.traffic.case.dimensions.items()) if side.traffic else "not counted"
-        for side in (one, other)
+def instance_side(label: str, analysis: Analysis, seconds: float | None = None, source: str | None = None) -> Side:
+    """The side of an analysed instance. ``seconds``: its time by the model. ``source``: its text, if that is not the rendered one."""
+    plan, traffic = analysis.plan, analysis.traffic
+    sections = explanation_of(plan.spec.kind).explain(plan)
+    return Side(
+        label=label,
+        name=plan.name,
+        source=render(plan).text if source is None else source,
+        resources=_resources(analysis, seconds),
+        mix=mix_of(analysis.code or {}),
+        counters=counters_of(traffic.counters) if traffic else {},
+        case=" ".join(f"{name}={value}" for name, value in traffic.case.dimensions.items()) if traffic else "not counted",
+        spec=dict(_flat(plan.spec.model_dump(mode="json"))),
+        explained={f"{one.title}: {label}" if label else one.title: text for one in sections for label, text in one.lines},
+        plan=plan,
+        missing=analysis.code_missing,
     )
+
+
+def compare(one: Side, other: Side, device: str) -> Comparison:
+    """Everything in which two kernels differ. ``device``: the GPU of roofs and predictions. Specs and plans, machine
+    code, and counters are compared where both sides have them."""
+    instances = one.plan is not None and other.plan is not None
     return Comparison(
-        names=labels,
-        instances=(one.plan.name, other.plan.name),
-        device=one.device.name,
-        spec=_changes(*fields),
-        plan=_changes(*explained),
-        resources=_changes(_resources(one, predicted[0]), _resources(other, predicted[1])),
-        mix=_changes(_mix(one), _mix(other)),
-        counters=_changes(_counters(one), _counters(other)),
-        case=(cases[0], cases[1]),
-        source=source_diff(render(one.plan).text, render(other.plan).text, labels),
-        missing=one.code_missing or other.code_missing,
+        sides=(one, other),
+        device=device,
+        spec=_changes(one.spec, other.spec) if instances else (),
+        plan=_changes(one.explained, other.explained) if instances else (),
+        resources=_changes(one.resources, other.resources),
+        mix=_changes(one.mix, other.mix) if one.mix and other.mix else (),
+        counters=_changes(one.counters, other.counters) if one.counters and other.counters else (),
+        source=source_diff(one.source, other.source, (one.label, other.label)),
     )
 
 
@@ -146,37 +191,37 @@ def _shown(value: Any) -> str:
 
 def _resources(analysis: Analysis, seconds: float | None) -> dict[str, float]:
     main = analysis.main_kernel
-    found: dict[str, float] = {
-        "registers a thread": main.resources.registers,
-        "spilled bytes a thread": main.resources.spill_stores + main.resources.spill_loads,
-        "shared memory a block, bytes": main.shared_bytes,
-        "threads a block": main.threads,
-        "blocks on an SM": main.occupancy.blocks_per_sm,
-        "warps on an SM": main.occupancy.warps,
-        "least time by the roofs, µs": round(analysis.roofs.least_seconds * 1e6, 2),
-    }
+    used = main.resources
+    found = residency_of(used.registers, used.spill_stores + used.spill_loads, main.shared_bytes, main.threads, main.occupancy)
+    found["least time by the roofs, µs"] = round(analysis.roofs.least_seconds * 1e6, 2)
     if seconds is not None:
         found["predicted time, µs"] = round(seconds * 1e6, 2)
-    loop = analysis.code[main.entry].main_loop if analysis.code else None
-    if loop is not None:
-        found["instructions in the main loop"] = loop.mix.total
-        if loop.ffma_ceiling is not None:
-            found["FFMA ceiling of the main loop, %"] = round(loop.ffma_ceiling * 100, 1)
-    return found
+    return found | loop_of(analysis.code[main.entry] if analysis.code else None)
 
 
-def _mix(analysis: Analysis) -> dict[str, int]:
+def mix_of(code: Mapping[str, KernelCode]) -> dict[str, int]:
+    """Instructions of all kernels by class."""
     total: dict[str, int] = {}
-    for code in (analysis.code or {}).values():
-        for name, number in code.mix.classes.items():
+    for kernel in code.values():
+        for name, number in kernel.mix.classes.items():
             total[name] = total.get(name, 0) + number
     return total
 
 
-def _counters(analysis: Analysis) -> dict[str, float]:
-    if analysis.traffic is None:
+def loop_of(code: KernelCode | None) -> dict[str, float]:
+    """Figures of a kernel's main loop; none without one."""
+    loop = code.main_loop if code is not None else None
+    if loop is None:
         return {}
-    total = analysis.traffic.counters.total
+    found: dict[str, float] = {"instructions in the main loop": loop.mix.total}
+    if loop.ffma_ceiling is not None:
+        found["FFMA ceiling of the main loop, %"] = round(loop.ffma_ceiling * 100, 1)
+    return found
+
+
+def counters_of(counters: Counters) -> dict[str, float]:
+    """Counters of the emulator, in total."""
+    total = counters.total
     shared, traffic = total.shared_total, total.global_total
     return {
         "instructions of warps": total.total_instructions,
@@ -184,5 +229,17 @@ def _counters(analysis: Analysis) -> dict[str, float]:
         "shared conflicts": shared.conflicts,
         "global sectors": traffic.sectors,
         "sectors' efficiency, %": round(traffic.efficiency * 100, 1),
-        "barriers": analysis.traffic.counters.barriers,
+        "barriers": counters.barriers,
     }
+
+
+def residency_of(registers: int, spilled: int, shared: int, threads: int | None, occupancy: Occupancy | None) -> dict[str, float]:
+    """Resources of a kernel under the names that all sides have them by."""
+    found: dict[str, float] = {
+        "registers a thread": registers,
+        "spilled bytes a thread": spilled,
+        "shared memory a block, bytes": shared,
+    }
+    if threads is not None and occupancy is not None:
+        found |= {"threads a block": threads, "blocks on an SM": occupancy.blocks_per_sm, "warps on an SM": occupancy.warps}
+    return found

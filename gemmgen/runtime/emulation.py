@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gemmgen.emulator import Buffer, EmulatorError, Observer
+    from gemmgen.emulator import Buffer, EmulatorError, LaunchResult, Observer
     from gemmgen.toolchain.nvrtc import Binary
 
 _GIVEN = ("pointer", "struct", "tensor_map")
@@ -77,6 +77,7 @@ class EmulatorBackend:
     ) -> None:
         """Runs every launch once, in order, on the buffers themselves.
 
+        What launches that may begin early touch before they wait for the one in front of them is an error, with ``hazards``.
         Raises ``LaunchError`` with the emulator's report if a kernel does what it must not; what the buffers hold is
         then not specified.
         """
@@ -94,10 +95,11 @@ class EmulatorBackend:
         numbers = {**dimensions, **sequence.default_scalars, **scalars}
         known = ARCHITECTURES.get(binary.architecture)
         shared_limit = known.shared_bytes_per_block if known is not None else SHARED_LIMIT
-        for launch in launches:
+        before: LaunchResult | None = None
+        for launch, after in zip(launches, (*launches[1:], None), strict=True):
             given = pointers | dict(launch.structs) | {each.name: _tensor_map(each, pointers) for each in launch.tensor_maps}
             try:
-                emulator.launch_interleaved(
+                before = emulator.launch_interleaved(
                     binary.ptx,
                     launch.entry,
                     grid=launch.grid,
@@ -111,6 +113,8 @@ class EmulatorBackend:
                     schedules=self._schedules,
                     step_limit=self._step_limit or STEP_LIMIT,
                     cluster=launch.cluster if launch.cluster_blocks > 1 else None,
+                    overlaps=before if launch.programmatic and self._hazards else None,
+                    overlapped=after is not None and after.programmatic and self._hazards,
                 )
             except emulator.EmulatorError as error:
                 raise KernelFault(f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error

@@ -67,10 +67,10 @@ def _row(line: str, source: str, tally: Tally | None, most: int, kind: str = "")
 
 
 def _cells(tally: Tally) -> Iterator[str]:
-    shared, traffic, total = tally.shared_memory, tally.global_total, tally.shared_total
+    traffic, total = tally.global_total, tally.shared_total
     yield _number(tally.total_instructions)
-    yield _number(sum(shared[kind].wavefronts for kind in ("load", "ldmatrix") if kind in shared))
-    yield _number(sum(shared[kind].wavefronts for kind in ("store", "stmatrix", "cp.async") if kind in shared))
+    yield _number(tally.shared_loads)
+    yield _number(tally.shared_stores)
     yield f"<span class=bad>{total.conflicts:,}</span>" if total.conflicts else ""
     yield _number(total.ideal)
     yield _number(traffic.sectors)

@@ -44,7 +44,7 @@ class LaunchFile(BaseModel):
 
 
 def read_launch_file(path: Path) -> LaunchFile:
-    """What a file says. Raises ``UnusableInput``."""
+    """Contents of a launch file. Raises ``UnusableInput``."""
     try:
         return LaunchFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

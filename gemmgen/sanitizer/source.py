@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from gemmgen.sanitizer.host_code import device_part, has_host_code
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Variable
+    from gemmgen.toolchain.nvrtc import DeviceCode, KernelResources
 
 DEFAULT_ARCHITECTURE = "sm_80"
 """Architecture that CUDA is compiled for: the oldest with asynchronous copies, whose instructions the emulator knows best."""
@@ -27,13 +28,15 @@ class UnusableInput(GemmgenError):
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """Compilation of CUDA to PTX. `options` are NVRTC's own; `debug` compiles without optimisation, as nvcc -G does."""
+    """Compilation of CUDA to PTX. `options` are NVRTC's own; `debug` compiles without optimisation, as nvcc -G does; `assemble` goes on
+    to machine code, for the architecture."""
 
     architecture: str | None = None
     include_directories: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     debug: bool = False
+    assemble: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class KernelCode:
     folder: Path = Path()
     symbols: tuple[tuple[str, str], ...] = ()
     """C++ names that were asked for, and what they are in PTX."""
+    cubin: bytes = field(repr=False, default=b"")
+    """Machine code, if it was asked for; PTX that was given is not assembled."""
+    resources: Mapping[str, KernelResources] = field(default_factory=dict)
+    """Resources of the machine code's kernels, by their names in PTX."""
 
     def text_of(self, file: str) -> str | None:
         """The text of a CUDA file that the PTX refers to; None if it cannot be read."""
@@ -97,12 +104,13 @@ def load_kernel(
         target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
         return KernelCode(name, text, None, options.architecture or (target[1] if target else DEFAULT_ARCHITECTURE))
     wanted = tuple(dict.fromkeys(entry for entry in entries if entry is not None and "<" in entry))
-    ptx, symbols = _compile(text, name, folder, options, wanted)
-    return KernelCode(name, ptx, text, options.architecture or DEFAULT_ARCHITECTURE, options, folder, tuple(symbols.items()))
+    code = _compile(text, name, folder, options, wanted)
+    architecture, symbols = options.architecture or DEFAULT_ARCHITECTURE, tuple(code.symbols.items())
+    return KernelCode(name, code.ptx, text, architecture, options, folder, symbols, code.cubin, code.resources)
 
 
-def _compile(text: str, name: str, folder: Path, options: CompileOptions, expressions: Sequence[str]) -> tuple[str, dict[str, str]]:
-    from gemmgen.toolchain.nvrtc import compile_to_ptx
+def _compile(text: str, name: str, folder: Path, options: CompileOptions, expressions: Sequence[str]) -> DeviceCode:
+    from gemmgen.toolchain.nvrtc import compile_file
 
     folders = [*options.include_directories, str(folder), *header_folders()]
     arguments = [f"--include-path={directory}" for directory in folders]
@@ -115,7 +123,7 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     headers = {header: content for header, content in stand_ins().items() if not found_in(header, own_folders)}
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
-    code = compile_to_ptx(
+    code = compile_file(
         device_part(text) if has_host_code(text) else text,
         path=path,
         architecture=options.architecture or DEFAULT_ARCHITECTURE,
@@ -123,8 +131,9 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
         headers=headers,
         expressions=expressions,
         shown_as=name,
+        assemble=options.assemble,
     )
-    return _with_short_names(code.ptx.replace(f'"{path}"', f'"{name}"')), code.symbols
+    return replace(code, ptx=_with_short_names(code.ptx.replace(f'"{path}"', f'"{name}"')))
 
 
 def _with_short_names(ptx: str) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gemmgen.hardware.tensor_map import ELEMENT_BYTES, Im2col, TensorMap, packed_strides, problems
+from gemmgen.hardware.tensor_map import ELEMENT_BYTES, Im2col, Interleave, TensorMap, packed_strides, problems
 
 FORM = "tensormap[bf16, 64x128, box 64x64, swizzle 128B]=random"
 PREFIX = "tensormap["
@@ -79,14 +79,15 @@ def parse_tensor_map(text: str, types: tuple[str, ...], fail: Callable[[str], Ex
         raise fail(f"{extents!r} is no shape; expected the extents behind the type, as in {FORM}")
     reader = _Reader(_options(options, fail), fail, len(shape))
     inner = tuple(reversed(shape))
-    strides = reader.numbers("strides", packed_strides(element, inner), axes=len(shape) - 1)
+    interleave: Interleave = reader.word("interleave", "none")  # type: ignore[assignment]
+    strides = reader.numbers("strides", packed_strides(element, inner, interleave), axes=len(shape) - 1)
     described = TensorMap(
         element,
         inner,
         strides,
         reader.numbers("box"),
         reader.numbers("steps"),
-        reader.word("interleave", "none"),  # type: ignore[arg-type]
+        interleave,
         reader.word("swizzle", "none"),  # type: ignore[arg-type]
         reader.word("fill", "zeros"),  # type: ignore[arg-type]
         reader.word("promote", "none"),  # type: ignore[arg-type]
@@ -95,7 +96,7 @@ def parse_tensor_map(text: str, types: tuple[str, ...], fail: Callable[[str], Ex
     wrong = problems(described)
     if wrong:
         raise fail("the driver would refuse this tensor map (axes count from the innermost):" + "".join(f"\n  - {why}" for why in wrong))
-    if "strides" in reader.given:
+    if "strides" in reader.given or interleave != "none":
         shape = (-(-described.array_bytes // described.element_bytes),)
     return DescribedMap(described, kind, tuple(shape), match["content"])
 

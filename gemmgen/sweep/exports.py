@@ -84,11 +84,11 @@ def write_junit(results: Sequence[PointResult], path: Path) -> None:
     write(path, junit(ordered(results)))
 
 
-def write_html(results: Sequence[PointResult], path: Path) -> None:
-    """A report with plots, in one file that needs nothing else."""
-    from gemmgen.sweep.report import html_report
+def write_html(results: Sequence[PointResult], path: Path, against: tuple[str, Sequence[PointResult]] | None = None, live: int = 0) -> None:
+    """A report with plots, in one file that needs nothing else; ``against`` and ``live`` are those of ``html_report``."""
+    from gemmgen.sweep.report.page import html_report
 
-    write(path, html_report(results))
+    write(path, html_report(results, against=against, live=live))
 
 
 EXPORTS: dict[str, Export] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 import traceback
@@ -50,6 +51,8 @@ class Conditions:
     cases: int | None = None
     rounds: int = 20
     peer: bool = True
+    predicted_sizes: tuple[tuple[int, ...], ...] = ()
+    """The sweep's problems, where none is timed: times are predicted for them."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,22 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
 
 
 def _predicted(planned: KernelPlan, sizes: tuple[int, ...], conditions: Conditions) -> dict[str, float]:
-    """The time that the model expects, on the device of the sweep or else on one that runs the architecture."""
+    """The time that the model expects, on the device of the sweep or else on one that runs the architecture: for the point's problem, the
+    geometric mean over those of the sweep's that fit the instance, or for a typical one."""
     from gemmgen.dispatch.prediction import predicted_seconds
-    from gemmgen.sweep.report_data import known_device
+    from gemmgen.kernels import family_of
+    from gemmgen.sweep.report.data import known_device
 
-    seconds = predicted_seconds(planned, known_device(conditions.device, planned.architecture.name), sizes)
-    return {} if seconds is None else {"predicted_us": seconds * 1e6}
+    device = known_device(conditions.device, planned.architecture.name)
+    rank = len(family_of(planned.spec).instance_sizes(planned))
+    times = []
+    for problem in [sizes] if sizes else [one for one in conditions.predicted_sizes if len(one) == rank] or [()]:
+        try:
+            times.append(predicted_seconds(planned, device, problem))
+        except GemmgenError:  # a problem that the instance is not for
+            continue
+    known = [seconds for seconds in times if seconds]
+    return {"predicted_us": math.exp(math.fsum(map(math.log, known)) / len(known)) * 1e6} if known else {}
 
 
 class _Checked:
@@ -205,6 +218,8 @@ class _Checked:
                 parts += [[_case_facts(case) for case in chosen_cases(self.plan, conditions.cases)[0]]]
         if stage is Stage.BENCH:
             parts += [self._sizes, conditions.rounds, conditions.peer]
+        if conditions.predicted_sizes:
+            parts += [conditions.predicted_sizes]
         return cache_key("sweep point", json.dumps(parts, default=str))
 
 

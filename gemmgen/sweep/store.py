@@ -70,8 +70,8 @@ class ResultStore:
         """The newest result under ``digest``, of one sweep or of any; None if there is none."""
         with self._explained():
             row = self._connection.execute(
-                "SELECT record FROM results WHERE digest = ? AND (?2 IS NULL OR sweep = ?2) ORDER BY number DESC LIMIT 1",
-                (digest, sweep),
+                "SELECT record FROM results WHERE digest = :digest AND (:sweep IS NULL OR sweep = :sweep) ORDER BY number DESC LIMIT 1",
+                {"digest": digest, "sweep": sweep},
             ).fetchone()
         return None if row is None else self._decode(row[0])
 
@@ -79,7 +79,7 @@ class ResultStore:
         """Every result, of one sweep or of all, oldest first."""
         with self._explained():
             rows = self._connection.execute(
-                "SELECT record FROM results WHERE (?1 IS NULL OR sweep = ?1) ORDER BY number", (sweep,)
+                "SELECT record FROM results WHERE (:sweep IS NULL OR sweep = :sweep) ORDER BY number", {"sweep": sweep}
             ).fetchall()
         return [self._decode(row[0]) for row in rows]
 

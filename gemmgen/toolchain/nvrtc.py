@@ -30,6 +30,9 @@ BASE_OPTIONS = (
     "--ptxas-options=-v",
 )
 OLDEST_NVRTC = (12, 9)
+SPLIT_COMPILE = "--split-compile=0"
+"""Optimizes functions at the same time, on all processors, with the same instructions as the result; for sources of several kernels."""
+SPLITTING_NVRTC = (13, 0)
 
 _HOW_TO_GET_NVRTC = "install it with: pip install 'nvidia-cuda-nvrtc>=13,<14' (or a CUDA 13 toolkit)"
 _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
@@ -137,13 +140,16 @@ def _cached(cache: Cache | None, key: str) -> Binary | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """PTX alone, for what executes it without a GPU. `symbols` are the names in PTX of the C++ names that were asked for."""
+    """PTX of a user's file, for what executes it without a GPU. `symbols` are the names in PTX of the C++ names that were asked for;
+    `cubin` and `resources`, by entry, are empty where the PTX was not assembled."""
 
     ptx: str = field(repr=False)
     symbols: dict[str, str]
+    cubin: bytes = field(repr=False, default=b"")
+    resources: dict[str, KernelResources] = field(default_factory=dict)
 
 
-def compile_to_ptx(
+def compile_file(
     source: str,
     *,
     path: str,
@@ -152,8 +158,9 @@ def compile_to_ptx(
     headers: Mapping[str, str] | None = None,
     expressions: Sequence[str] = (),
     shown_as: str = "",
+    assemble: bool = False,
 ) -> DeviceCode:
-    """Compiles a user's file to PTX, without assembling it: what ptxas would reject for a lack of registers still runs.
+    """Compiles a user's file to PTX. It is assembled only if asked for: what ptxas rejects for a lack of registers runs elsewhere.
 
     Includes are searched in the folder of `path` too. `headers` are texts by the name that they are included with;
     `expressions` are C++ names of kernels, templates with their arguments, which are instantiated. Messages call the file
@@ -173,8 +180,8 @@ def compile_to_ptx(
             (result,) = nvrtc.nvrtcAddNameExpression(program, expression.encode())
             _check(nvrtc, result, f"nvrtcAddNameExpression({expression})")
         standard = () if any(re.match(r"--?std\b", option) for option in options) else ("--std=c++17",)
-        virtual = architecture.replace("sm_", "compute_")
-        arguments = [f"--gpu-architecture={virtual}", *standard, *options]
+        target = architecture if assemble else architecture.replace("sm_", "compute_")
+        arguments = [f"--gpu-architecture={target}", *standard, *options, *(["--ptxas-options=-v"] if assemble else [])]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
         log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -186,9 +193,11 @@ def compile_to_ptx(
             result, lowered = nvrtc.nvrtcGetLoweredName(program, expression.encode())
             _check(nvrtc, result, f"nvrtcGetLoweredName({expression})")
             symbols[expression] = lowered.decode()
+        cubin = _fetch(nvrtc, program, "CUBIN", text=False) if assemble else b""
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return DeviceCode(ptx, symbols)
+    resources = _resources(read_entries(cubin), read_spills(log.replace("\0", "\n"))) if assemble else {}
+    return DeviceCode(ptx, symbols, cubin, resources)
 
 
 def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None) -> list[Binary | CompileError]:
@@ -279,7 +288,8 @@ def _compile(source: str, architecture: str, options: tuple[str, ...], file_name
     result, program = nvrtc.nvrtcCreateProgram(encoded, path.encode(), 0, [], [])
     _check(nvrtc, result, "nvrtcCreateProgram")
     try:
-        arguments = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in options)]
+        several = (SPLIT_COMPILE,) if version >= SPLITTING_NVRTC and source.count("__global__") > 1 else ()
+        arguments = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in (*options, *several))]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         # The parts of the log that come from ptxas are set apart by NUL characters.
         log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace").replace("\0", "\n").replace(path, file_name)

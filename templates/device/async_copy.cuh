@@ -1,22 +1,79 @@
 // Copies from global to shared memory that threads start and that go on without them (cp.async).
 
-// Starts to copy kBytes, 4, 8 or 16, to an address in shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
     if constexpr (kBytes == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %3, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
 }
 
-// The same for 16 bytes that stay in the L1, where they are soon read again.
+// The same, and asks for the kPrefetch bytes, 64, 128 or 256, around the source in the L2.
+template <int kBytes, int kPrefetch>
+__device__ __forceinline__ void copy_async_prefetching(unsigned target, const void* source, int bytes)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global.L2::%3B [%0], [%1], 16, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kPrefetch) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global.L2::%3B [%0], [%1], %4, %2;"
+            :: "r"(target), "l"(source), "r"(bytes), "n"(kPrefetch), "n"(kBytes) : "memory");
+}
+
+// Starts to copy 16 bytes that stay in the L1, where they are soon read again.
 __device__ __forceinline__ void copy_async_cached(unsigned target, const void* source, int bytes)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
 }
 
-// Closes a group of asynchronous copies.
+// The same, and asks for the kPrefetch bytes, 64, 128 or 256, around the source in the L2.
+template <int kPrefetch>
+__device__ __forceinline__ void copy_async_cached_prefetching(unsigned target, const void* source, int bytes)
+{
+    asm volatile(
+        "cp.async.ca.shared.global.L2::%3B [%0], [%1], 16, %2;"
+        :: "r"(target), "l"(source), "r"(bytes), "n"(kPrefetch) : "memory");
+}
+
+// A policy by which what is read goes first when the L2 makes room.
+__device__ __forceinline__ unsigned long long policy_evict_first()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// A policy by which what is read goes last when the L2 makes room.
+__device__ __forceinline__ unsigned long long policy_evict_last()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Starts to copy kBytes, 4, 8 or 16, to shared memory, which the L2 keeps by a policy.
+template <int kBytes>
+__device__ __forceinline__ void copy_async_by_policy(
+    unsigned target, const void* source, int bytes, unsigned long long policy)
+{
+    if constexpr (kBytes == 16)
+        asm volatile(
+            "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+            :: "r"(target), "l"(source), "r"(bytes), "l"(policy) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %4, %2, %3;"
+            :: "r"(target), "l"(source), "r"(bytes), "l"(policy), "n"(kBytes) : "memory");
+}
+
+// Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

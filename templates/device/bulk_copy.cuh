@@ -11,7 +11,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// Starts to copy the box at (x, y) to shared memory; its bytes arrive at the barrier. What lies outside of the tensor is filled.
+// Starts to copy the box at (x, y) to shared memory; its bytes arrive at the barrier. What lies outside of the tensor
+// is filled.
 __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
 {
     asm volatile(
@@ -20,14 +21,17 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
 }
 
 // The same from a tensor with three extents.
-__device__ __forceinline__ void load_box_3d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
+__device__ __forceinline__ void load_box_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Copies the box at (x, y) to the same place of every block in `blocks`, a mask over the cluster, and arrives at the barrier of each.
+// Copies the box at (x, y) to the same place of every block in `blocks`, a mask over the cluster, and arrives at the
+// barrier of each.
 __device__ __forceinline__ void multicast_box_2d(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y)
 {
@@ -47,16 +51,16 @@ __device__ __forceinline__ void multicast_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the map's walk,
-// which begins at (x, y) of an image.
+// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the
+// map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
         " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
-        :: "r"(target), "l"(&map), "r"(barrier), "r"(channel), "r"(x), "r"(y), "r"(image), "h"(static_cast<unsigned short>(dx)),
-           "h"(static_cast<unsigned short>(dy)) : "memory");
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(channel), "r"(x), "r"(y), "r"(image),
+           "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)) : "memory");
 }
 
 // The same from a tensor with blocks of channels, all of which are copied, of the one at `block`.
@@ -70,20 +74,24 @@ __device__ __forceinline__ void load_block_pixels(
            "h"(static_cast<unsigned short>(dy)), "h"(static_cast<unsigned short>(block)) : "memory");
 }
 
-// Copies a column to the same place of every block of the cluster in `blocks`, a mask, and arrives at the barrier of each.
+// Copies a column to the same place of every block of the cluster in `blocks`, a mask, and arrives at the barrier of
+// each.
 __device__ __forceinline__ void multicast_block_pixels(
-    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int block, int x, int y, int image, int dx, int dy)
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int block, int x, int y, int image,
+    int dx, int dy)
 {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
         " [%0], [%1, {0, %4, %5, 0, %6}], [%2], {%7, %8, %9}, %3;"
-        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(image), "h"(static_cast<unsigned short>(dx)),
-           "h"(static_cast<unsigned short>(dy)), "h"(static_cast<unsigned short>(block)) : "memory");
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(image),
+           "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)),
+           "h"(static_cast<unsigned short>(block)) : "memory");
 }
 
 // The same from a tensor whose channels lie side by side.
 __device__ __forceinline__ void multicast_pixels(
-    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y, int image, int dx, int dy)
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y,
+    int image, int dx, int dy)
 {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"

@@ -1,4 +1,5 @@
-// Halves as their bits: conversions between float16 or bfloat16 and float. No header names these types where NVRTC runs alone.
+// Halves as their bits: conversions between float16 or bfloat16 and float. No header names these types where NVRTC runs
+// alone.
 
 // The value of a float16.
 __device__ __forceinline__ float f16_to_float(unsigned short bits)

@@ -12,7 +12,8 @@ __device__ __forceinline__ unsigned short pack_s8(float low, float high)
     return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
 }
 
-// The nearest numbers with 4 bits of exponent and 3 of fraction, the first in the lower byte; beyond their range the largest.
+// The nearest numbers with 4 bits of exponent and 3 of fraction, the first in the lower byte; beyond their range the
+// largest.
 __device__ __forceinline__ unsigned short pack_e4m3(float low, float high)
 {
     unsigned short bits;
@@ -26,7 +27,8 @@ __device__ __forceinline__ unsigned char float_to_e4m3(float value)
     return static_cast<unsigned char>(pack_e4m3(value, 0.0f));
 }
 
-// The nearest numbers with 5 bits of exponent and 2 of fraction, the first in the lower byte; beyond their range the largest.
+// The nearest numbers with 5 bits of exponent and 2 of fraction, the first in the lower byte; beyond their range the
+// largest.
 __device__ __forceinline__ unsigned short pack_e5m2(float low, float high)
 {
     unsigned short bits;

@@ -1,4 +1,5 @@
-// e^x as 2^n e^r with |r| <= ln(2) / 2, e^r by a polynomial: the same bits on every device, within one unit of the last place.
+// e^x as 2^n e^r with |r| <= ln(2) / 2, e^r by a polynomial: the same bits on every device, within one unit of the last
+// place.
 __device__ __forceinline__ float exponential(float x)
 {
     const float bounded = fminf(fmaxf(x, -104.0f), 89.0f);

@@ -1,11 +1,5 @@
-// Barriers in shared memory that count arrivals of threads and bytes of asynchronous copies (mbarrier). They are named by
-// their addresses in shared memory.
-
-// The address of something in shared memory, as instructions take it.
-__device__ __forceinline__ unsigned shared_address(const void* pointer)
-{
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
+// Barriers in shared memory that count arrivals of threads and bytes of asynchronous copies (mbarrier). They are named
+// by their addresses in shared memory.
 
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)

@@ -6,7 +6,8 @@ __device__ __forceinline__ float power_of_two(int exponent)
     return __int_as_float((exponent + 127) << 23);
 }
 
-// value * 2^exponent, rounded once: in two steps, since the factor itself may be no float. Below -250 nothing is left of a sum.
+// value * 2^exponent, rounded once: in two steps, since the factor itself may be no float. Below -250 nothing is left
+// of a sum.
 __device__ __forceinline__ float scaled(float value, int exponent)
 {
     const int bounded = max(exponent, -250);
@@ -14,8 +15,9 @@ __device__ __forceinline__ float scaled(float value, int exponent)
     return value * power_of_two(half) * power_of_two(bounded - half);
 }
 
-// The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together. The second is rounded in the
-// direction of the value, away from zero: on the average that makes up for what tensor cores cut off of sums.
+// The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together. The second is
+// rounded in the direction of the value, away from zero: on the average that makes up for what tensor cores cut off of
+// sums.
 __device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)[2])
 {
     float high;
@@ -44,4 +46,12 @@ __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
     parts[0] &= 0xffffe000;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[1]) : "f"(value - __uint_as_float(parts[0])));
     parts[1] &= 0xffffe000;
+}
+
+// Adds a value to a sum, and returns what that rounded off.
+__device__ __forceinline__ float add_compensated(float& sum, float value)
+{
+    const float before = sum;
+    sum = before + value;
+    return value - (sum - before);
 }

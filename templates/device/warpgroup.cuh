@@ -33,9 +33,22 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
 }
 
-// Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier leaves.
+// Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
+// leaves.
 template <int kThreads>
 __device__ __forceinline__ void sync_group(int group)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
+}
+
+// Waits until the other of two groups has passed the turn with this barrier.
+__device__ __forceinline__ void wait_for_turn(int barrier)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
+}
+
+// Passes the turn to the other of two groups.
+__device__ __forceinline__ void pass_turn(int barrier)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
 }

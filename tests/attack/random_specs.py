@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import random
+from functools import cache
 from typing import Any
 
 import yaml
@@ -16,8 +19,17 @@ HOSTILE: tuple[Any, ...] = (
     "\ud800", "../../up", "{{ 7*7 }}", "{% raw %}", "'; DROP", '"); asm("trap', "\\", "a\nb", [], {}, [[]], {"": None},
     [None] * 50, "yes", "0o17", "1:00", {"op": "scale"},
 )  # fmt: skip
-KINDS = ("gemm", "reduction", "conv2d")
 _DEEPEST = 12
+
+
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    return {name: yaml.safe_load(path.read_text()) for name, path in sorted(shipped_specs().items())}
+
+
+def sources_digest() -> str:
+    """Identity of all that the specs of a seed depend on besides it: the schema and the specs that come with gemmgen."""
+    return hashlib.sha256(json.dumps([json_schema(), _shipped()], sort_keys=True).encode()).hexdigest()[:16]
 
 
 class SpecMaker:
@@ -28,9 +40,7 @@ class SpecMaker:
         self.rng = random.Random(seed)
         self.hostility = hostility
         self._schema = json_schema()
-        self._shipped = {
-            name: yaml.safe_load(path.read_text()) for name, path in sorted(shipped_specs().items()) if name.split("/")[0] in KINDS
-        }
+        self._shipped = _shipped()
 
     def whole(self) -> Any:
         """A spec of which every field is random."""

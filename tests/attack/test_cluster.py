@@ -1,4 +1,4 @@
-"""What workers of a cluster may answer: plain data of the declared shape, and nothing that runs."""
+"""Answers that workers of a cluster may give: plain data of the declared shape, and nothing that runs."""
 
 from __future__ import annotations
 

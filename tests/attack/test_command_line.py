@@ -1,4 +1,4 @@
-"""What a command line, a terminal or a folder can do to commands."""
+"""Commands under odd command lines, terminals and folders."""
 
 from __future__ import annotations
 

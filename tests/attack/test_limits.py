@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,35 @@ GARBAGE = {
 def test_garbage_from_dlpack_is_a_message(name: str) -> None:
     with pytest.raises(LaunchError, match="x cannot be read through DLPack"):
         describe(Garbage(GARBAGE[name]), "x")
+
+
+WHOLE = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+
+@pytest.mark.parametrize(
+    "interface",
+    [7, "x", {}, WHOLE | {"shape": "x"}, WHOLE | {"shape": (-4,)}, WHOLE | {"strides": ("x",)}, WHOLE | {"strides": (4, 4)},
+     WHOLE | {"data": 4096}, WHOLE | {"data": ("x", False)}, WHOLE | {"stream": "x"}, WHOLE | {"shape": None}],
+)  # fmt: skip
+def test_a_garbled_interface_is_a_message(interface: Any) -> None:
+    with pytest.raises(LaunchError, match="x has "):
+        describe(type("Garbled", (), {"__cuda_array_interface__": interface})(), "x")
+
+
+@pytest.mark.parametrize("call", [
+    lambda: ops.reduce(None), lambda: ops.matmul(None, None), lambda: ops.matmul(np.ones((2, 2), np.float32), None),
+    lambda: ops.conv2d(None, None), lambda: ops.elementwise(None, "exp"),
+])  # fmt: skip
+def test_no_array_where_one_is_needed_is_a_message(call: Callable[[], Any]) -> None:
+    with pytest.raises(LaunchError, match="need an array"):
+        call()
+
+
+@pytest.mark.parametrize("operations", [3, [None], [3], [{"op": "\x1b[2J"}], ["\x1b"], [{"op": "x" * 10**6}]])
+def test_operations_that_are_none_are_a_message(operations: Any) -> None:
+    with pytest.raises(LaunchError, match=r"^elementwise: operation") as caught:
+        ops.elementwise(np.ones(4, np.float32), operations)
+    assert len(str(caught.value)) < 2000 and "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize("device", [None, 3, ("cpu", 0), (1,)])

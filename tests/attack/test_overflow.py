@@ -12,6 +12,7 @@ import gemmgen
 from gemmgen.core.elements import float_format
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.epilogue.numbers import Tracked, overflown
+from gemmgen.kernels.epilogue.operations import square_root
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
@@ -90,6 +91,21 @@ def test_halves_overflow_where_ieee_says(value: float, bound: float, leeway: flo
 def test_what_may_have_overflowed_stays_unknown() -> None:
     near = Tracked(np.array([LIMIT, 1.0, math.inf]), np.array([1e30, math.inf, math.inf]), "f32")
     assert (overflown(near, "f32").bound == math.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "known"),
+    [(4.0, 0.5, True), (4.0, 5.0, False), (-4.0, 5.0, False), (-4.0, 0.5, True), (0.0, 0.0, True), (math.nan, 0.0, True)],
+)
+def test_a_root_is_known_where_its_sign_is(value: float, bound: float, known: bool) -> None:
+    root = square_root(Tracked(np.array([value]), np.array([bound]), "f32"))
+    assert np.isfinite(root.bound[0]) == known
+    assert not known or math.isnan(root.value[0]) == (not value >= 0)
+
+
+def test_a_root_of_squares_is_known_beside_zero() -> None:
+    root = square_root(Tracked(np.array([1e-30]), np.array([1e-30]), "f32"), of_squares=True)
+    assert np.isfinite(root.bound[0])
 
 
 @pytest.mark.parametrize("got", [math.inf, 3.4e38, math.nan])

@@ -78,11 +78,11 @@ def test_a_file_that_is_not_text(run: Run) -> None:
 
 
 def test_a_file_name_with_a_nul(run: Run) -> None:
-    run("render", "a\0b", code=2)
+    assert "a\\x00b" in run("render", "a\0b", code=2).err
 
 
 def test_a_file_name_too_long(run: Run) -> None:
-    run("render", "x" * 5000, code=2)
+    assert "x" * 20 in run("render", "x" * 5000, code=2).err.replace("\n", "")
 
 
 @pytest.mark.parametrize("name", ['it\'s [bold] "so".yaml', "line\nbreak.yaml", "\udcff.yaml", "-dash.yaml"])

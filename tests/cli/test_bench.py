@@ -19,7 +19,7 @@ MEDIANS_US = (4195.9, 2097.9)
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, int]]]:
-    """What was asked to be measured: (candidates, problem)."""
+    """Measurements that were asked for: (candidates, problem)."""
     calls: list[tuple[int, dict[str, int]]] = []
 
     def benchmark(candidates: Sequence[Candidate], problem: Mapping[str, int], **_: Any) -> BenchmarkReport:

@@ -32,7 +32,7 @@ class Lines(HTMLParser):
         self.addresses += [value for name, value in attributes if name in ("src", "href") and value]
 
 
-def test_a_view_has_source_ptx_and_machine_code_of_the_same_lines(run: Run) -> None:
+def test_a_view_has_source_ptx_and_sass_of_the_same_lines(run: Run) -> None:
     run("view", "gemm/v1_tiled", "-o", "out.html")
     page = Path("out.html").read_text()
     panes = Lines()
@@ -70,6 +70,65 @@ def test_a_diff_is_written_as_a_page(run: Run) -> None:
     run("diff", "reduction/s0_interleaved", "reduction/s1_interleaved_compact", "-o", "out.html")
     page = Path("out.html").read_text()
     assert "s0_interleaved" in page and "<h2>Source</h2>" in page and "data:image/svg+xml" in page
+
+
+REVERSE = """\
+__global__ void reverse(const float* in, float* out)
+{
+    __shared__ float tile[64];
+    tile[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = tile[63 - threadIdx.x];
+}
+"""
+
+
+def test_files_of_kernels_are_compared_with_their_counters(run: Run) -> None:
+    Path("one.cu").write_text(REVERSE)
+    Path("two.cu").write_text(
+        REVERSE.replace("float tile[64]", "float tile[128]").replace("tile[t", "tile[2 * t").replace("63 -", "126 - 2 *")
+    )
+    launch = ["--grid", "1", "--block", "64", "--arg", "f32[64]=range", "--arg", "f32[64]"]
+    found = run("diff", "one.cu", "two.cu", *launch, "--json").json
+    assert found["names"] == ["one.cu", "two.cu"] and found["spec"] == [] and found["source"]
+    counters = {change["name"]: change["difference"] for change in found["counters"]}
+    assert counters["shared wavefronts"] == 4 and counters["shared conflicts"] == 4
+    assert {change["name"]: change["difference"] for change in found["resources"]}["shared memory a block, bytes"] == 256
+
+
+def test_files_without_a_launch_are_compared_all_the_same(run: Run) -> None:
+    Path("one.cu").write_text(REVERSE)
+    Path("two.cu").write_text(REVERSE.replace("    __syncthreads();\n", ""))
+    told = run("diff", "one.cu", "two.cu").out
+    assert "barrier" in told and "Counters are not compared: --grid, --block and --arg launch it" in told
+    assert "-    __syncthreads();" in told
+
+
+def test_an_edited_kernel_is_compared_with_its_spec(run: Run) -> None:
+    run("render", "reduction/s7_shuffle", "-o", "out")
+    (rendered,) = Path("out").glob("*.cu")
+    assert run("diff", "reduction/s7_shuffle", rendered).out.endswith("are the same kernel.\n")
+    edited = rendered.read_text().replace("__restrict__ ", "")
+    Path("mine.cu").write_text(edited)
+    found = run("diff", "reduction/s7_shuffle", "mine.cu", "--json").json
+    assert found["spec"] == found["plan"] == [] and any("__restrict__" in line for line in found["source"])
+    assert found["counted_cases"][0] == found["counted_cases"][1] != "not counted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["one.cu", "gone.cu"], "gone.cu: No such file"),
+        (["one.cu", "one.cu", "--set", "a=1"], "--set changes fields of specs"),
+        (["one.cu", "one.cu", "--grid", "1"], "--grid and --block go together"),
+        (["gemm/v0_naive", "gemm/v1_tiled", "--grid", "1", "--block", "1"], "are for files of kernels"),
+        (["one.cu", "one.cu", "--entry", "revers"], "did you mean"),
+        (["one.cu", "one.cu", "--grid", "1", "--block", "64", "--arg", "f32[4]=zeros", "--arg", "f32[64]"], "gemmgen emulate one.cu"),
+    ],
+)
+def test_files_that_cannot_be_compared_are_told(run: Run, arguments: list[str], told: str) -> None:
+    Path("one.cu").write_text(REVERSE)
+    assert told in run("diff", *arguments, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -121,7 +180,7 @@ def test_a_png_is_a_png(run: Run) -> None:
     assert Path("x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_live_registers_and_control_codes_are_of_every_instruction() -> None:
+def test_every_instruction_has_live_registers_and_control_codes() -> None:
     from gemmgen.perf.analysis.listing import listing
     from gemmgen.toolchain.compilation import compile_plan
 

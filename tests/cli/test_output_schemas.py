@@ -1,23 +1,35 @@
-"""What commands print with --json is what their schemas say."""
+"""Outputs of commands with --json against their schemas."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from cli.conftest import Run
+from gemmgen.cli import cli
+from gemmgen.cli.commands.schema import output_schemas
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema validates")
 
+REVERSE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "reverse_fixed.cu"
 CALLS = {
     "banks": ["banks", "lane*24", "--width", "8"],
     "check": ["check", "gemm/v3_double_buffer", "--arch", "sm_90"],
     "draw": ["draw", "gemm/swizzled_cp_async"],
     "explain": ["explain", "reduction/s7_shuffle"],
     "diff": ["diff", "gemm/v2_transposed_quads", "--set-b", "mainloop.stages=2"],
+    "cache-info": ["cache", "info"],
+    "compile": ["compile", "reduction/s7_shuffle"],
+    "doctor": ["doctor"],
+    "emulate": ["emulate", str(REVERSE), "--grid", "1", "--block", "64", "--arg", "f32[64]=range", "--arg", "f32[64]"],
+    "export": ["export", "gemm/v1_tiled", "--format", "cubin", "--arch", "sm_80", "-o", "kernel.cubin"],
     "library-list": ["library", "list", "--kind", "reduction"],
+    "library-show": ["library", "show", "reduction/rows_1m"],
+    "render": ["render", "reduction/s7_shuffle", "-o", "out"],
+    "sweep-dry-run": ["sweep", "ci_reduction", "--dry-run"],
     "verify": ["verify", "reduction/s7_shuffle", "--backend", "emulator"],
 }
 
@@ -41,4 +53,13 @@ def test_a_key_that_is_missing_breaks_the_schema(run: Run) -> None:
 
 
 def test_a_command_without_a_schema_is_told(run: Run) -> None:
-    assert json.dumps("verify")[1:-1] in run("schema", "--of", "doctor", code=2).err
+    assert "library-list" in run("schema", "--of", "completion", code=2).err
+
+
+def test_every_command_with_json_has_a_schema(run: Run) -> None:
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    groups = {name: group for name, group in commands.items() if isinstance(group, click.Group)}
+    commands |= {f"{name}-{below}": command for name, group in groups.items() for below, command in group.commands.items()}
+    with_json = {name for name, one in commands.items() if one is not None and any("--json" in option.opts for option in one.params)}
+    assert with_json and with_json <= set(output_schemas())

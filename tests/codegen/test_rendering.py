@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from gemmgen.core.literals import float_literal
 from gemmgen.kernels.spec_files import load_spec
 
 PATHS = SHIPPED
+rendered = cache(gemmgen.render)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_rendered_source_is_clean(path: Path) -> None:
-    source = gemmgen.render(path)
+    source = rendered(path)
     text = source.text
     assert not re.search(r"[ \t]+$", text, re.MULTILINE), "trailing spaces"
     assert "\n\n\n" not in text and "\t" not in text and "{{" not in text
@@ -38,8 +40,7 @@ def test_rendered_source_is_clean(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_no_function_or_constant_is_unused(path: Path) -> None:
-    text = gemmgen.render(path).text
-    code = re.sub(r"//.*", "", text)
+    code = re.sub(r"//.*", "", rendered(path).text)
     declared = re.findall(r"^constexpr \w+ (\w+)", code, re.MULTILINE) + re.findall(r"__device__ [\w ]*?(\w+)\(", code)
     unused = [name for name in set(declared) if len(re.findall(rf"\b{name}\b", code)) < 2]
     assert not unused
@@ -73,7 +74,8 @@ def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
     source = gemmgen.render(SPECS / "gemm" / "epilogue_tour.yaml")
     path = tmp_path / source.file_name
     path.write_text(source.text)
-    subprocess.run(["nvcc", "-arch=sm_80", "-cubin", "-o", str(tmp_path / "out.cubin"), str(path)], check=True, capture_output=True)
+    command = ["nvcc", "-arch=sm_80", "-cubin", "-o", str(tmp_path / "out.cubin"), str(path)]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from sampling import sampled
 
 from gemmgen.api import load_spec
 from gemmgen.core.resources import resource_directory
@@ -58,7 +59,7 @@ def no_model(row, instance):
 
 
 def regret(row, seconds):
-    """How much longer the instance with the least of ``seconds`` takes than the best; of several, the slowest."""
+    """Excess of the time of the instance with the least of ``seconds`` over the best; of several, the slowest."""
     least = min(seconds.values())
     return max(row.times[name] for name in seconds if seconds[name] == least) / min(row.times.values()) - 1
 
@@ -126,7 +127,7 @@ def test_no_instance_beats_the_roofs_of_a_device(name):
         plan: model_seconds(found.work(plan, problem), chip)
         for _, plan, problem in (option for option in options if not isinstance(option, str))
     }
-    multiply_adds = [seconds for plan, seconds in times.items() if plan.spec.mainloop.strategy != "tensor_core"]
+    multiply_adds = [seconds for plan, seconds in times.items() if plan.spec.mainloop.strategy not in ("tensor_core", "mma_sync")]
     cost = 2 * 4096**3
     assert min(multiply_adds) > cost / operation_rate(chip, "fp32").value
     assert min(times.values()) > 3 * 4 * 4096**2 / memory_bandwidth(chip)
@@ -135,7 +136,9 @@ def test_no_instance_beats_the_roofs_of_a_device(name):
 @pytest.mark.parametrize("kind", ["gemm", "reduction", "conv2d"])
 def test_choices_without_the_table_are_within_10_percent(kind):
     shipped = read_table(resource_directory("generated") / "tuned" / "h200.json")
-    found = regrets(replace(shipped, rows=tuple(row for row in shipped.rows if row.kind == kind)), H200)
+    rows = [row for row in shipped.rows if row.kind == kind]
+    rows = sampled(rows, 1 + len(rows) // 80, lambda row: row.problem, lambda row: None)
+    found = regrets(replace(shipped, rows=tuple(rows)), H200)
     assert len(found) > 20
     assert mean([one.model for one in found]) < 0.10
 

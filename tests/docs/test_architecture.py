@@ -22,7 +22,7 @@ def named_paths(text: str) -> list[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or an attribute of one."""
+    """True if a dotted name is a module, or an attribute of one."""
     try:
         if importlib.util.find_spec(name) is not None:
             return True

@@ -1,4 +1,4 @@
-"""What the emulator's tests share: CUDA to PTX, single instructions on arrays, and an exact rounding oracle."""
+"""Helpers of the emulator's tests: CUDA to PTX, single instructions on arrays, and an exact rounding oracle."""
 
 from __future__ import annotations
 
@@ -116,12 +116,6 @@ def round_exact(value: Fraction, format_name: str, mode: str = "rn") -> Fraction
         toward_zero = mode == "rz" or (mode == "rm" and value > 0) or (mode == "rp" and value < 0)
         return (largest if value > 0 else -largest) if toward_zero else float("inf") * (1 if value > 0 else -1)
     return result
-
-
-def assert_rounded(got: float, exact: Fraction, format_name: str, mode: str, context: str = "") -> None:
-    """`got` is the exact value, rounded once."""
-    wanted = round_exact(exact, format_name, mode)
-    assert float(got) == float(wanted), f"{context}: got {float(got)!r}, want {float(wanted)!r} ({mode})"
 
 
 def bits_to_f32(bits: np.ndarray) -> np.ndarray:

@@ -303,7 +303,7 @@ def test_observers_see_issue_and_landing():
         def accessed(self, space, access, lanes, addresses):
             self.events.append((space.name, access.kind, access.width, addresses.tolist()[:2], access.instruction.opcode))
 
-        def async_copy_issued(self, access, lanes, addresses):
+        def async_copy_issued(self, access, lanes, addresses, origins):
             self.events.append(("issued", access.width, None if lanes is None else len(lanes), addresses.tolist()[:2]))
 
         def async_group_landed(self, wait, access, lanes, addresses):

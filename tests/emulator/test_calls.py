@@ -27,6 +27,15 @@ __global__ void methods(int* o) {
   Base* b; A a; B c;
   if (threadIdx.x & 1) b = &a; else b = &c;
   o[threadIdx.x] = b->f(threadIdx.x); }
+struct C : Base {
+  int a;
+  __device__ C(int a) : a(a) {}
+  __device__ virtual ~C() {}
+  __device__ int f(int x) const override { return a * x; } };
+__global__ void objects(int* o) {
+  Base* b = threadIdx.x & 1 ? (Base*)new C(3) : (Base*)new B();
+  o[threadIdx.x] = b->f(threadIdx.x);
+  if (threadIdx.x & 1) delete (C*)b; else free(b); }
 __global__ void recursion(int* o) { if (threadIdx.x != 3) o[threadIdx.x] = fib(threadIdx.x); }
 __global__ void mutual(int* o) { o[threadIdx.x] = even(threadIdx.x) + 10 * odd(threadIdx.x); }
 __global__ void deep(int* o) { o[threadIdx.x] = endless(threadIdx.x); }
@@ -51,7 +60,7 @@ def run(entry: str, *args, block: int = 16, hazards: bool = True) -> emulator.La
 
 @pytest.mark.parametrize(("entry", "function"), [
     ("pointers", lambda t: t * 2 if t & 1 else t + 1), ("methods", lambda t: t + 1 if t & 1 else 2 * t),
-    ("mutual", lambda t: 1 if t % 2 == 0 else 10),
+    ("objects", lambda t: 3 * t if t & 1 else 2 * t), ("mutual", lambda t: 1 if t % 2 == 0 else 10),
     ("recursion", lambda t: [0, 1, 1, 0, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610][t]),
 ])  # fmt: skip
 def test_calls_that_are_not_known_beforehand(entry, function):

@@ -1,4 +1,4 @@
-"""What a launch refuses, how errors read, what observers see, and that no text makes the emulator stumble."""
+"""Launches: refusals, wording of errors, observers, and robustness against any text."""
 
 import random
 import re

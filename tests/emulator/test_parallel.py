@@ -33,7 +33,7 @@ def shared(monkeypatch):
 
 
 def run(source: str, *args, jobs: int, grid: int = 24, block: int = 64, **kwargs):
-    """What a launch gives: arrays, the result or the error, counters."""
+    """Outcome of a launch: arrays, the result or the error, counters."""
     arrays = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
     ptx = compile_ptx(f'extern "C" __global__ void kernel({source}')
     counted = CounterObserver()

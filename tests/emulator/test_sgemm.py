@@ -98,7 +98,7 @@ def operands(m, n, k, integers=False, seed=0):
 
 
 def fma_in_order(a, b):
-    """What the kernel computes: one fma a step of k, in order."""
+    """Reference of the kernel: one fma a step of k, in order."""
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for step in range(a.shape[1]):
         total = ieee.fma_f32(*np.broadcast_arrays(a[:, step, None], b[None, step, :], total))

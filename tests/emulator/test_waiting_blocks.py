@@ -59,7 +59,7 @@ def test_a_block_that_waits_for_the_last_one_of_a_larger_grid(blocks):
 
 @pytest.mark.parametrize("schedule", [emulator.RandomWarps(3), RandomCrowds(4)])
 def test_late_blocks_in_other_interleavings(schedule):
-    first_waits(schedule=schedule)
+    assert first_waits(schedule=schedule).waves > 1
 
 
 @pytest.mark.parametrize("schedule", [None, RandomCrowds(4)])

@@ -113,7 +113,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Result:
-    """What a launch came to: the work in order, or that it was refused."""
+    """Outcome of a launch: the work in order, or that it was refused."""
 
     refused: bool
     work: tuple[Memset | Launched, ...] = ()
@@ -225,7 +225,7 @@ class NotingHost(CHost):
         self, prefix: str, dimensions: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
         again: bool = False,
     ) -> tuple[Result, str | None]:  # fmt: skip
-        """What the header does with one problem, and its reason if it refuses."""
+        """Outcome of the header for one problem, and its reason if it refuses."""
         self.event_count.value = 0
         code, reason, workspace_bytes, completed = self.call(prefix, dimensions, pointers, scalars, workspace, STREAM, again)
         assert code in (0, 1), code
@@ -259,7 +259,7 @@ def expected(
     sequence: LaunchSequence, given: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
     again: bool = False,
 ) -> Result:  # fmt: skip
-    """What gemmgen itself does with that problem."""
+    """Gemmgen's own outcome for that problem."""
     problems: list[str] = []
     dimensions = bind_dimensions(sequence, {}, given, problems)
     arrays = [argument for argument in sequence.arrays if argument.role != "workspace"]

@@ -47,7 +47,7 @@ def values() -> st.SearchStrategy[dict[str, int]]:
 
 
 def evaluated(text: str, problem: dict[str, int]) -> int | None:
-    """What Python finds; None where it finds nothing."""
+    """Python's result; None where there is none."""
     try:
         return Formula(text).evaluate(problem)
     except (FormulaError, ValueError, OverflowError, MemoryError):

@@ -62,7 +62,7 @@ def test_compiles_without_warning(folder: Path, program: str) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_compiles_with_nvcc(folder: Path, program: str) -> None:
-    compile_program(folder, program, ["nvcc", "-Werror", "all-warnings"], [folder / "libcuda.so"], f"{program}_nvcc")
+    assert compile_program(folder, program, ["nvcc", "-Werror", "all-warnings"], [folder / "libcuda.so"], f"{program}_nvcc").exists()
 
 
 def test_problem_that_kernel_cannot_run_is_refused_in_words(folder: Path) -> None:

@@ -170,7 +170,7 @@ def test_toolkit_makes_fat_binaries_where_library_is_missing(run: Run, spec: Pat
 
 
 def contents(file: str) -> list[str]:
-    """What cuobjdump finds in a fat binary."""
+    """Entries of a fat binary by cuobjdump."""
     tools = [tool for entry in sys.path for tool in Path(entry or ".").glob("nvidia/*/bin/cuobjdump")]
     found = tools[0] if tools else shutil.which("cuobjdump")
     assert found, "pip install nvidia-cuda-cuobjdump"

@@ -128,7 +128,7 @@ def test_a_fat_binary_loads_and_has_the_kernel(names: list[str]) -> None:
     content = make_fatbin(bundle(plans[0], [compile_plan(each) for each in plans]))
     with current_device(0):
         module = call("cuModuleLoadData", content)
-        call("cuModuleGetFunction", module, plan.sequence.launches[0].entry.encode())
+        assert call("cuModuleGetFunction", module, plan.sequence.launches[0].entry.encode())
         call("cuModuleUnload", module)
 
 

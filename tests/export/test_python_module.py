@@ -138,7 +138,7 @@ def test_every_launch_is_the_one_that_gemmgen_makes(tmp_path: Path) -> None:
 
 
 class DeviceArray:
-    """What a GPU array library shows of an array."""
+    """Stand-in for an array of a GPU array library."""
 
     def __init__(self, array: Any, pointer: int, stream: int | None = None, read_only: bool = False) -> None:
         packed = array.flags.c_contiguous

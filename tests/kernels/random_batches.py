@@ -14,7 +14,7 @@ from gemmgen.verification.oracle import oracle_of
 
 
 def try_random_specs(specs: SearchStrategy[dict[str, Any]], batch: int, *, examples: int, every: int) -> Counter[str]:
-    """How many of ``examples`` specs were ``verified`` and how many ``rejected``; fails at the first that is neither.
+    """Numbers of ``examples`` specs that were ``verified`` and ``rejected``; fails at the first that is neither.
 
     Of each spec's cases one in ``every`` is run, from a start that differs between specs: all are covered over the examples.
     """

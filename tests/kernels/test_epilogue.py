@@ -121,7 +121,7 @@ def with_operations(family: str, *operations: dict[str, Any]) -> Any:
 
 
 def verified(plan: Any) -> bool:
-    """Whether a few cases pass: some of integers, some of reals."""
+    """True if a few cases pass: some of integers, some of reals."""
     cases = oracle_of(plan.spec.kind).cases(plan)
     few = [case for data in ("integers", "reals") for case in [case for case in cases if case.data == data][-2:]]
     return verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=few).passed

@@ -15,7 +15,7 @@ from gemmgen.verification.oracle import Oracle
 
 
 def members(protocol: Any) -> list[str]:
-    """What a protocol asks for."""
+    """Members of a protocol."""
     return sorted(name for name in {*vars(protocol), *protocol.__annotations__} if not name.startswith("_"))
 
 

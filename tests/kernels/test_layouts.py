@@ -86,6 +86,31 @@ def test_an_order_is_a_permutation(order):
     assert sorted(layouts.channel_order(order)) == list(range(32))
 
 
+@pytest.mark.parametrize(("order", "shape"), [("rows", (40, 3, 2, 24)), ("neighbours", (48, 3, 2, 24)), ("taps", (3, 2, 24, 40))])
+def test_a_filter_in_rows_or_by_taps_comes_back(order, shape):
+    filter = values(40, 24, 3, 2)
+    ordered = layouts.reorder_filter(filter, order)
+    restored = layouts.restore_filter(ordered, order)
+    assert ordered.shape == shape and ordered.flags.c_contiguous
+    assert np.array_equal(restored[:40], filter)
+    assert not restored[40:].any()
+
+
+def test_neighbours_lie_eight_apart():
+    filter = values(32, 4, 1, 1)
+    ordered = layouts.reorder_filter(filter, "neighbours")
+    assert np.array_equal(ordered[16 + 3, 0, 0], filter[16 + 6, :, 0, 0])
+    assert np.array_equal(ordered[16 + 11, 0, 0], filter[16 + 7, :, 0, 0])
+
+
+def test_sums_of_taps_are_those_above_and_left():
+    filter = values(5, 7, 3, 4)
+    sums = layouts.tap_sums(filter)
+    assert sums.shape == (4, 5, 5) and sums.dtype == np.int32
+    assert np.array_equal(sums[2, 3], filter[:, :, :2, :3].astype(int).sum((1, 2, 3)))
+    assert not sums[0].any() and not sums[:, 0].any()
+
+
 def test_the_input_is_never_returned():
     x = values(1, 32, 1, 1)
     assert not np.shares_memory(layouts.nchw_to_nchw32(x), x)

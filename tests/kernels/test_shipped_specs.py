@@ -1,34 +1,54 @@
-"""Every spec that ships with gemmgen keeps its word: on the emulator, with every hazard looked for.
+"""Specs that ship with gemmgen keep their word: on the emulator, with every hazard looked for.
 
-A sample of each spec's cases keeps the suite fast; ``GEMMGEN_ALL_CASES=1`` runs all of them.
+One spec in five, at least one of every template, folder and architecture, and a sample of their cases keep the suite fast;
+``GEMMGEN_ALL_CASES=1`` runs all of them.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from functools import cache
 
 import pytest
-from conftest import SHIPPED, SPECS
+from sampling import ALL, sampled
 
 import gemmgen
 from gemmgen.hardware.cpu import CpuArchitecture, runs_here
+from gemmgen.kernels.family import InstancePlan
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.verification.oracle import oracle_of
 
-EVERY = 1 if os.environ.get("GEMMGEN_ALL_CASES") else 6
-PATHS = SHIPPED
+ONE_SPEC_IN = 5
+ONE_CASE_IN = 1 if ALL else 8
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.relative_to(SPECS).with_suffix("").as_posix())
-def test_a_shipped_spec_verifies(path: Path) -> None:
-    plan = gemmgen.plan(path)
+@cache
+def planned(name: str) -> InstancePlan:
+    return gemmgen.plan(shipped_specs()[name])
+
+
+def form(name: str) -> object:
+    return name.rpartition("/")[0], planned(name).template, planned(name).architecture.name
+
+
+@pytest.mark.parametrize("name", sampled(shipped_specs(), ONE_SPEC_IN, str, form))
+def test_a_shipped_spec_verifies(name: str) -> None:
+    plan = planned(name)
     if isinstance(plan.architecture, CpuArchitecture) and not runs_here(plan.architecture):
         pytest.skip(f"this machine does not run code for {plan.architecture.name}")
     cases = oracle_of(plan.spec.kind).cases(plan)
-    report = gemmgen.verify(plan, "emulator", cases=cases[int(plan.spec_digest, 16) % EVERY :: EVERY])
+    report = gemmgen.verify(plan, "emulator", cases=cases[int(plan.spec_digest, 16) % min(ONE_CASE_IN, len(cases)) :: ONE_CASE_IN])
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 
 
 def test_no_two_shipped_specs_share_a_name() -> None:
-    names = [gemmgen.plan(path).name for path in PATHS]
+    names = [planned(name).name for name in shipped_specs()]
     assert len(set(names)) == len(names) > 40
+
+
+def test_a_sample_has_every_form_and_stays_the_same() -> None:
+    numbers = [str(number) for number in range(300)]
+    chosen = sampled(numbers, 10, str, lambda number: number[-1])
+    assert {number[-1] for number in chosen} == set("0123456789")
+    assert len(chosen) < 60 or ALL
+    more = sampled([*numbers, "one more", "another"], 10, str, lambda number: number[-1])
+    assert [number for number in more if number in numbers] == chosen

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -53,10 +54,13 @@ def write_specs(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Specs and a library that was built from them."""
-    root = tmp_path_factory.mktemp("library")
-    build(read_listing(write_specs(root / "specs")), LibraryFolder(root / "generated"), jobs=1)
+def template(run_folder: Path) -> Path:
+    """Specs and a library that was built from them, once for all processes of a run."""
+    root = run_folder / "library"
+    with (run_folder / "library.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "generated" / "manifest.json").exists():
+            build(read_listing(write_specs(root / "specs")), LibraryFolder(root / "generated"), jobs=1)
     return root
 
 

@@ -17,7 +17,7 @@ Key = tuple[str, str, str, str, str]
 
 
 def key_of(subject: str, mutant: Mutant) -> Key:
-    """What identifies a mutant: its kernel, its kind, the line before, and the line before and after the change."""
+    """Identity of a mutant: its kernel, its kind, the line before, and the line before and after the change."""
     return subject, mutant.kind, mutant.previous, mutant.before, mutant.after
 
 

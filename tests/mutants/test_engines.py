@@ -47,7 +47,7 @@ MISTAKES = {
 
 
 def verdict(body: str, swizzle: str = "128B", **kwargs) -> str:
-    """How a kernel is caught; empty if it is not."""
+    """Finding about a kernel; empty if there is none."""
     try:
         right = gemm(256, 128, 256, body, swizzle, hazards=True, step_limit=20_000, **kwargs)
     except emulator.EmulatorError as error:

@@ -50,7 +50,7 @@ OPERATORS = (
 
 
 def verdict(source: str) -> str:
-    """How a source is caught; empty if it is not."""
+    """Finding about a source; empty if there is none."""
     try:
         got, want = launch(source, 128, 128, 320, step_limit=20_000)
     except emulator.EmulatorError as error:

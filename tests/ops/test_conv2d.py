@@ -104,3 +104,28 @@ def test_a_residual_in_nhwc():
 def test_what_does_not_go_together_is_refused_in_words(arguments, options, message):
     with pytest.raises(LaunchError, match=message):
         ops.conv2d(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("c", "filter", "stride", "padding", "dilation", "groups"),
+    [
+        (32, (32, 1, 3, 3), 1, 1, 1, 32),
+        (24, (36, 8, 3, 1), 2, 1, 1, 3),
+        (3, (8, 3, 3, 3), 1, 1, 1, 1),
+        (16, (5, 16, 2, 2), 9, 0, 1, 1),
+        (16, (4, 16, 1, 1), 8, 130, 1, 1),
+        (2, (3, 2, 2, 1), 1, 0, (160, 1), 1),
+    ],
+    ids=["one by one", "groups", "three channels", "long strides", "wide padding", "far taps"],
+)
+@pytest.mark.parametrize("kind", ["i1", "f2"])
+def test_what_tensor_cores_do_not_take(c, filter, stride, padding, dilation, groups, kind):
+    pair = (dilation, dilation) if isinstance(dilation, int) else dilation
+    h, w = (11 + (filter[2] - 1) * (pair[0] - 1), 7)
+    x, weights = RNG.integers(-4, 5, (1, c, h, w)).astype(kind), RNG.integers(-4, 5, filter).astype(kind)
+    sizes = {"n": 1, "k": filter[0], "r": filter[2], "s": filter[3], "groups": groups}
+    for axis, extent, taps, step in zip("hw", (h, w), filter[2:], pair, strict=True):
+        sizes |= {f"stride_{axis}": stride, f"padding_{axis}": padding, f"dilation_{axis}": step}
+        sizes["p" if axis == "h" else "q"] = (extent + 2 * padding - step * (taps - 1) - 1) // stride + 1
+    got = ops.conv2d(channels_last(x), weights, stride=stride, padding=padding, dilation=dilation, groups=groups, output="float32")
+    assert (got == convolution(x.astype("i8"), weights.astype("i8"), sizes)).all()

@@ -178,7 +178,7 @@ def test_a_scale_in_memory_comes_after_all_else() -> None:
     np.testing.assert_array_equal(got, np.clip(np.rint(exact), -128, 127).astype(np.int8))
 
 
-def test_the_largest_absolute_value_is_that_before_the_last_scale() -> None:
+def test_the_absolute_maximum_is_that_before_the_last_scale() -> None:
     a, b, scale_a, scale_b = bytes_and_scales()
     exact = np.abs(a.astype(float) @ b.astype(float) * scale_a * scale_b).max()
     amax = np.zeros((), np.float32)
@@ -189,7 +189,7 @@ def test_the_largest_absolute_value_is_that_before_the_last_scale() -> None:
     assert amax == np.float32(1e9)
 
 
-def test_what_lies_outside_of_a_result_does_not_count_as_its_largest_value() -> None:
+def test_nothing_outside_of_a_result_counts_for_its_maximum() -> None:
     amax = np.zeros(1, np.float32)
     bias = np.full(8, 16, np.float16)
     result = ops.matmul(-np.ones((5, 16), np.float16), np.ones((8, 16), np.float16).T, bias=bias, amax=amax)

@@ -35,18 +35,18 @@ REDUCTIONS = [(), ("max", [0]), ("argmax", [1], True), ("mean", [0, 1]), ("any",
 
 @pytest.mark.parametrize("case", range(len(MATMULS)))
 def test_opcheck_accepts_matmul(case):
-    torch.library.opcheck(torch.ops.gemmgen.matmul.default, *MATMULS[case])
+    assert set(torch.library.opcheck(torch.ops.gemmgen.matmul.default, *MATMULS[case]).values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("arguments", REDUCTIONS)
 def test_opcheck_accepts_reduce(arguments):
-    torch.library.opcheck(torch.ops.gemmgen.reduce.default, (integers(12, 9), *arguments))
+    assert set(torch.library.opcheck(torch.ops.gemmgen.reduce.default, (integers(12, 9), *arguments)).values()) == {"SUCCESS"}
 
 
 def test_opcheck_accepts_conv2d():
     x, w = integers(1, 2, 5, 5, 32, type=torch.int8), integers(64, 64, 3, 3, type=torch.int8)
     options = {"padding": [1, 1], "alpha": 0.25, "activation": "relu"}
-    torch.library.opcheck(torch.ops.gemmgen.conv2d.default, (x, w), options)
+    assert set(torch.library.opcheck(torch.ops.gemmgen.conv2d.default, (x, w), options).values()) == {"SUCCESS"}
 
 
 def test_results_are_torchs_own():
@@ -154,27 +154,27 @@ def gradients(a, b, bias, residual, activation, reference):
     return [gradient.double() for gradient in torch.autograd.grad((result * weights).sum(), given)]
 
 
-def assert_gradients_agree(a, b, bias, residual, activation, tolerance):
+def error_of_gradients(a, b, bias, residual, activation):
+    """The largest error of a derivative, relative to the largest element of its reference."""
     got, expected = (gradients(a, b, bias, residual, activation, reference) for reference in (False, True))
-    for one, other in zip(got, expected, strict=True):
-        assert (one - other).abs().max() <= tolerance * other.abs().max()
+    return max(float((one - other).abs().max() / other.abs().max().clamp_min(1e-30)) for one, other in zip(got, expected, strict=True))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_derivatives_of_products_with_every_activation(activation):
     a, b = torch.randn(9, 20), torch.randn(20, 12)
-    assert_gradients_agree(a, b, torch.randn(12), torch.randn(9, 12), activation, 1e-5)
+    assert error_of_gradients(a, b, torch.randn(12), torch.randn(9, 12), activation) <= 1e-5
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_derivatives_of_products_of_every_shape(shapes):
-    assert_gradients_agree(torch.randn(shapes[0]), torch.randn(shapes[1]), None, None, "", 1e-5)
+    assert error_of_gradients(torch.randn(shapes[0]), torch.randn(shapes[1]), None, None, "") <= 1e-5
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 def test_derivatives_of_halves(kind):
     a, b, bias = (torch.randn(*shape).to(kind) for shape in ((9, 32), (32, 16), (9, 1)))
-    assert_gradients_agree(a, b, bias, None, "gelu", 2e-2)
+    assert error_of_gradients(a, b, bias, None, "gelu") <= 2e-2
 
 
 def test_second_derivatives_of_products():
@@ -464,7 +464,7 @@ def test_gpu_a_call_costs_the_host_less_than_10_microseconds():
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_gpu_derivatives_are_torchs(kind):
     a, b, bias = (torch.randn(*shape, device="cuda").to(kind) for shape in ((640, 512), (512, 768), (768,)))
-    assert_gradients_agree(a, b, bias, None, "gelu", 1e-5 if kind == torch.float32 else 2e-2)
+    assert error_of_gradients(a, b, bias, None, "gelu") <= (1e-5 if kind == torch.float32 else 2e-2)
 
 
 @needs_gpu

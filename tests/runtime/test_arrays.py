@@ -103,7 +103,7 @@ def test_dlpack_tells_what_is_read_only():
 
 
 class OnGpu:
-    """What CuPy and Numba show of an array, without a GPU."""
+    """Stand-in for arrays of CuPy and Numba, without a GPU."""
 
     def __init__(self, pointer, shape, strides=None, typestr="<f4", ordinal=0, read_only=False, stream=None):
         self.__cuda_array_interface__ = {

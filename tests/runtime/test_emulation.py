@@ -44,8 +44,10 @@ def test_launches_run_in_order_through_the_workspace():
 
 
 def test_an_empty_grid_is_skipped():
-    empty = HostBuffer(np.zeros(0, np.float32))
-    BACKEND.run(compile_sample(AXPBY_SOURCE), AXPBY, {"m": 0, "n": 5, "ldx": 5, "ldy": 5}, {}, {"X": empty, "Y": empty})
+    beyond = np.full(5, 7, np.float32)
+    buffers = {name: HostBuffer(beyond[:0]) for name in ("X", "Y")}
+    BACKEND.run(compile_sample(AXPBY_SOURCE), AXPBY, {"m": 0, "n": 5, "ldx": 5, "ldy": 5}, {}, buffers)
+    assert (beyond == 7).all()
 
 
 @pytest.mark.parametrize("offset", [0, 4, 16, 252])

@@ -368,6 +368,7 @@ def test_gpu_runs_a_sequence_through_its_workspace(backend):
 def test_gpu_skips_an_empty_grid(backend):
     buffers = {"X": HostBuffer(np.zeros(0, np.float32)), "Y": HostBuffer(np.zeros(0, np.float32))}
     backend.run(compile_sample(AXPBY_SOURCE), AXPBY, {"m": 0, "n": 5, "ldx": 5, "ldy": 5}, {}, buffers)
+    assert buffers["Y"].storage.size == 0
 
 
 @needs_gpu

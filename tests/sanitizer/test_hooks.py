@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -68,6 +70,23 @@ def test_the_source_of_a_cupy_raw_kernel():
     assert gemmgen.emulate(source, "add", grid=2, block=32, args=[a, a, np.zeros(50, np.float32), 50])["c"].tolist() == (2 * a).tolist()
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "kernels_from_elsewhere.md"
+EXAMPLES = {
+    section.split("\n", 1)[0]: re.findall(r"```python\n(.*?)```", section, re.DOTALL) for section in PAGE.read_text().split("\n## ")[1:]
+}
+MODULES = {"numba-cuda": "numba.cuda", "Triton": "triton", "CuPy": "numpy", "cuda.core": "cuda.core"}
+
+
+@pytest.mark.parametrize("library", MODULES)
+def test_the_example_of_a_library_runs(library: str, tmp_path: Path):
+    pytest.importorskip(MODULES[library], reason=f"needs {library}")
+    (example,) = EXAMPLES[library]
+    program = tmp_path / "example.py"
+    program.write_text(example)
+    names = runpy.run_path(str(program))
+    assert "assert (result" in example and names["result"].clean
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_ptx_from_nvcc(tmp_path: Path):
     (tmp_path / "k.cu").write_text(
@@ -103,5 +122,5 @@ def test_allowed(cuda_emulator):
 def test_the_fixture_fails_tests_with_the_messages(pytester: pytest.Pytester):
     pytester.makepyfile(PLUGIN_TESTS)
     outcome = pytester.runpytest_inprocess("-p", "gemmgen.sanitizer.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
-    outcome.assert_outcomes(passed=2, failed=2)
+    assert outcome.parseoutcomes() == {"passed": 2, "failed": 2}
     outcome.stdout.fnmatch_lines(["*out of bounds: write of 4 bytes*", "*several threads store the same value*"])

@@ -179,7 +179,7 @@ def test_without_distributed_the_message_says_what_to_install(monkeypatch: pytes
 
 
 def test_a_task_is_done_in_a_process_that_may_die(tmp_path: Path) -> None:
-    """What a Dask worker calls, without Dask."""
+    """A Dask worker's call, without Dask."""
     limits = dict.fromkeys(Stage, 5.0)
     outcomes = [run_task(Task(f"sweep.test_cluster:{name}", None, limits)) for name in ("work", "die", "work")]
     assert [outcome.kind for outcome in outcomes] == ["done", "died", "done"]

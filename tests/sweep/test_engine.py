@@ -15,7 +15,7 @@ from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.engine import Engine
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import Limits
-from gemmgen.sweep.point import Conditions
+from gemmgen.sweep.point import Conditions, prepare
 from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
 from gemmgen.sweep.store import ResultStore
 
@@ -219,7 +219,6 @@ def test_another_sweep_takes_results_from_the_same_file(tmp_path: Path) -> None:
     ids=lambda other: next(iter(other)),
 )  # fmt: skip
 def test_whatever_decides_a_result_is_in_its_digest(other: dict[str, object]) -> None:
-    from gemmgen.sweep.point import prepare
 
     (point,) = points("one")
     plain = {"stage": Stage.VERIFY, "compiler": "NVRTC 13", "device": "one", "backend": "emulator", "driver": "old"}
@@ -324,3 +323,20 @@ def test_a_kernel_that_faults_or_never_ends_is_no_wrong_result() -> None:
     found = evaluate("fault", "spin", execute="sweep.faults:execute_wrong", limits={"verify": 2.0})
     assert (found["fault"].status, found["fault"].reason_code) == (Status.RUNTIME, "fault")
     assert found["spin"].status in (Status.TIMEOUT, Status.RUNTIME)
+
+
+def test_times_are_predicted_for_the_problems_of_the_sweep() -> None:
+    small, large = (Conditions(Stage.CHECK, predicted_sizes=sizes) for sizes in (((256, 256, 256),), ((256, 256, 256), (4096, 4096, 4096))))
+    (point,) = points("a", stage="check")
+    times = [prepare((point, one), lambda stage: None).ending.metrics["predicted_us"] for one in (small, large)]
+    assert times[1] > 5 * times[0]
+    assert prepare((point, small), lambda stage: None).digest != prepare((point, large), lambda stage: None).digest
+
+
+def test_problems_of_another_rank_are_left_out_of_predictions() -> None:
+    (point,) = points("a", stage="check")
+    times = [
+        prepare((point, Conditions(Stage.CHECK, predicted_sizes=sizes)), lambda stage: None).ending.metrics["predicted_us"]
+        for sizes in (((1, 2), (256, 256, 256)), ((256, 256, 256),))
+    ]
+    assert times[0] == times[1]

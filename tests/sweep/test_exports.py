@@ -152,7 +152,7 @@ TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "number":
 
 
 def violations(data: Any, schema: dict[str, Any], where: str = "") -> list[str]:
-    """What of ``data`` a JSON Schema does not allow: of its words, those that stand above."""
+    """Parts of ``data`` that a JSON Schema does not allow: of its words, those that stand above."""
     found = []
     if "type" in schema and (not isinstance(data, TYPES[schema["type"]]) or isinstance(data, bool)):
         return [f"{where}: {data!r} is no {schema['type']}"]
@@ -221,7 +221,7 @@ DECIMAL = re.compile(r"[0-9]{0,3}(,?[0-9]{3})*(\.[0-9]*)?|[0-9]+\.[0-9]+")
 
 
 def check_junit(root: ElementTree.Element) -> None:
-    """What the schemas of Ant's JUnit task and of Jenkins's xUnit plugin both allow."""
+    """Structure that the schemas of Ant's JUnit task and of Jenkins's xUnit plugin both allow."""
     assert root.tag == "testsuites" and not root.attrib
     for number, suite in enumerate(root):
         assert suite.tag == "testsuite" and set(suite.attrib) == SUITE and suite.get("id") == str(number)

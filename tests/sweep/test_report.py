@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -14,9 +13,8 @@ import yaml
 
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.sweep.records import PointResult, Status
-from gemmgen.sweep.report import html_report, spec_yaml
-from gemmgen.sweep.report_data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
-from gemmgen.sweep.report_plots import Plot, Scale, short
+from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
+from gemmgen.sweep.report.page import html_report, spec_yaml
 from sweep.samples import SPEC, one_of_each, sample
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "path"}
@@ -57,9 +55,20 @@ class Page(HTMLParser):
         return "\n".join(text for tag, text in self.texts if tag not in ("script", "style"))
 
 
-def dots(page: Page) -> list[list[str]]:
-    """For each picture's cloud of dots the points in it."""
-    return [(one["data-points"] or "").split() for one in page.all("path", "dots")]
+def data(text: str) -> Any:
+    """Data that the page's script draws."""
+    return json.loads(re.search(r'id="report">(.*?)</script>', text).group(1))  # type: ignore[union-attr]
+
+
+def column(group: Any, field: str) -> list[Any]:
+    """The values of a field of a group's points."""
+    place = group["points"]["fields"].index(field)
+    return [row[place] for row in group["points"]["rows"]]
+
+
+def written(text: str) -> str:
+    """The page without the charting library."""
+    return re.sub(r"<script>// Vega.*?</script>", "", text, flags=re.DOTALL)
 
 
 def many(count: int, **fields: Any) -> list[PointResult]:
@@ -73,7 +82,8 @@ def test_the_page_needs_no_other_file(results):
     loads = {"src", "href", "data", "srcset", "xlink:href"}
     values = [value or "" for _, attributes in page.elements for name, value in attributes.items() if name in loads]
     assert all(value.startswith("#problem-") for value in values)
-    assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
+    assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttpRequest|import\(", written(text))
+    assert "default-src 'none'" in text and "unsafe-eval" not in text
 
 
 def test_every_status_and_reason_is_counted():
@@ -86,8 +96,15 @@ def test_every_status_and_reason_is_counted():
 
 def test_failures_are_listed_and_rejected_points_are_not():
     text = html_report(one_of_each())
-    listed = text[text.index("Failures</h2>") :]
-    assert "sgemm_4" in listed and "sgemm_1" not in listed.split("</section>")[0]
+    listed = text[text.index("Failures</h2>") :].split("</section>")[0]
+    assert "sgemm_4" in listed and "sgemm_1" not in listed
+
+
+def test_failures_of_one_reason_stand_together():
+    results = [sample(number, Status.CORRECTNESS if number % 3 else Status.TIMEOUT) for number in range(9)]
+    groups = re.findall(r'<details class="failed">.*?</details>', html_report(results), re.DOTALL)
+    assert [group.count("<tr><td>") for group in groups] == [6, 3]
+    assert "correctness_code" in groups[0] and "timeout_code" in groups[1]
 
 
 def test_what_results_say_is_never_markup():
@@ -98,25 +115,23 @@ def test_what_results_say_is_never_markup():
         for number in range(8) for status in (Status.CORRECT, Status.TIMEOUT)
     ]  # fmt: skip
     page = Page(html_report(results))
-    assert len(page.all("script")) == 2 and not page.all("img")
+    assert len(page.all("script")) == 3 and not page.all("img")
     assert evil in "".join(text for _, text in page.texts)
 
 
-def test_every_point_is_a_dot_over_each_axis():
-    results = many(50)
-    clouds = dots(Page(html_report(results)))
-    assert len(clouds) == 4  # the roofline, the best so far, two axes
-    assert all(sorted(cloud, key=int) == [str(number) for number in range(50)] for cloud in clouds)
+def test_every_point_is_in_the_data_of_the_charts():
+    (group,) = data(html_report(many(50)))["groups"]
+    assert sorted(column(group, "number")) == list(range(50))
+    assert list(group["charts"]) == ["progress", "a1", "a0", "choice"]
 
 
-def test_dots_beyond_the_limit_are_a_sample_that_says_so():
-    results = many(6000)
-    text = html_report(results)
-    clouds = dots(Page(text))
-    assert all(MAXIMUM_DOTS * 0.9 < len(cloud) <= MAXIMUM_DOTS * 1.05 for cloud in clouds)
-    assert re.search(r"2,\d\d\d of 6,000 points are drawn", text)
-    assert len(text) < 2_000_000
-    assert text == html_report(results)
+def test_points_beyond_the_limit_are_a_sample_that_says_so():
+    text = html_report(many(6000))
+    (group,) = data(text)["groups"]
+    assert MAXIMUM_DOTS * 0.9 < len(group["points"]["rows"]) <= MAXIMUM_DOTS * 1.05
+    assert re.search(r"[45],\d\d\d of 6,000 points are drawn", text)
+    assert len(text) < 3_000_000
+    assert text == html_report(many(6000))
 
 
 def test_best_of_each_value_is_drawn():
@@ -126,12 +141,41 @@ def test_best_of_each_value_is_drawn():
     assert all(one.number in drawn for axis in group.axes for one in list(group.best_by_value(axis).values())[:24])
 
 
-def test_a_dot_is_told_with_its_value_and_settings():
-    text = html_report(many(10))
-    labels = json.loads(re.search(r'id="points">(.*?)</script>', text).group(1))  # type: ignore[union-attr]
-    group, value, *settings = labels["points"]["3"]
-    assert dict(zip(labels["groups"][group][1:], settings, strict=True)) == {"stages": "3", "tile": "24"}
-    assert value == "11.7 TFLOP/s"
+def test_a_point_has_its_value_and_settings():
+    (group,) = data(html_report(many(10)))["groups"]
+    point = dict(zip(group["points"]["fields"], group["points"]["rows"][3], strict=True))
+    assert (point["a0"], point["a1"], point["told"], point["order"]) == ("3", "24", "11.7 TFLOP/s", 4)
+
+
+def test_axes_are_filters_and_choices_with_metrics():
+    results = [sample(number, axes={"tile": number, "stages": number % 3}) for number in range(40)]
+    (group,) = data(html_report(results))["groups"]
+    assert {one["title"]: one["values"] for one in group["filters"]} == {"tile": None, "stages": ["0", "1", "2"]}
+    assert {one["title"]: one["better"] for one in group["choices"]}["time, µs"] == -1
+    assert group["usual"]["y"] == "median_us"
+
+
+def test_labels_stand_beyond_the_best_point():
+    (group,) = data(html_report(many(50)))["groups"]
+    labels = [layer["mark"] for chart in group["charts"].values() for layer in chart["layer"] if layer["mark"]["type"] == "text"]
+    assert [label["dy"] for label in labels] == [-11]
+
+
+def test_results_are_compared_with_others():
+    before = [sample(number, spec=SPEC | {"label": str(number)}) for number in range(20)]
+    after = [
+        sample(number, Status.TIMEOUT if number == 3 else Status.CORRECT, spec=one.spec, **({} if number == 3 else {
+            "metrics": one.metrics | {"median_us": one.metrics["median_us"] / 2}})) for number, one in enumerate(before) if number
+    ]  # fmt: skip
+    text = html_report(after, against=("old.sqlite", before))
+    assert "19 points are in both, 1 only before, 0 only now" in text and "is 2.000 as a geometric mean of 18" in text
+    assert len(data(text)["charts"]["comparison"]["layer"][1]["data"]["values"]) == 18
+    assert "Ended otherwise" in text and "Less time" in text and "More time" not in text
+
+
+def test_a_page_of_a_sweep_that_runs_is_loaded_again():
+    assert '<meta http-equiv="refresh" content="5">' in html_report(many(3), live=5)
+    assert 'http-equiv="refresh"' not in html_report(many(3))
 
 
 def test_problems_and_devices_are_not_mixed():
@@ -164,12 +208,11 @@ def test_the_roof_is_that_of_the_device_and_the_problem():
     assert group.fraction(group.shown[0].result) == pytest.approx(2 * 512**3 / 65.5e12 / 20e-6)
 
 
-def test_problems_that_lie_close_under_roof_keep_legible_labels():
+def test_problems_under_a_roof_are_told_apart_by_a_legend():
     sizes = [{"m": size, "n": size, "k": size} for size in (2048, 2049, 2050)]
-    page = html_report([sample(number, problem=problem) for number, problem in enumerate(sizes)])
-    lines = re.findall(r'y="([0-9.]+)"[^>]*>(20(?:48|49|50))×', page)
-    heights = sorted(float(height) for height, _ in lines)
-    assert len(heights) == 3 and all(upper - lower >= 12 for lower, upper in itertools.pairwise(heights))
+    spec = data(html_report([sample(number, problem=problem) for number, problem in enumerate(sizes)]))["charts"]["roofline-0"]
+    assert spec["layer"][1]["encoding"]["color"]["sort"] == [f"{size} × {size} × {size}" for size in (2048, 2049, 2050)]
+    assert all(layer["mark"]["type"] != "text" for layer in spec["layer"])
 
 
 def test_a_problem_that_was_not_timed_has_no_column_for_its_peer():
@@ -209,31 +252,5 @@ def test_axes_have_the_shortest_names_that_tell_them_apart():
     assert list(names.values()) == ["threadblock.m", "warp.m", "stages", "k", "alignment.a"]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"), [(0, 50, [0, 10, 20, 30, 40, 50]), (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (97, 103, [98, 100, 102]), (5, 5, [5])]
-)
-def test_ticks_are_round(low, high, ticks):
-    assert Scale(low, high, 0, 1).ticks(5) == pytest.approx(ticks)
-
-
-def test_logarithmic_ticks_are_within_the_scale():
-    assert Scale(3, 2000, 0, 1, logarithmic=True).ticks() == [10, 100, 1000]
-
-
-def test_a_scale_maps_its_ends():
-    scale = Scale(10, 1000, 50, 250, logarithmic=True)
-    assert (scale(10), scale(100), scale(1000)) == pytest.approx((50, 150, 250))
-
-
-def test_names_that_do_not_fit_are_cut_off_and_told_in_full():
-    plot = Plot(200, 100, "names")
-    plot.categories([50, 150], ["a" * 60, "<b>"], "", 20)
-    assert "a" * 60 in plot.svg() and "…" in plot.svg() and "<b>" not in plot.svg()
-
-
 def test_jitter_depends_on_the_digest_only():
     assert jitter("a") == jitter("a") != jitter("b") and all(-1 <= jitter(str(number)) <= 1 for number in range(200))
-
-
-def test_large_numbers_are_short():
-    assert [short(value) for value in (0, 950, 48.4e12, 1.5e6)] == ["0", "950", "48.4T", "1.5M"]

@@ -1,4 +1,4 @@
-"""``gemmgen diff``: two kernels compared."""
+"""``gemmgen diff``: two kernels compared, of specs or of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmgen.cli.options import NAMED_PATH, architecture_option, complete_device, complete_override, complete_spec, json_option
+from gemmgen.cli.options import (
+    NAMED_PATH,
+    architecture_option,
+    complete_device,
+    complete_override,
+    complete_spec,
+    json_option,
+    parse_dimensions,
+)
 from gemmgen.cli.output import Column, print_json, print_table, styled
 from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, write_output
 from gemmgen.core.errors import SpecError
@@ -16,8 +24,8 @@ from gemmgen.core.errors import SpecError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gemmgen.hardware.target import Architecture
-    from gemmgen.present.comparison import Change, Comparison
+    from gemmgen.hardware.target import Architecture, Device
+    from gemmgen.present.comparison import Change, Comparison, Side
 
 
 @click.command("diff")
@@ -28,6 +36,13 @@ if TYPE_CHECKING:
 @click.option(
     "set_second", "--set-b", metavar="PATH=VALUE", multiple=True, help="Replace a field of B only; B may then be left out, and is A."
 )
+@click.option("entries", "--entry", metavar="NAME", multiple=True, help="Of files: the kernel; a second one is that of B.")
+@click.option(
+    "grid", "--grid", metavar="X,Y,Z", callback=parse_dimensions, help="Of files: blocks of a launch whose counters are compared."
+)
+@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="Of files: threads of a block.")
+@click.option("arguments", "--arg", metavar="ARG", multiple=True, help="Of files: one for each parameter, as gemmgen emulate takes them.")
+@click.option("shared_bytes", "--shared", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Of files: dynamic shared memory.")
 @architecture_option("Architecture to compile both for; else the device's.")
 @click.option(
     "device_name", "--device", default="H200", show_default=True, shell_complete=complete_device, help="The GPU of roofs and times."
@@ -41,44 +56,75 @@ def command(
     set_both: Sequence[str],
     set_first: Sequence[str],
     set_second: Sequence[str],
+    entries: Sequence[str],
+    grid: tuple[int, ...] | None,
+    block: tuple[int, ...] | None,
+    arguments: Sequence[str],
+    shared_bytes: int,
     architecture: str | None,
     device_name: str,
     source: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare two specs, A and B, or two variants of one: fields, plan, source, registers, machine code, counters, predicted time.
+    """Compare A and B, specs or files of kernels, or two variants of one: fields, plan, source, registers, machine code, counters,
+    predicted time.
+
+    A file (.cu) that gemmgen rendered is compared like the spec in its head, by what it says now; of any other, and of PTX, counters
+    are compared with a launch.
 
     \b
     gemmgen diff gemm/v0_naive gemm/v1_tiled
     gemmgen diff gemm/v1_tiled --set-b mainloop.stages=2 -o stages.html
+    gemmgen diff mine.cu better.cu --grid 4 --block 256 --arg 'f32[1024]=random' --arg 'f32[1024]'
     """  # fmt: skip
-    from gemmgen.cli.compilation import compile_plans
-    from gemmgen.dispatch.prediction import predicted_seconds
+    from gemmgen.cli.file_comparison import FileLaunch, file_side, is_file_of_kernels
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.hardware.target import device as find_device
-    from gemmgen.perf.analysis.report import analyse
     from gemmgen.present.comparison import compare
 
     if second is None and not set_first and not set_second:
-        raise click.UsageError("name two specs, or one and what --set-b changes in it")
+        raise click.UsageError("name two specs or files, or one spec and what --set-b changes in it")
+    names, overrides = (first, second or first), ([*set_both, *set_first], [*set_both, *set_second])
+    files = [is_file_of_kernels(name) for name in names]
+    if any(of_file and changed for of_file, changed in zip(files, overrides, strict=True)):
+        raise click.UsageError("--set changes fields of specs, which a file of kernels does not have")
+    if not any(files) and (entries or grid or block or arguments or shared_bytes):
+        raise click.UsageError("--entry, --grid, --block, --arg and --shared are for files of kernels")
+    if len(entries) > 2 or (grid is None) != (block is None):
+        raise click.UsageError("--entry comes once or twice" if len(entries) > 2 else "--grid and --block go together")
     device = find_device(device_name)
     target = find_architecture(architecture) if architecture else device.architecture
-    sides = [_planned(first, [*set_both, *set_first], target), _planned(second or first, [*set_both, *set_second], target)]
-    binaries = compile_plans([side.plan for side in sides])
-    one, other = (analyse(side.plan, binary, device) for side, binary in zip(sides, binaries, strict=True))
-    labels = (_label(sides[0], set_first, second is None), _label(sides[1], set_second, second is None))
-    times = [predicted_seconds(side.plan, device) for side in sides]
-    found = compare(labels, one, other, (times[0], times[1]))
+    sides = []
+    for place, (name, changed) in enumerate(zip(names, overrides, strict=True)):
+        if files[place]:
+            entry = entries[min(place, len(entries) - 1)] if entries else None
+            sides.append(file_side(name, FileLaunch(entry, grid, block, shared_bytes, tuple(arguments)), target, device))
+        else:
+            own = (set_first, set_second)[place]
+            sides.append(_spec_side(name, changed, own, second is None, target, device))
+    found = compare(sides[0], sides[1], device.name)
     if output is not None:
         from gemmgen.present.web.diff import diff_page
 
-        changed = write_output(output, diff_page(found, [side.plan for side in sides], device))
-        click.echo(f"{'written  ' if changed else 'unchanged'}  {output}", err=as_json)
+        changed_file = write_output(output, diff_page(found, device))
+        click.echo(f"{'written  ' if changed_file else 'unchanged'}  {output}", err=as_json)
     if as_json:
         print_json(found.to_json())
     elif output is None:
         _print(found, source)
+
+
+def _spec_side(name: str, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device) -> Side:
+    from gemmgen.cli.compilation import compile_plans
+    from gemmgen.dispatch.prediction import predicted_seconds
+    from gemmgen.perf.analysis.report import analyse
+    from gemmgen.present.comparison import instance_side
+
+    planned = _planned(name, overrides, target)
+    (binary,) = compile_plans([planned.plan])
+    label = _label(planned, own, of_one)
+    return instance_side(label, analyse(planned.plan, binary, device), predicted_seconds(planned.plan, device))
 
 
 def _planned(name: str, overrides: Sequence[str], target: Architecture) -> PlannedSpec:
@@ -112,6 +158,8 @@ def _print(found: Comparison, source: bool) -> None:
             _print_changes(changes, before, after)
     if found.missing:
         click.echo(f"\nMachine code is not compared: {found.missing}")
+    if not found.counters and "not counted" in (uncounted := next((case for case in found.case if case.startswith("not")), "")):
+        click.echo(f"\nCounters are not compared: {uncounted.removeprefix('not counted: ')}")
     if source and found.source:
         click.secho("\nSource\n", bold=True)
         for line in found.source:

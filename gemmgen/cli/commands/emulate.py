@@ -13,7 +13,7 @@ import click
 
 from gemmgen.cli.counters import print_counters
 from gemmgen.cli.emulation_progress import EmulationProgress
-from gemmgen.cli.options import complete_architecture, json_option
+from gemmgen.cli.options import complete_architecture, json_option, parse_dimensions
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, parse_argument
@@ -29,18 +29,6 @@ SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
 
 
-def _parse_dimensions(context: click.Context, parameter: click.Parameter, text: str | None) -> Dimensions | None:
-    if text is None:
-        return None
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
-        raise click.BadParameter(f"{text!r}: expected one to three positive numbers separated by commas, such as 4 or 4,2,1")
-    return sizes
-
-
 def _explain(context: click.Context, parameter: click.Parameter, code: str | None) -> None:
     if code is None or context.resilient_parsing:
         return
@@ -53,9 +41,9 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
 @click.command("emulate")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("entry_name", "--entry", metavar="NAME", help="The kernel, as C++ ('axpy<float>') or PTX calls it; else the only one.")
-@click.option("--grid", metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of the launch.")
-@click.option("--block", metavar="X,Y,Z", callback=_parse_dimensions, help="Threads of a block.")
-@click.option("--cluster", metavar="X,Y,Z", callback=_parse_dimensions, help="Blocks of a cluster.")
+@click.option("--grid", metavar="X,Y,Z", callback=parse_dimensions, help="Blocks of the launch.")
+@click.option("--block", metavar="X,Y,Z", callback=parse_dimensions, help="Threads of a block.")
+@click.option("--cluster", metavar="X,Y,Z", callback=parse_dimensions, help="Blocks of a cluster.")
 @click.option(
     "argument_texts",
     "--arg",

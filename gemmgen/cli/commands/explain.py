@@ -110,6 +110,7 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
 
 
 def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> Section:
+    from gemmgen.cli.analysis import fetch_lines
     from gemmgen.kernels import family_of
     from gemmgen.kernels.naming import architecture_reasons
     from gemmgen.perf.analysis.roofline import roofline
@@ -123,6 +124,7 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
     lines = [("problem", sizes)]
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
+    lines += fetch_lines(cost_model_of(plan.spec.kind).fetches(plan, problem), cost.operations, unit)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
     for name, figure, seconds, per_second in (
@@ -147,7 +149,7 @@ def _demands(plan: KernelPlan, problem: dict[str, int], device: Device) -> list[
     if not works:
         return []
     work = max(works, key=lambda one: one.operations * one.steps * one.blocks)
-    peak = getattr(device, f"{work.unit}_roof", None)
+    peak = device.roof(work.unit)
     if peak is None:
         return []
     seconds = work.operations / (peak.value / device.sm_count)

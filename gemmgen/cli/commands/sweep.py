@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,8 @@ from gemmgen.core.errors import EnvironmentMissing
 if TYPE_CHECKING:
     from gemmgen.cli.sweep_search import Search
     from gemmgen.sweep.cluster import Cluster
-    from gemmgen.sweep.engine import Engine, Settings
+    from gemmgen.sweep.engine import Engine, Listener, Settings
+    from gemmgen.sweep.live import LiveReport
     from gemmgen.sweep.records import PointResult
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
+Against = tuple[str, Sequence["PointResult"]]
+"""The name of other results, and these."""
 Exports = list[tuple[Callable[[Sequence["PointResult"], Path], None], Path]]
 
 
@@ -65,6 +70,12 @@ def _complete_sweep(context: click.Context, parameter: click.Parameter, incomple
     metavar="FORMAT=FILE",
     multiple=True,
     help="Also write the results as csv, jsonl, t4, junit or html. Repeatable. Without SWEEP: what the results file holds.",
+)
+@click.option(
+    "against", "--against", metavar="FILE", help="Compare with the results in FILE, an earlier --results, here and in HTML reports."
+)
+@click.option(
+    "live", "--live", metavar="FILE.html", help="Write the HTML report again and again while the sweep runs; open it in a browser."
 )
 @click.option(
     "backend",
@@ -122,6 +133,8 @@ def command(
     dry_run: bool,
     results_path: str | None,
     exports: Sequence[str],
+    against: str | None,
+    live: str | None,
     backend: str,
     jobs: int | None,
     timeout: float | None,
@@ -153,9 +166,10 @@ def command(
         raise click.UsageError("--results needs the name of a file")
     if timeout is not None and not timeout > 0:
         raise click.UsageError("--timeout: need a number of seconds")
-    writers = _writers(exports)
+    before = _stored(against)
+    reports = Reports(_writers(exports, before), before, _live_path(live))
     if sweep is None:
-        _show_stored(results_path, writers, as_json)
+        _show_stored(results_path, reports, as_json)
         return
     _require_one_way(sample, where, search, dry_run)
     wanted = search_of(search, trials, seed, objectives, winner)
@@ -183,20 +197,20 @@ def command(
 
         settings = Settings(conditions, limits, jobs or 0, gpus, retry)
         if search is not None:
-            _search(context, space, settings, cluster, path, writers, wanted, backend, as_json)
+            _search(context, space, settings, cluster, path, reports, wanted, backend, as_json)
             return
         selection = Selection(space, conditions, condition, sample, seed)
         if dry_run:
             _dry_run(context, selection, settings, path, as_json)
             return
-        _run(context, selection, settings, cluster, path, writers, wanted, backend, as_json)
+        _run(context, selection, settings, cluster, path, reports, wanted, backend, as_json)
     finally:
         if cluster is not None:
             cluster.close()
 
 
 def _run(
-    context: click.Context, selection: Selection, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports,
+    context: click.Context, selection: Selection, settings: Settings, cluster: Cluster | None, path: Path, reports: Reports,
     wanted: Search, backend: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Evaluates every point, and tells what came of it."""
@@ -207,10 +221,11 @@ def _run(
     from gemmgen.sweep.store import ResultStore
 
     name = selection.space.file.name
+    live = reports.begin()
     with (
         ResultStore(path) as store,
         Progress(name, selection.most) as progress,
-        Engine(settings, store, progress, cluster) as engine,
+        Engine(settings, store, _listeners(progress, live), cluster) as engine,
     ):
         progress.watch(lambda: selection.most - engine.duplicates)
         engine.evaluate(selection)
@@ -220,13 +235,13 @@ def _run(
         write_winner(wanted, found, selection.space, backend)
 
     _finish(
-        context, selection.space, engine, path, writers, as_json, selection.left_out, conclude if wanted.winner else None,
+        context, selection.space, engine, path, reports, live, as_json, selection.left_out, conclude if wanted.winner else None,
         whole=selection.whole,
     )  # fmt: skip
 
 
 def _search(
-    context: click.Context, space: Space, settings: Settings, cluster: Cluster | None, path: Path, writers: Exports,
+    context: click.Context, space: Space, settings: Settings, cluster: Cluster | None, path: Path, reports: Reports,
     wanted: Search, backend: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Evaluates the points that a sampler proposes, and tells what came of them."""
@@ -235,24 +250,25 @@ def _search(
     from gemmgen.sweep.progress import Progress
     from gemmgen.sweep.store import ResultStore
 
+    live = reports.begin()
     with (
         ResultStore(path) as store,
         Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
-        Engine(settings, store, progress, cluster) as engine,
+        Engine(settings, store, _listeners(progress, live), cluster) as engine,
     ):
         found = run_search(wanted, space, settings, engine, store, cluster)
     if not as_json:
         click.echo("\n".join(describe_search(wanted, found)) + "\n")
     _finish(
-        context, space, engine, path, writers, as_json,
+        context, space, engine, path, reports, live, as_json,
         conclude=(lambda: write_winner(wanted, found, space, backend)) if wanted.winner else None,
         search=search_json(wanted, found),
     )  # fmt: skip
 
 
 def _finish(
-    context: click.Context, space: Space, engine: Engine, path: Path, writers: Exports, as_json: bool, left_out: int = 0,
-    conclude: Callable[[], None] | None = None, search: dict[str, Any] | None = None, whole: bool = False,
+    context: click.Context, space: Space, engine: Engine, path: Path, reports: Reports, live: LiveReport | None, as_json: bool,
+    left_out: int = 0, conclude: Callable[[], None] | None = None, search: dict[str, Any] | None = None, whole: bool = False,
 ) -> None:  # fmt: skip
     """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
     from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
@@ -271,6 +287,7 @@ def _finish(
                 "counts": by_reason(results),
                 "best": [result.digest for result in best_points(results)],
                 **({"search": search} if search is not None else {}),
+                **reports.compared_json(results),
                 "results": [result.to_json() for result in results],
             }
         )
@@ -278,14 +295,16 @@ def _finish(
         if results:
             print_counts(results)
             print_best(results)
+        reports.print_comparison(results)
         more = [
             f"{engine.reused:,} known before" if engine.reused else "",
             f"{engine.duplicates:,} more the same as others" if engine.duplicates else "",
             f"{left_out:,} left out by --where" if left_out else "",
         ]
         click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {path}")
-    for write, target in writers:
-        write(results, target)
+    reports.write(results)
+    if live is not None:
+        live.finish(results)
     if engine.interrupted:
         click.echo("Interrupted: the same command goes on from here.", err=True)
         context.exit(EXIT_INTERRUPTED)
@@ -382,39 +401,110 @@ def _require_accepted(results: Sequence[PointResult], whole: bool) -> None:
     click.echo("No point was accepted: nothing was tried.", err=True)
 
 
-def _show_stored(results_path: str | None, writers: Exports, as_json: bool) -> None:
+def _show_stored(results_path: str | None, reports: Reports, as_json: bool) -> None:
     """Exports what a results file holds, and sums it up."""
     from gemmgen.cli.sweep_output import print_best, print_counts, totals
     from gemmgen.sweep.store import ResultStore
 
     if results_path is None:
         raise click.UsageError("name a SWEEP to run, or --results FILE to show and export what it holds")
+    if reports.live_path is not None:
+        raise click.UsageError("--live shows a sweep that runs; of results that are there already, write --export html=FILE")
     with ResultStore(results_path, read_only=True) as store:
         results = store.all()
-    for write, target in writers:
-        write(results, target)
+    reports.write(results)
     if as_json:
-        print_json([result.to_json() for result in results])
+        found = [result.to_json() for result in results]
+        print_json({"results": found, **reports.compared_json(results)} if reports.before else found)
         return
     if results:
         print_counts(results)
         print_best(results)
+    reports.print_comparison(results)
     click.echo(f"\n{totals(results)}. From {results_path}")
 
 
-def _writers(exports: Sequence[str]) -> Exports:
+@dataclass(frozen=True)
+class Reports:
+    """Reports of results beside the summary."""
+
+    writers: Exports
+    before: Against | None
+    """Other results that are compared with."""
+    live_path: Path | None
+
+    def begin(self) -> LiveReport | None:
+        """The page that is written while a sweep runs, if it was asked for."""
+        from gemmgen.sweep.live import LiveReport
+
+        if self.live_path is None:
+            return None
+        click.echo(f"{self.live_path}: the report, written anew while the sweep runs", err=True)
+        return LiveReport(self.live_path, self.before)
+
+    def write(self, results: Sequence[PointResult]) -> None:
+        """Writes the exports."""
+        for write, target in self.writers:
+            write(results, target)
+
+    def print_comparison(self, results: Sequence[PointResult]) -> None:
+        """The comparison with other results in words, and the points that changed most."""
+        from gemmgen.cli.sweep_output import print_comparison
+
+        if self.before is not None:
+            print_comparison(self.before[0], self.before[1], results)
+
+    def compared_json(self, results: Sequence[PointResult]) -> dict[str, Any]:
+        """The same as data."""
+        from gemmgen.sweep.comparison import compared
+
+        return {} if self.before is None else {"against": compared(self.before[1], results).to_json()}
+
+
+def _listeners(progress: Listener, live: LiveReport | None) -> Listener:
+    """Both as one."""
+    if live is None:
+        return progress
+
+    def both(result: PointResult, known: bool) -> None:
+        progress(result, known)
+        live(result, known)
+
+    return both
+
+
+def _stored(against: str | None) -> Against | None:
+    """The results of ``--against``."""
+    if against is None:
+        return None
+    from gemmgen.sweep.store import ResultStore
+
+    with ResultStore(against, read_only=True) as store:
+        return Path(against).name, store.all()
+
+
+def _live_path(live: str | None) -> Path | None:
+    from gemmgen.cli.sweep_search import writable
+
+    if live is not None and not live.lower().endswith((".html", ".htm")):
+        raise click.UsageError(f"--live {live!r}: a page's name ends in .html")
+    return writable("--live", live) if live is not None else None
+
+
+def _writers(exports: Sequence[str], before: Against | None) -> Exports:
     """The requests of ``--export``, before anything is run."""
     if not exports:
         return []
     from gemmgen.cli.sweep_search import writable
-    from gemmgen.sweep.exports import EXPORTS
+    from gemmgen.sweep.exports import EXPORTS, write_html
 
-    chosen = []
+    chosen: Exports = []
     for text in exports:
         form, separator, path = text.partition("=")
         if not separator or not path or form not in EXPORTS:
             raise click.UsageError(f"--export {text!r}: expected FORMAT=FILE, with a format of {', '.join(EXPORTS)}")
-        chosen.append((EXPORTS[form], writable("--export", path)))
+        write = partial(write_html, against=before) if form == "html" else EXPORTS[form]
+        chosen.append((write, writable("--export", path)))
     return chosen
 
 

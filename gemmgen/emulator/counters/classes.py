@@ -28,12 +28,13 @@ _FLOATS = {
 def instruction_class(inst: Instruction) -> str:
     """The class of one instruction: what it needs on the GPU rather than how PTX spells it."""
     if inst.opcode in _MEMORY:
-        return f"{_MEMORY[inst.opcode]} {space_of(inst)}"
+        return f"{_MEMORY[inst.opcode]} {'cluster' if inst.has('shared::cluster') else space_of(inst)}"
     if inst.opcode in ("ldmatrix", "stmatrix"):
         return inst.opcode
     if inst.opcode == "cp":
-        is_copy = any(modifier.split("::")[0] == "shared" for modifier in inst.modifiers)
-        return "cp.async" if is_copy else "cp.async group"
+        name = "bulk copy" if inst.has("bulk") else "cp.async"
+        is_copy = any(modifier.split("::")[0] in ("shared", "prefetch") for modifier in inst.modifiers)
+        return name if is_copy else f"{name} group"
     if inst.opcode in _OPCODES:
         return _OPCODES[inst.opcode]
     number = _FLOATS.get(inst.type)

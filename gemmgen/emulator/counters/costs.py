@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.emulator.memory import CopyForm
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS
 
 SECTOR_BYTES = 32
@@ -77,32 +78,44 @@ def shared_costs(offsets: np.ndarray, width: int, *, pairs: bool) -> SharedCosts
     return SharedCosts(wavefronts, wavefronts - groups, np.maximum(-(-distinct // BANKS), fewest_groups))
 
 
-def copy_costs(sources: np.ndarray, destinations: np.ndarray, width: int, bypass: bool = False) -> SharedCosts:
-    """Wavefronts of a ``cp.async`` of ``width`` bytes a lane (4, 8 or 16); sources are -1 for lanes that only fill with zeros.
+def copy_costs(
+    sources: np.ndarray, destinations: np.ndarray, filled: np.ndarray, width: int, form: CopyForm, bypass: bool = False
+) -> SharedCosts:
+    """Wavefronts of a ``cp.async`` of ``width`` bytes a lane (4, 8 or 16); ``filled`` lanes only fill with zeros.
 
     Banks count on both sides, those of the source being address / 4 mod 32 as well. A group of lanes costs the larger of two
     degrees: how many words of its lanes meet in one bank of the destination, and in one of the source; equal words are not merged.
-    Measured on an H200 (tests/data/async_copy_wavefronts_h200.json): exact where one side is regular, up to 40% low where both
-    are random. ``.cg`` (``bypass``) adds a wavefront for each arrival from the L2.
+    A filled lane has no source. ``.cg`` (``bypass``) is another matter. ``whole`` copies cost a wavefront for each arrival from the
+    L2 and ``chosen`` ones the degree of the destination; ``sized`` ones cost both degrees and the arrivals, and their filled lanes as
+    much as others. Measured on an H200 (tests/data/async_copy_wavefronts_h200.json and copy_wavefronts_h200.json): exact where one
+    side is regular, up to 40% low where both are random.
     """
     words_per_lane = width // BANK_BYTES
-    degrees = np.maximum(_degrees(sources, words_per_lane), _degrees(destinations, words_per_lane))
+    degrees = _degrees(destinations, words_per_lane)
+    if not bypass:
+        degrees = np.maximum(_degrees(np.where(filled, -1, sources), words_per_lane), degrees)
+    elif form == "sized":
+        degrees = np.maximum(_degrees(sources, words_per_lane), degrees)
     wavefronts = degrees.sum(axis=1)
     words = np.where(destinations < 0, -1, destinations // BANK_BYTES)[:, :, None] + np.arange(words_per_lane)
     words[destinations < 0] = -1
     groups = np.count_nonzero(degrees, axis=1)
     ideal = np.maximum(-(-_count_distinct(words.reshape(len(words), -1)) // BANKS), groups)
-    arrivals = _arrivals(sources, destinations) if bypass else np.zeros(len(sources), np.int64)
-    return SharedCosts(wavefronts + arrivals, wavefronts - groups, ideal + (ideal if bypass else 0))
+    if not bypass or form == "chosen":
+        return SharedCosts(wavefronts, wavefronts - groups, ideal)
+    arrivals = _arrivals(sources, destinations)
+    if form == "whole":
+        wavefronts = np.maximum(arrivals, wavefronts)
+        return SharedCosts(wavefronts, wavefronts - groups, ideal)
+    return SharedCosts(wavefronts + arrivals, wavefronts - groups, 2 * ideal)
 
 
 def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
-    """Times that data of a ``cp.async.cg`` comes to shared memory, each warp; sources are -1 for lanes that only fill with zeros.
+    """Times that data of a ``cp.async.cg`` comes to shared memory, each warp; addresses are -1 for lanes that take no part.
 
     Eight lanes belong together. What they get from one line of 128 bytes for one line of shared memory comes at once, if whole sectors
-    of 32 bytes are moved (a half that is filled with zeros makes its sector whole) and sectors keep their parity, or all change it;
-    single halves come apart, those that stay in their half and those that change it. A sector that is wanted twice comes twice. Lanes
-    that all fill with zeros take one. This gives every measured pattern in which one side is regular.
+    of 32 bytes are moved and sectors keep their parity, or all change it; single halves come apart, those that stay in their half and
+    those that change it. A sector that is wanted twice comes twice. This gives every measured pattern in which one side is regular.
     """
     found = np.zeros(len(sources), np.int64)
     for warp, (of, to) in enumerate(zip(sources.tolist(), destinations.tolist(), strict=True)):
@@ -113,7 +126,6 @@ def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
 
 def _arrivals_of_group(sources: list[int], destinations: list[int]) -> int:
     moves: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    zeros = {to // _HALF for of, to in zip(sources, destinations, strict=True) if of < 0 <= to}
     for of, to in zip(sources, destinations, strict=True):
         if of >= 0 and to >= 0:
             moves[of // SECTOR_BYTES, to // SECTOR_BYTES].append((of // _HALF % 2, to // _HALF % 2))
@@ -121,12 +133,12 @@ def _arrivals_of_group(sources: list[int], destinations: list[int]) -> int:
     for (of, to), halves in moves.items():
         route = of // _SECTORS_OF_LINE, to // _SECTORS_OF_LINE, (of ^ to) & 1
         both = len(halves) == 2 and {half for half, _ in halves} == {half for _, half in halves} == {0, 1}
-        if both or (len(halves) == 1 and 2 * to + 1 - halves[0][1] in zeros):
+        if both:
             arrivals[route][of] += 1
             continue
         for half in halves:
             arrivals[(*route, half)][of] += 1
-    return sum(max(times.values()) for times in arrivals.values()) or bool(zeros)
+    return sum(max(times.values()) for times in arrivals.values())
 
 
 def _degrees(addresses: np.ndarray, words_per_lane: int) -> np.ndarray:

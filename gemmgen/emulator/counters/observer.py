@@ -115,8 +115,10 @@ class CounterObserver(Observer):
         self._block_of_lane = geometry.block_of_lane
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if access.describes:
+            return  # tensor maps are read by the copy engine, past the counters of memory
         if access.instruction.opcode == "cp" and access.instruction.has("bulk"):
-            if space.name == "global" and not access.describes:
+            if space.name == "global":
                 self._count_bulk(access, addresses)
         elif access.instruction.opcode == "cp":
             if space.name == "global":
@@ -126,14 +128,13 @@ class CounterObserver(Observer):
         elif space.name == "global" and space_of(access.instruction) not in ("param", "const"):
             self._count_global(access, global_costs(rows_of_warps(lanes, addresses), access.width))
 
-    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
         # A copy counts when it is issued, as one request; when its parts land depends on the waits.
-        everyone = np.full(self._warps * WARP, -1, np.int64)
-        for who, origins, _ in reversed(self._copy_reads):
-            # Of a source that is read in several pieces, the first begins it.
-            everyone[... if who is None else who] = origins.astype(np.int64)
-        sources = rows_of_warps(lanes, everyone if lanes is None else everyone[lanes])
-        self._count_copy(access, sources, rows_of_warps(lanes, addresses))
+        fills = np.ones(self._warps * WARP, np.int64)
+        for who, _, _ in self._copy_reads:
+            fills[... if who is None else who] = 0
+        filled = rows_of_warps(lanes, fills if lanes is None else fills[lanes]) == 1
+        self._count_copy(access, rows_of_warps(lanes, origins), rows_of_warps(lanes, addresses), filled)
         if self._copy_reads:
             self._count_global(access, costs_of_pieces(self._copy_reads, self._warps))
             self._copy_reads = []
@@ -158,7 +159,7 @@ class CounterObserver(Observer):
         site.requests += len(offsets)
         if site.kind == "atomic":
             return
-        pairs = site.kind == "load"
+        pairs = site.kind.endswith("load")
         self._add_costs(site, (access.width, pairs, offsets.tobytes()), lambda: shared_costs(offsets, access.width, pairs=pairs))
 
     def _count_bulk(self, access: Access, addresses: np.ndarray) -> None:
@@ -170,7 +171,7 @@ class CounterObserver(Observer):
         site.ideal += -(-touched // SECTOR_BYTES)
         site.bytes += touched
 
-    def _count_copy(self, access: Access, sources: np.ndarray, destinations: np.ndarray) -> None:
+    def _count_copy(self, access: Access, sources: np.ndarray, destinations: np.ndarray, filled: np.ndarray) -> None:
         site = _site(self._shared, access)
         site.requests += len(destinations)
         bypass = access.instruction.has("cg")
@@ -178,8 +179,8 @@ class CounterObserver(Observer):
         line = BANKS * BANK_BYTES
         start = np.where(sources < 0, np.iinfo(np.int64).max, sources).min(axis=1, keepdims=True) // line * line if bypass else line
         sources = np.where(sources < 0, -1, sources - start if bypass else sources % line)
-        key = (access.width, bypass, sources.tobytes() + destinations.tobytes())
-        self._add_costs(site, key, lambda: copy_costs(sources, destinations, access.width, bypass))
+        key = (access.width, bypass, access.copy_form.encode() + sources.tobytes() + destinations.tobytes() + filled.tobytes())
+        self._add_costs(site, key, lambda: copy_costs(sources, destinations, filled, access.width, access.copy_form, bypass))
 
     def _add_costs(self, site: _Site, key: tuple[int, bool, bytes], compute: Callable[[], SharedCosts]) -> None:
         known = self._known_costs.get(key)
@@ -249,6 +250,8 @@ def _site(sites: dict[int, _Site], access: Access, name: str | None = None) -> _
     if site is None:
         opcode = access.instruction.opcode
         kind = name or {"cp": "cp.async", "ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}.get(opcode, access.kind)
+        if access.instruction.has("shared::cluster") and kind in ("load", "store"):
+            kind = f"cluster {kind}"
         site = sites[id(access.instruction)] = _Site(access.instruction, kind)
     return site
 

@@ -81,7 +81,8 @@ class Tally:
     """Counts of a piece of a kernel.
 
     ``shared_memory`` and ``global_memory`` have an entry for each kind of access that occurs: ``load``, ``store``,
-    ``ldmatrix``, ``stmatrix``, ``cp.async`` (its reads of global and its writes of shared memory), ``atomic``, and of global memory
+    ``ldmatrix``, ``stmatrix``, ``cp.async`` (its reads of global and its writes of shared memory), ``atomic``; of shared memory
+    ``cluster load`` and ``cluster store``, those of .shared::cluster, which go over the network of the cluster; of global memory
     ``bulk load`` and ``bulk store``, a request for each copy of the copy engine.
     ``tensor`` has an entry ``wgmma`` where warpgroups multiply. ``instructions`` counts executions by warps, by class.
     """
@@ -90,6 +91,19 @@ class Tally:
     global_memory: Mapping[str, GlobalTraffic] = field(default_factory=dict)
     instructions: Mapping[str, int] = field(default_factory=dict)
     tensor: Mapping[str, TensorWork] = field(default_factory=dict)
+
+    @property
+    def shared_loads(self) -> int:
+        """Wavefronts of what reads shared memory into registers."""
+        return self._wavefronts("load", "ldmatrix", "cluster load")
+
+    @property
+    def shared_stores(self) -> int:
+        """Wavefronts of what threads write to shared memory, copies included."""
+        return self._wavefronts("store", "stmatrix", "cp.async", "cluster store")
+
+    def _wavefronts(self, *kinds: str) -> int:
+        return sum(self.shared_memory[kind].wavefronts for kind in kinds if kind in self.shared_memory)
 
     @property
     def shared_total(self) -> SharedTraffic:

@@ -1,14 +1,14 @@
 """Boxes of tensor maps: which bytes of an array one tensor copy moves, and where in shared memory they lie.
 
 PTX ISA, "Tensors": tile mode takes a box of neighbouring elements at given coordinates, im2col mode a column of pixels that walks through
-a bounding box. Elements outside of the array are not moved; in shared memory they appear as the map's fill.
+a bounding box. Elements outside of the array are not moved; in shared memory they appear as the map's fill. A box is rows of bytes that are
+contiguous in the array; of an interleaved layout each slice of channels is a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
@@ -55,33 +55,43 @@ class PlacedMap:
         one, so much beyond their ends is overwritten (seen on an H200, with elements of 2 and of 4 bytes).
         """
         m = self.map
+        sliced = m.interleave != "none"
+        strides = (m.unit_bytes, *m.strides)
         row_starts: np.ndarray = np.zeros(1, np.int64)
         row_inside: np.ndarray = np.ones(1, np.bool_)
-        for axis in range(1, m.rank):
+        for axis in range(0 if sliced else 1, m.rank):
             step = m.steps[axis]
             index = coordinates[axis] + step * np.arange(m.box_elements[axis], dtype=np.int64)
-            row_starts = (index[:, None] * m.strides[axis - 1] + row_starts).ravel()
+            row_starts = (index[:, None] * strides[axis] + row_starts).ravel()
             axis_inside = (index >= 0) & (index < m.extents[axis])
             row_inside = np.outer(axis_inside, row_inside).ravel()
-        return self._box(coordinates[0], row_starts, row_inside, address, stores)
+        if sliced:
+            return self._box(0, m.unit_bytes, row_starts, row_inside, address)
+        return self._box(coordinates[0] * m.element_bytes, m.extents[0] * m.element_bytes, row_starts, row_inside, address, stores)
 
     def column(self, coordinates: Sequence[int], offsets: Sequence[int], address: int) -> Box:
         """The pixels that an im2col map walks from these coordinates on, each moved by offsets of the spatial axes."""
         m, walk = self.map, self.map.im2col
         assert walk is not None
-        pixels = np.array(_walk(m, walk, coordinates), np.int64)
-        pixels[:, : m.rank - 2] += np.array(offsets, np.int64)
-        row_starts = pixels @ np.array(m.strides, np.int64)
-        beyond = (pixels < 0) | (pixels >= np.array(m.extents[1:]))
-        return self._box(coordinates[0], row_starts, np.all(~beyond, axis=1), address)
+        axes = [*m.spatial_axes, m.rank - 1]
+        pixels = np.array(_walk(m, walk, [coordinates[axis] for axis in axes]), np.int64)
+        pixels[:, :-1] += np.array(offsets, np.int64)
+        strides = (m.unit_bytes, *m.strides)
+        row_starts = pixels @ np.array([strides[axis] for axis in axes], np.int64)
+        beyond = (pixels < 0) | (pixels >= np.array([m.extents[axis] for axis in axes]))
+        row_inside = np.all(~beyond, axis=1)
+        if m.interleave == "none":
+            return self._box(coordinates[0] * m.element_bytes, m.extents[0] * m.element_bytes, row_starts, row_inside, address)
+        piece = coordinates[m.rank - 2]
+        row_inside &= 0 <= piece < m.extents[m.rank - 2]
+        return self._box(0, m.unit_bytes, row_starts + piece * strides[m.rank - 2], row_inside, address)
 
-    def _box(self, first: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int, stores: bool = False) -> Box:
+    def _box(self, begin: int, row_end: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int, stores: bool = False) -> Box:
+        """The box of rows whose first byte is `begin`, in arrays whose rows are of `row_end` bytes."""
         m = self.map
-        size, begin = m.element_bytes, first * m.element_bytes
-        row_end = m.extents[0] * size
         low, high = -begin, (-(-row_end // _CHUNK) * _CHUNK if stores else row_end) - begin
         low, high = max(low, 0), min(high, m.row_bytes)
-        unit = _CHUNK if not (begin % _CHUNK or low % _CHUNK or high % _CHUNK) else size
+        unit = _CHUNK if not (begin % _CHUNK or low % _CHUNK or high % _CHUNK) else m.element_bytes
         bytes_in_row = np.arange(0, m.row_bytes, unit)
         inside = (row_inside[:, None] & ((bytes_in_row >= low) & (bytes_in_row < high))).ravel()
         array = ((row_starts + (self.base + begin))[:, None] + bytes_in_row).ravel() // unit
@@ -93,7 +103,7 @@ class PlacedMap:
         known = self._places.get(key)
         if known is None:
             m = self.map
-            rows = np.arange(prod(m.box_elements[1:]), dtype=np.int64)[:, None] * m.row_pitch
+            rows = np.arange(m.rows, dtype=np.int64)[:, None] * m.row_pitch
             linear = (rows + np.arange(0, m.row_bytes, unit)).ravel() + key[0]
             known = self._places[key] = swizzled_addresses(linear, SWIZZLE_SPANS[m.swizzle]) // unit
         return known + (address - key[0]) // unit
@@ -123,14 +133,14 @@ def decode(content: bytes) -> int | None:
 
 
 def _walk(m: TensorMap, walk: Im2col, coordinates: Sequence[int]) -> list[list[int]]:
-    """Coordinates of the pixels of a column (spatial axes, then the image), innermost first."""
-    here = list(coordinates[1:])
-    last = [extent - 1 + upper for extent, upper in zip(m.extents[1:-1], walk.upper, strict=True)]
+    """Coordinates of the pixels of a column (spatial axes, then the image), innermost first; it begins at `coordinates`."""
+    here = list(coordinates)
+    last = [m.extents[axis] - 1 + upper for axis, upper in zip(m.spatial_axes, walk.upper, strict=True)]
     found = []
     for _ in range(walk.pixels_per_column):
         found.append(list(here))
         for axis, end in enumerate(last):
-            here[axis] += m.steps[axis + 1]
+            here[axis] += m.steps[m.spatial_axes[axis]]
             if here[axis] <= end:
                 break
             here[axis] = walk.lower[axis]

@@ -1,9 +1,13 @@
-"""Knowledge as a value: up to which time the accesses of which threads are known."""
+"""Knowledge as a value: up to which time the accesses of which threads are known.
+
+A join keeps its two sides and adds nothing up before somebody asks, so that many clocks share what they have in common. What is worth
+less than half of its entries is added up, and clocks that nobody holds any longer are dropped: memory follows the threads that may
+still race, not the number of fences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -11,43 +15,97 @@ import numpy as np
 NOTHING = 0
 """The number of the clock that knows nothing."""
 
+_FEWEST_CLOCKS = 4096
+"""Clocks to make before the first look for those that nobody holds."""
+_FEWEST_ENTRIES = 16
+"""Entries of a clock that are worth adding up."""
+_REMEMBERED = 64
+"""Sums to keep for the next question."""
 
-@dataclass(slots=True)
+Times = tuple[np.ndarray, np.ndarray]
+"""Keys, ascending, and the time of each."""
+
+
 class Clock:
     """Times for all threads of a block (by block of the grid) and for single threads (by thread of the grid)."""
 
-    blocks: dict[int, int]
-    threads: dict[int, int]
-    _arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    __slots__ = ("blocks", "entries", "sides", "summed", "threads")
+
+    def __init__(self, blocks: Times, threads: Times, sides: tuple[int, ...] = (), entries: int = 0, summed: int = 0) -> None:
+        self.blocks = blocks
+        self.threads = threads
+        self.sides = sides
+        """The clocks that it joins."""
+        self.entries = entries or len(blocks[0]) + len(threads[0])
+        """Entries to add up, those of its sides included."""
+        self.summed = summed or self.entries
+        """Entries that were left when the longer of its sides was last added up."""
 
     def covers(self, threads: np.ndarray, times: np.ndarray, stride: int) -> np.ndarray:
-        """Accesses, by thread and time, that are known. `stride` threads make a block."""
-        if self._arrays is None:
-            self._arrays = (*_sorted(self.blocks), *_sorted(self.threads))
-        block_keys, block_times, thread_keys, thread_times = self._arrays
-        known = _look_up(block_keys, block_times, threads // stride, times)
-        known |= _look_up(thread_keys, thread_times, threads, times)
+        """Accesses, by thread and time, that are known. `stride` threads make a block. For a clock that joins nothing."""
+        known = _look_up(self.blocks, threads // stride, times)
+        known |= _look_up(self.threads, threads, times)
         return known
+
+
+_NONE: Times = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Clocks:
     """Clocks by number, so that arrays can hold them; joins are remembered."""
 
     def __init__(self) -> None:
-        self._clocks = [Clock({}, {})]
+        self._clocks = {NOTHING: Clock(_NONE, _NONE)}
         self._joins: dict[tuple[int, int], int] = {}
+        self._sums: dict[int, Clock] = {}
+        self._next = 1
+        self._limit = _FEWEST_CLOCKS
+        self.holders: list[Callable[[], Iterable[int]]] = []
+        """Each tells the numbers that somebody still holds."""
+
+    def __len__(self) -> int:
+        return len(self._clocks)
 
     def __getitem__(self, number: int) -> Clock:
-        return self._clocks[number]
+        """A clock that joins nothing."""
+        clock = self._clocks[number]
+        if not clock.sides:
+            return clock
+        found = self._sums.pop(number, None) or self._sum(number)
+        self._sums[number] = found
+        if len(self._sums) > _REMEMBERED:
+            del self._sums[next(iter(self._sums))]
+        return found
 
-    def add(self, clock: Clock) -> int:
-        """A number for a clock."""
-        self._clocks.append(clock)
-        return len(self._clocks) - 1
+    def new(self, blocks: Mapping[int, int], threads: Mapping[int, int]) -> int:
+        """The number of a new clock."""
+        return self._add(Clock(_sorted(blocks), _sorted(threads)))
 
     def join_all(self, numbers: Sequence[int]) -> int:
         """The clock that knows what any of these knows."""
         return reduce(self._join, numbers, NOTHING)
+
+    def drop_unheld(self) -> None:
+        """Forgets clocks that nobody holds, once there are many. To be called only where no number is on its way to its holder."""
+        if len(self._clocks) < self._limit:
+            return
+        found = {NOTHING}
+        work = [number for holder in self.holders for number in holder()]
+        while work:
+            number = work.pop()
+            if number not in found:
+                found.add(number)
+                work.extend(self._clocks[number].sides)
+        self._clocks = {number: self._clocks[number] for number in sorted(found)}
+        self._joins = {key: joined for key, joined in self._joins.items() if joined in found and key[0] in found and key[1] in found}
+        self._sums = {number: total for number, total in self._sums.items() if number in found}
+        self._limit = max(_FEWEST_CLOCKS, 2 * len(found))
+
+    def _add(self, clock: Clock) -> int:
+        number = self._next
+        self._next += 1
+        self._clocks[number] = clock
+        return number
 
     def _join(self, first: int, second: int) -> int:
         if first == second or second == NOTHING:
@@ -58,27 +116,50 @@ class Clocks:
         known = self._joins.get(key)
         if known is None:
             left, right = self._clocks[first], self._clocks[second]
-            known = self.add(Clock(_latest(left.blocks, right.blocks), _latest(left.threads, right.threads)))
+            longer = left if left.entries >= right.entries else right
+            known = self._add(Clock(_NONE, _NONE, key, left.entries + right.entries, longer.summed))
+            clock = self._clocks[known]
+            if clock.entries > max(2 * clock.summed, _FEWEST_ENTRIES):
+                self._clocks[known] = self._sum(known)
             self._joins[key] = known
         return known
 
+    def _sum(self, number: int) -> Clock:
+        found: set[int] = set()
+        work, blocks, threads = [number], [_NONE], [_NONE]
+        while work:
+            clock = self._clocks[work.pop()]
+            if clock.sides:
+                fresh = [side for side in clock.sides if side not in found]
+                found.update(fresh)
+                work.extend(fresh)
+            else:
+                blocks.append(clock.blocks)
+                threads.append(clock.threads)
+        return Clock(_latest(blocks), _latest(threads))
 
-def _latest(left: dict[int, int], right: dict[int, int]) -> dict[int, int]:
-    joined = dict(left)
-    for key, time in right.items():
-        if joined.get(key, -1) < time:
-            joined[key] = time
-    return joined
+
+def _latest(parts: Sequence[Times]) -> Times:
+    """Of each key, the latest time that any part has."""
+    keys, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.lexsort((times, keys))
+    keys, times = keys[order], times[order]
+    last = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=last[:-1])
+    return keys[last], times[last]
 
 
-def _sorted(times: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    keys = np.array(sorted(times), np.int64)
-    return keys, np.array([times[key] for key in keys.tolist()], np.int64)
+def _sorted(times: Mapping[int, int]) -> Times:
+    if not times:
+        return _NONE
+    keys = sorted(times)
+    return np.array(keys, np.int64), np.array([times[key] for key in keys], np.int64)
 
 
-def _look_up(keys: np.ndarray, key_times: np.ndarray, wanted: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _look_up(known: Times, wanted: np.ndarray, times: np.ndarray) -> np.ndarray:
+    keys, key_times = known
     if not len(keys):
         return np.zeros(len(wanted), np.bool_)
     position = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    known: np.ndarray = (keys[position] == wanted) & (key_times[position] >= times)
-    return known
+    covered: np.ndarray = (keys[position] == wanted) & (key_times[position] >= times)
+    return covered

@@ -202,7 +202,7 @@ class HazardDetector(Observer):
         offsets: np.ndarray = (base if lanes is None else base[lanes]) + addresses.astype(np.int64)
         return offsets
 
-    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
         """From here on the destination is written: what others still read or write there is a race."""
         assert self._shared is not None
         site = self._sites.get(id(access)) or self._site(access)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
-from gemmgen.emulator.hazards.clocks import NOTHING, Clock, Clocks
+from gemmgen.emulator.hazards.clocks import NOTHING, Clocks
 
 
 class Level:
@@ -53,10 +53,20 @@ class Level:
             values[lanes] = 0
         self.forget(places)
 
+    def held(self) -> Iterator[int]:
+        """The numbers of the clocks that lanes and locations hold."""
+        for numbers in (self.fence_known, self.released, self.pending):
+            yield from np.unique(numbers).tolist()
+        yield from self.carried.values()
+
     def forget(self, places: Callable[[int], bool]) -> None:
         """Locations that `places` chooses carry nothing."""
         for key in [key for key in self.carried if places(key[0] if isinstance(key, tuple) else key)]:
             del self.carried[key]
+
+    def forget_blocks(self, ended: set[int] | None) -> None:
+        """Forgets the stamps of locations within blocks that have ended (None: all)."""
+        self.carried = {} if ended is None else {key: number for key, number in self.carried.items() if key[1] not in ended}
 
     def join(self, lanes: Lanes, block: int, whole_block: bool, threads: np.ndarray) -> None:
         """Lanes met at a barrier: what one has fenced or observed, all have. `threads` are the lanes' thread numbers."""
@@ -74,8 +84,9 @@ class Level:
             blocks = {block: int(self.fence_base[lanes].max())}
             if whole_block and len(own) == len(lanes):
                 blocks[block] = max(blocks[block], int(times.min()))
+            own = own[times[own] > blocks[block]]
             fenced = dict(zip(threads[own].tolist(), times[own].tolist(), strict=True))
-            distinct += [clocks.add(Clock(blocks, fenced)), *np.unique(self.fence_known[lanes]).tolist()]
+            distinct += [clocks.new(blocks, fenced), *np.unique(self.fence_known[lanes]).tolist()]
         elif len(distinct) == 1:
             return
         self.released[lanes] = clocks.join_all(distinct)
@@ -86,7 +97,7 @@ class Level:
         time = int(self.fence_time[lane])
         if not time:
             return int(self.released[lane])
-        own = self.clocks.add(Clock({block: int(self.fence_base[lane])}, {thread: time}))
+        own = self.clocks.new({block: int(self.fence_base[lane])}, {thread: time})
         return self.clocks.join_all([own, int(self.fence_known[lane]), int(self.released[lane])])
 
 
@@ -99,6 +110,7 @@ class Order:
         self.time = 1
         self.clocks = Clocks()
         self.device, self.block = Level(self.clocks), Level(self.clocks)
+        self.clocks.holders += [self.device.held, self.block.held, lambda: np.unique(self.known).tolist()]
         self.streams: list[str] = []
         """Engines that act as threads of their own, in words; the first one's number is `first_stream`."""
 
@@ -116,11 +128,14 @@ class Order:
         for level in (self.device, self.block):
             level.start(lanes)
             level.forget(lambda place: place < 0)
+        self.block.forget_blocks(None)
         self.time += 1
 
     def blocks_replaced(self, places: np.ndarray, shared: Callable[[int], bool]) -> None:
         """Other blocks, fresh as those of a new wave, are at these places; `shared` tells locations in their shared memory."""
         lanes = self.geometry.lanes_at(places)
+        ended = set((self.threads[lanes] // self.geometry.stride).tolist())
+        self.block.forget_blocks(ended)
         self.threads[lanes] = self.geometry.threads_of_grid(lanes)
         self.base[lanes] = self.time - 1
         self.known[lanes] = NOTHING
@@ -149,7 +164,7 @@ class Order:
 
     def clock_of(self, threads: dict[int, int]) -> int:
         """A clock that knows these threads up to a time each."""
-        return self.clocks.add(Clock({}, threads))
+        return self.clocks.new({}, threads)
 
     def release(self, lanes: Lanes) -> int:
         """A clock of what these lanes know and have done; what they do from here on is not in it."""
@@ -159,7 +174,7 @@ class Order:
             members = lanes[lanes // stride == block]
             number = int(self.threads[members[0]]) // stride
             if len(members) == self.geometry.threads:
-                found.append(self.clocks.add(Clock({number: self.time}, {})))
+                found.append(self.clocks.new({number: self.time}, {}))
                 continue
             base = int(self.base[members].max())
             threads = dict.fromkeys(self.threads[members].tolist(), self.time)
@@ -169,7 +184,7 @@ class Order:
                     first = int(self.threads[group * self.group])
                     for other in np.flatnonzero(row > base).tolist():
                         threads.setdefault(first + other, int(row[other]))
-            found.append(self.clocks.add(Clock({number: base}, threads)))
+            found.append(self.clocks.new({number: base}, threads))
         self.time += 1
         return self.clocks.join_all(found)
 
@@ -206,6 +221,7 @@ class Order:
 
     def whole_blocks_met(self, lanes: Lanes | None) -> None:
         """All living threads of these lanes' blocks (None: of all) were released from a barrier."""
+        self.clocks.drop_unheld()
         if self.knows or self.device.observed or self.device.fenced or self.block.observed or self.block.fenced:
             stride = self.geometry.stride
             who = np.flatnonzero(~self.geometry.padding) if lanes is None else lanes
@@ -238,6 +254,7 @@ class Order:
 
     def warps_met(self, lanes: Lanes, masks: np.ndarray) -> None:
         """Lanes met at `bar.warp.sync`: those of one warp with one mask."""
+        self.clocks.drop_unheld()
         keys = (lanes // WARP) << 32 | masks.astype(np.int64)
         order = np.argsort(keys, kind="stable")
         cuts = np.flatnonzero(np.diff(keys[order])) + 1
@@ -291,6 +308,7 @@ class Order:
 
     def fence(self, lanes: Lanes, device: bool) -> None:
         """Lanes execute a fence of device scope or wider, or of block scope."""
+        self.clocks.drop_unheld()
         for level in (self.device, self.block) if device else (self.block,):
             if level.observed:
                 for lane in lanes[level.pending[lanes] != NOTHING].tolist():
@@ -318,13 +336,14 @@ class Order:
             first = thread // self.group * self.group
             threads |= {first + other: int(row[other]) for other in np.flatnonzero(row > base).tolist()}
             threads[thread] = self.time
-        return self.clocks.join_all([int(self.known[lane]), self.clocks.add(Clock({thread // stride: base}, threads))])
+        return self.clocks.join_all([int(self.known[lane]), self.clocks.new({thread // stride: base}, threads)])
 
     def strong_access(
         self, lanes: Lanes, places: np.ndarray, reads: bool, writes: bool, updates: bool, acquire: bool, release: bool,
         device: bool,
     ) -> None:  # fmt: skip
         """Lanes, one after another, access locations with morally strong operations. `updates`: read-modify-write."""
+        self.clocks.drop_unheld()
         for lane, place in self._concerned(lanes, places, acquire or release):
             thread = int(self.threads[lane])
             block = thread // self.geometry.stride
@@ -353,6 +372,10 @@ class Order:
         if synchronizing:
             chosen[:] = True
         else:
-            carrying = {*device.carried, *(place for place, _ in block.carried), *places[chosen].tolist()}
-            chosen |= np.array([place in carrying for place in places.tolist()])
+            concerned = set(places[chosen].tolist())
+            blocks = (self.threads[lanes] // self.geometry.stride).tolist()
+            chosen |= np.array([
+                place in concerned or place in device.carried or (place, own) in block.carried
+                for place, own in zip(places.tolist(), blocks, strict=True)
+            ])  # fmt: skip
         yield from zip(lanes[chosen].tolist(), places[chosen].tolist(), strict=True)

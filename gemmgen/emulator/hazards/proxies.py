@@ -13,7 +13,7 @@ one barrier, the bulk copies of one thread, the products of one warpgroup. Who h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,11 +79,11 @@ class Detector(Protocol):
 
     @property
     def shared_shadow(self) -> Shadow | None:
-        """What happened to shared memory."""
+        """Events in shared memory."""
 
     @property
     def global_shadow(self) -> Shadow:
-        """What happened to global memory."""
+        """Events in global memory."""
 
     def shared_place(self, offset: int) -> str:
         """The variable at an offset in the shared memory of all blocks."""
@@ -98,6 +98,7 @@ class ProxyRules(Observer):
     def __init__(self, detector: Detector) -> None:
         self.detector = detector
         self.order = detector.order
+        self.order.clocks.holders.append(self._held)
         self.findings = detector.findings
         self.records = detector.records
         self.follows = False
@@ -126,6 +127,13 @@ class ProxyRules(Observer):
         self._at_cluster: dict[int, int] = {}
         self._of_cluster: dict[int, int] = {}
         self._remote: dict[tuple[int, int], tuple[Instruction, int]] = {}
+
+    def _held(self) -> Iterator[int]:
+        """The numbers of the clocks that barriers and fences hold."""
+        for table in (self._arrived, self._completed, self._at_cluster, self._of_cluster):
+            yield from table.values()
+        for fence in self._fences:
+            yield from np.unique(fence.known).tolist()
 
     def blocks_replaced(self, places: np.ndarray) -> None:
         for place in places.tolist():

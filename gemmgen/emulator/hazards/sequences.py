@@ -58,13 +58,18 @@ def overlap(detector: HazardDetector, earlier: Sequence[Footprint]) -> None:
     """Makes what an earlier launch did part of what a launch's threads have to be ordered with."""
     shadow = detector.global_shadow
     detector.proxies.follows = True
-    for start, base, size in detector.memory.extents():
-        for footprint in earlier:
-            reads = footprint.read & ~footprint.written
-            for kind, flags, inst in (("store", footprint.written, footprint.writer), ("load", reads, footprint.reader)):
-                places = np.flatnonzero(flags) * footprint.granule + footprint.start
-                inside = places[(places >= start) & (places < start + size)]
+    extents = list(detector.memory.extents())
+    for footprint in earlier:
+        reads = footprint.read & ~footprint.written
+        for kind, flags, inst in (("store", footprint.written, footprint.writer), ("load", reads, footprint.reader)):
+            if inst is None:
+                continue
+            site = site_of(Access(inst, kind, shadow.granule, shadow.granule))
+            places = np.flatnonzero(flags) * footprint.granule + footprint.start
+            for start, base, size in extents:
+                inside = places[np.searchsorted(places, start) : np.searchsorted(places, start + size)]
+                if not len(inside):
+                    continue
                 granules = (inside[:, None] - start + base + np.arange(0, footprint.granule, shadow.granule)).ravel() // shadow.granule
-                if len(granules) and inst is not None:
-                    site = site_of(Access(inst, kind, shadow.granule, shadow.granule))
-                    shadow.note(site, np.unique(granules), detector.order.first_stream)
+                first = np.append(True, granules[1:] != granules[:-1])  # they ascend
+                shadow.note(site, granules[first], detector.order.first_stream)

@@ -20,7 +20,7 @@ from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Integer, Negated, Operand, Register, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Integer, Negated, Operand, Register, Vector, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
 _NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
@@ -151,6 +151,8 @@ class UndefinedRegisters:
         self.everyone = np.arange(lanes)
         self.unassigned = names
         self.bits = {name: np.ones(lanes, np.bool_) for name in names}
+        self.parts: dict[str, np.ndarray] = {}
+        """Bits of each part of a register that was put together from several: one of them may hold a value and another none."""
         self.binder: Binder | None = None
         """If set, values that shuffles take from lanes which take no part are followed too."""
         self.shuffle: Instruction | None = None
@@ -161,6 +163,8 @@ class UndefinedRegisters:
         """Fresh lanes (None: all): no register holds a value."""
         for name, bits in self.bits.items():
             bits[... if lanes is None else lanes] = name in self.unassigned
+        for name, parts in self.parts.items():
+            parts[:, ... if lanes is None else lanes] = name in self.unassigned
 
     def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction) -> None:
         """From here on the results of shuffles, and what is computed from them, are followed as well."""
@@ -216,6 +220,8 @@ class UndefinedRegisters:
         accumulators = [name for name in _accumulators_of(inst) if name in self.bits]
         accumulates = self._accumulates(inst) if accumulators else None
         choice = self._shuffled(inst) if inst.opcode == "shfl" else self._choice(inst)
+        packed, taken_apart = self._packed(inst), self._taken_apart(inst)
+        names = [name for name in results_of(inst) if name in self.bits]
 
         def step(lanes: Lanes) -> None:
             if guard_row is not None and guard is not None:
@@ -233,7 +239,7 @@ class UndefinedRegisters:
                     bad = self.bits[name][lanes] & accumulates(lanes)
                     if bad.any():
                         self.report(inst, lanes[bad], name, "what this wgmma adds to", None)
-            if results:
+            if results and not (taken_apart is not None and taken_apart(lanes)):
                 if choice is not None:
                     undefined = choice(lanes)
                 else:
@@ -242,8 +248,49 @@ class UndefinedRegisters:
                         undefined |= self.bits[name][lanes]
                 for bits in results:
                     bits[lanes] = undefined
+                for name in names:
+                    if name in self.parts:
+                        self.parts[name][:, lanes] = undefined
+                if packed is not None:
+                    packed(lanes)
 
         return step
+
+    def _packed(self, inst: Instruction) -> Callable[[Lanes], None] | None:
+        """A move that puts a register together: keeps the bits of each part."""
+        if inst.opcode != "mov" or not isinstance(inst.operands[1], Vector) or not isinstance(inst.operands[0], Register):
+            return None
+        sources = [self._bits_of(operand) for operand in inst.operands[1].elements]
+        name = inst.operands[0].name
+        if name not in self.bits:
+            return None
+        parts = self.parts.setdefault(name, np.repeat(self.bits[name][None], len(sources), axis=0))
+        if len(parts) != len(sources):
+            return None
+
+        def keep(lanes: Lanes) -> None:
+            for part, bits in zip(parts, sources, strict=True):
+                part[lanes] = bits(lanes)
+
+        return keep
+
+    def _taken_apart(self, inst: Instruction) -> Callable[[Lanes], bool] | None:
+        """A move that takes a register apart: true if it was put together from as many parts, whose bits the targets then have."""
+        if inst.opcode != "mov" or not isinstance(inst.operands[0], Vector) or not isinstance(inst.operands[1], Register):
+            return None
+        name = inst.operands[1].name
+        targets = [self.bits.get(operand.name) if isinstance(operand, Register) else None for operand in inst.operands[0].elements]
+
+        def take(lanes: Lanes) -> bool:
+            parts = self.parts.get(name)
+            if parts is None or len(parts) != len(targets):
+                return False
+            for part, bits in zip(parts, targets, strict=True):
+                if bits is not None:
+                    bits[lanes] = part[lanes]
+            return True
+
+        return take
 
     def _value_sources(self, inst: Instruction) -> Iterator[str]:
         if inst.opcode in ("ld", "ldu", "atom") or inst.opcode in _EXCHANGES:

@@ -18,7 +18,7 @@ from gemmgen.emulator.in_flight import InFlight
 from gemmgen.emulator.instructions.memory import space_name
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import value_at
-from gemmgen.emulator.memory import Access
+from gemmgen.emulator.memory import Access, CopyForm
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, Register
 
@@ -56,19 +56,32 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
     width = size.value
     sizes = _source_sizes(inst, binder, operands[3], width) if len(operands) == 4 else None
     shared, in_flight = binder.spaces.shared, in_flight_of(binder)
-    store = Access(inst, "store", width, width)
+    store = Access(inst, "store", width, width, copy_form="whole" if sizes is None else _form_of(binder, operands[3]))
     read = _reader(inst, binder, width, sizes)
     all_targets, some_targets = binder.addresses(inst, operands[0])
     all_origins, some_origins = binder.addresses(inst, operands[1])
 
     def run(lanes: Lanes | None, targets: np.ndarray, origins: np.ndarray) -> None:
         index = shared.resolve(store, lanes, targets)
-        in_flight.issue(store, lanes, targets, index, read(lanes, origins))
+        in_flight.issue(store, lanes, targets, index, read(lanes, origins), origins)
 
     return Operation(
         lambda: run(None, all_targets(), all_origins()),
         lambda lanes: run(lanes, some_targets(lanes), some_origins(lanes)),
     )
+
+
+def _form_of(binder: Binder, operand: Operand) -> CopyForm:
+    """The form that ptxas gives to a copy with a fourth operand: it sees where a number is one of two constants."""
+    register = operand.register if isinstance(operand, Negated) else operand
+    if not isinstance(register, Register) or register.type == "pred":
+        return "chosen"
+    for block in binder.program.blocks:
+        for inst in block.body:
+            if inst.operands and inst.operands[0] == register:
+                constants = inst.opcode == "selp" and all(isinstance(value, Integer) for value in inst.operands[1:3])
+                return "chosen" if constants else "sized"
+    return "sized"
 
 
 def _source_sizes(inst: Instruction, binder: Binder, operand: Operand, width: int) -> Sizes | None:

@@ -25,11 +25,12 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Vector
 from gemmgen.emulator.registers import DTYPES
 from gemmgen.emulator.transfers import AsyncAccess
-from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGNMENT, problems
+from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGNMENT, TensorMap, problems
 
 _CHUNK = 16
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
-_CONVERTED = ("tf32", "tf32_ftz", "f32_ftz")
+_ROUNDED = ("tf32", "tf32_ftz")
+"""Elements that a copy to shared memory rounds."""
 
 BARRIER = "the completion of a phase of its barrier"
 GROUP_READ = "the end of its reading (cp.async.bulk.wait_group.read)"
@@ -389,10 +390,7 @@ def _box(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int], offs
     if (m.im2col is not None) != im2col:
         have, want = ("im2col", "tile") if m.im2col is not None else ("tile", "im2col")
         ends.fail(f"a copy in {want} mode through a tensor map that was made for {have} mode", lane)
-    if m.interleave != "none":
-        raise UnknownInstruction("copies of interleaved layouts are not implemented", instruction=inst)
-    if m.element in _CONVERTED:
-        raise UnknownInstruction(f"copies of {m.element} elements convert them in a way that is not implemented", instruction=inst)
+    _check_coordinates(ends, m, lane, coordinates)
     ends.aligned(address, lane, SHARED_ALIGNMENT, "a box of a tensor copy")
     inside = address % ends.shared.stride
     if inside + m.shared_bytes > ends.shared.size:
@@ -400,6 +398,18 @@ def _box(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int], offs
     if im2col:
         return placed.column(coordinates, offsets, inside)
     return placed.tile(coordinates, inside, stores=not (_to_shared(inst) or inst.has("prefetch") or inst.has("reduce")))
+
+
+def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[int]) -> None:
+    """Coordinates at which a GPU ends the kernel with an illegal instruction (seen on an H200)."""
+    begin = coordinates[0] * m.unit_bytes
+    if begin % _CHUNK:
+        ends.fail(
+            f"a tensor copy at innermost coordinate {coordinates[0]}, {begin} bytes: in bytes it has to be a multiple of {_CHUNK}; a GPU "
+            "stops with an illegal instruction", lane,
+        )  # fmt: skip
+    if not (_to_shared(ends.inst) or ends.inst.has("prefetch")) and min(coordinates) < 0:
+        ends.fail(f"a store through a tensor map at negative coordinates {coordinates}; a GPU stops with an illegal instruction", lane)
 
 
 @instruction("cp", when=_is_bulk("tensor"))
@@ -465,14 +475,23 @@ def _chunks_of(units: np.ndarray, unit: int) -> np.ndarray:
 
 def _box_taker(units: dict[int, np.ndarray], placed: PlacedMap, box: Box, inside: np.ndarray) -> Callable[[], np.ndarray]:
     def take() -> np.ndarray:
+        found: np.ndarray = units[box.unit][inside]
+        if placed.map.element in _ROUNDED:
+            found = _rounded_to_tf32(np.ascontiguousarray(found).view(np.uint32)).view(found.dtype)
         if len(inside) == len(box.inside):
-            whole: np.ndarray = units[box.unit][inside]
-            return whole
-        data = np.full(len(box.inside), placed.fill(box.unit).view(units[box.unit].dtype)[0], units[box.unit].dtype)
-        data[box.inside] = units[box.unit][inside]
+            return found
+        data = np.full(len(box.inside), placed.fill(box.unit).view(found.dtype)[0], found.dtype)
+        data[box.inside] = found
         return data
 
     return take
+
+
+def _rounded_to_tf32(bits: np.ndarray) -> np.ndarray:
+    """Elements as a copy of a tf32 map leaves them: 10 bits of mantissa, to nearest even, and one NaN (measured on an H200)."""
+    wide = bits.astype(np.uint64)
+    rounded = ((wide + 0xFFF + (wide >> np.uint64(13) & np.uint64(1))) & np.uint64(0xFFFFE000)).astype(np.uint32)
+    return np.where((bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000), np.uint32(0x7FFFE000), rounded)
 
 
 def _box_putter(units: dict[int, np.ndarray], places: list[np.ndarray], unit: int) -> Callable[[np.ndarray], None]:

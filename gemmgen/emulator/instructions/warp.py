@@ -31,6 +31,13 @@ def value_at(source: Source, lanes: Lanes) -> Source:
     return source[lanes] if isinstance(source, np.ndarray) else np.full(len(lanes), source)
 
 
+def uniform(source: Source) -> int | None:
+    """The value that all lanes have; None if they differ."""
+    if not isinstance(source, np.ndarray):
+        return int(source)
+    return int(source[0]) if (source == source[0]).all() else None
+
+
 def member_mask_operand(inst: Instruction) -> Operand | None:
     """The operand that names the lanes which take part; None for instructions that take the whole warp."""
     if inst.opcode in ("shfl", "vote", "match", "redux", "elect"):
@@ -125,17 +132,24 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
     valid = binder.target(inst, valid_operand, "pred")
     a, b, c = (binder.source(inst, operand, "u32") for operand in inst.operands[1:4])
     sources = shuffle_sources(inst, binder)
-    cached: list[tuple[np.ndarray, np.ndarray]] = []
-    constant = not isinstance(b, np.ndarray) and not isinstance(c, np.ndarray)
     staged = np.zeros(binder.geometry.lanes, np.uint32)
+    everyone = np.arange(binder.geometry.lanes)
+    known: dict[tuple[int, int], tuple[Source, Source]] = {}
+
+    def of_everyone() -> tuple[Source, Source]:
+        """The sources of all lanes; nearly all shuffles have the same b and c in every lane."""
+        key = uniform(b), uniform(c)
+        if key[0] is None or key[1] is None:
+            return sources(everyone)
+        found = known.get((key[0], key[1]))
+        if found is None:
+            if len(known) >= WARP:
+                known.clear()
+            found = known[key[0], key[1]] = sources(everyone)
+        return found
 
     def run(lanes: Lanes) -> None:
-        if constant and len(lanes) == binder.geometry.lanes:
-            if not cached:
-                cached.append(sources(lanes))
-            chosen, inside = cached[0]
-        else:
-            chosen, inside = sources(lanes)
+        chosen, inside = sources(lanes)
         staged[lanes] = value_at(a, lanes)
         if target is not None:
             target[lanes] = staged[chosen]
@@ -143,14 +157,9 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
             valid[lanes] = inside
 
     def full() -> None:
-        if not constant or not isinstance(a, np.ndarray):
-            run(np.arange(binder.geometry.lanes))
-            return
-        if not cached:
-            cached.append(sources(np.arange(binder.geometry.lanes)))
-        chosen, inside = cached[0]
+        chosen, inside = of_everyone()
         if target is not None:
-            np.copyto(target, a[chosen])
+            np.copyto(target, a[chosen] if isinstance(a, np.ndarray) else a)
         if valid is not None:
             np.copyto(valid, inside)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from gemmgen.emulator.errors import ParseError
@@ -301,7 +302,7 @@ class _Parser:
             elif word == ".reg":
                 self.scopes.declare(tokens)
             elif word in _STATE_SPACES or word.startswith(".shared::"):
-                variables.extend(self._variables())
+                variables.extend(replace(variable, scope=self.scopes.current) for variable in self._variables())
             elif word == ".loc":
                 self._loc()
             elif word == ".pragma":

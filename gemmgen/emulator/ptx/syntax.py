@@ -193,6 +193,8 @@ class Variable:
     initial: tuple[Operand, ...] = ()
     external: bool = False
     line: int = 0
+    scope: int = 0
+    """Of a function's own: the block that declares it."""
 
     @property
     def size(self) -> int:
@@ -235,6 +237,16 @@ class Function:
                 return self.branch_targets[scope, name]
             if scope == 0:
                 return None
+            scope = self.scope_parents[scope]
+
+    def find_variable(self, scope: int, name: str) -> Variable | None:
+        """The variable or parameter that a name stands for, seen from a scope."""
+        while True:
+            for variable in self.variables:
+                if variable.scope == scope and variable.name == name:
+                    return variable
+            if scope == 0:
+                return next((parameter for parameter in (*self.results, *self.parameters) if parameter.name == name), None)
             scope = self.scope_parents[scope]
 
 

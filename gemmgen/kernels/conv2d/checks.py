@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.problem import HELPER, fixed_parameters
@@ -12,6 +13,7 @@ from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpe
 from gemmgen.kernels.conv2d.tiles import CHANNELS, OperandTile
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import GRID_LIMITS
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 TAP_BYTES = 8
 FEWEST_OTHER_REGISTERS = 16
@@ -19,6 +21,11 @@ EXACT_FLOAT_DEPTH = 256
 """Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 OTHER_PARAMETER_BYTES = 256
 """Most bytes of a kernel's parameters beside the table."""
+_ONLY_MMA = (
+    "gemm_m", "copy_through", "input_cache", "stages", "increments", "maximum_taps", "float_conversion", "split_k", "rasterization",
+    "persistent_blocks", "min_blocks_per_sm", "unroll",
+)  # fmt: skip
+"""Fields that say something about products by ``mma`` alone."""
 
 
 def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
@@ -94,18 +101,33 @@ def _output_reasons(spec: Conv2dSpec) -> list[Reason]:
     ):
         if got not in allowed:
             reasons.append(Reason("mainloop", field, got, f"{' or '.join(allowed)} without a mainloop of strategy warpgroup"))
-    if spec.output.type == "s32":
-        for name, matters in (("alpha", True), ("beta", spec.bias != "none"), ("gamma", spec.residual)):
-            if matters and getattr(spec, name) != "one":
-                reasons.append(Reason("exact_output", name, "argument", "one, because s32 results are exact integers"))
-        if spec.bias == "f32":
-            reasons.append(Reason("exact_output", "bias", "f32", "s32 or none, because s32 results are exact integers"))
-        if spec.epilogue:
-            reasons.append(Reason("exact_output", "epilogue", "operations", "none, because s32 results are exact integers"))
-        if spec.activation.op not in ("none", "relu"):
-            need = "none or relu, because s32 results are exact integers"
-            reasons.append(Reason("exact_output", "activation", spec.activation.op, need))
-    return reasons
+    return [*reasons, *exact_reasons(spec)]
+
+
+def exact_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+    """Fields that do not go with results that are the sums themselves."""
+    if spec.output.type != "s32":
+        return
+    for name, matters in (("alpha", True), ("beta", spec.bias != "none"), ("gamma", spec.residual)):
+        if matters and getattr(spec, name) != "one":
+            yield Reason("exact_output", name, getattr(spec, name), "one, because s32 results are exact integers")
+    if spec.bias == "f32":
+        yield Reason("exact_output", "bias", "f32", "s32 or none, because s32 results are exact integers")
+    if spec.epilogue:
+        yield Reason("exact_output", "epilogue", "operations", "none, because s32 results are exact integers")
+    if spec.activation.op not in ("none", "relu"):
+        yield Reason("exact_output", "activation", spec.activation.op, "none or relu, because s32 results are exact integers")
+
+
+def mainloop_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+    """Fields that say something about products by ``mma`` alone, and other types of results than floating-point sums have."""
+    for name in _ONLY_MMA:
+        default = type(spec).model_fields[name].default
+        if getattr(spec, name) != default:
+            need = f"{default}, the default: it says something about products by mma alone"
+            yield Reason("mainloop", name, str(getattr(spec, name)), need)
+    if spec.output.type == "s32" and ELEMENTS[spec.input.type].is_float:
+        yield Reason("output", "output.type", spec.output.type, f"a floating-point type, s8 or u8 for {spec.input.type}")
 
 
 def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
@@ -130,6 +152,10 @@ def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
         hint = "use m8n8k16"
         reasons.append(Reason("instruction", "tile.instruction", tile.instruction, f"an instruction of {architecture.name}", hint))
     reasons += _copy_reasons(spec, architecture)
+    planes = tile.threadblock.k // CHANNELS
+    if spec.unroll != "full" and spec.stages > 1 and planes % 2 == 0 and spec.persistent_blocks is None:
+        need, hint = "full where fragments are read ahead", "their two sets are told apart by the unrolled index; one stage has one set"
+        reasons.append(Reason("unroll", "unroll", str(spec.unroll), need, hint))
     if not reasons:
         threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
         if threads > architecture.threads_per_block:
@@ -167,24 +193,10 @@ def resource_reasons(
     spec: Conv2dSpec, regions: Sequence[SharedRegion], threads: int, registers: int, architecture: Architecture
 ) -> list[Reason]:
     """Resources that a multiprocessor has not enough of."""
-    reasons = []
-    blocks = spec.min_blocks_per_sm
-    shared = sum(region.bytes for region in regions)
-    if shared > architecture.shared_bytes_per_block:
-        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
-        reasons.append(Reason("shared_memory", "tile.threadblock", f"{shared} bytes of shared memory", need, "reduce m, n, k or stages"))
-    reserved = architecture.reserved_shared_bytes_per_block
-    if blocks > 1 and (shared + reserved) * blocks > architecture.shared_bytes_per_sm:
-        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
-        need = f"at most {architecture.shared_bytes_per_sm} bytes on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "min_blocks_per_sm", got, need))
-    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
-        got = f"{blocks} blocks of {threads} threads"
-        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "min_blocks_per_sm", got, need))
-    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
-    if registers + FEWEST_OTHER_REGISTERS > budget:
+    resident = ResidentBlocks(architecture, spec.min_blocks_per_sm, threads)
+    reasons = list(resident.too_many(sum(region.bytes for region in regions)))
+    if registers + FEWEST_OTHER_REGISTERS > resident.registers:
         got = f"{registers} registers a thread for results, fragments and copies, and {FEWEST_OTHER_REGISTERS} for all else"
-        need = f"at most {budget} for {threads} threads and {blocks} blocks on an SM"
+        need = f"at most {resident.registers} for {threads} threads and {resident.blocks} blocks on an SM"
         reasons.append(Reason("registers", "tile.warp", got, need, "use smaller warp tiles, fewer threads or fewer blocks"))
     return reasons

@@ -7,23 +7,34 @@ from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div, round_up
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.peer import cudnn_peer
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
-from gemmgen.kernels.family import Cost, Work
-from gemmgen.kernels.gemm.cost_model import COPY_ENGINE_SHARE, TENSOR_CORE_ISSUE
+from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 
 COPIES_IN_FLIGHT = 0.4
 """Steps on their way for each stage, in units of the latency of a load: that of a copy of a tile is longer."""
 STORES_EXPOSED = 0.5
 """Part of the stores that other work does not hide. Both are fitted to an H200's times of ResNet-50's layers at batches of 1, 16 and 128,
 where the instance that the model picks then takes 1 to 5% longer than the best."""
+TENSOR_CORE_ISSUE = 1.25
+"""Time of products on tensor cores over that at their peak: power above all, on an H200."""
+COPY_ENGINE_SHARE = 0.55
+"""Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
+
+DIRECT_ISSUE = 4.0
+"""Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""
 
 
 def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem. A step is one slice of the implicit GEMM's k."""
     if isinstance(plan, WarpgroupPlan):
         return (_warpgroup_work(plan, problem),)
+    if isinstance(plan, DirectPlan):
+        return (_direct_work(plan, problem),)
     assert isinstance(plan, Conv2dPlan)
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
     tile = plan.spec.tile.threadblock
@@ -57,6 +68,7 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         in_flight=float(max(1, plan.stages - 1)),
         stored_bytes=float(pixels * channels * (4 if partial else size * reads)) * per_block,
         memory_bytes=compulsory + (0.0 if partial else float(outputs * size * reads)),
+        early=plan.spec.early_launch,
     )
     if not partial:
         return (main,)
@@ -65,7 +77,7 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     count = max(1, x * y * z)
     second = Work(
         count, finish.threads, 40, 0, float(plan.split_k), 0.0, "fp32", 1.0, 0.0, outputs * 4.0 / count, 4.0,
-        outputs * size * reads / count, float(outputs * size * reads), follows=True,
+        outputs * size * reads / count, float(outputs * size * reads), follows=True, early=plan.spec.early_launch,
     )  # fmt: skip
     return main, second
 
@@ -75,9 +87,9 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     channel_tiles = round_up(ceil_div(problem["k"], loop.tile_m), loop.cluster_m)
     pixels = problem["n"] * problem["p"] * (problem["q"] + plan.taps - 1)
     works = channel_tiles * round_up(ceil_div(pixels, loop.tile_pixels), loop.cluster_n)
-    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
+    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works * loop.cluster_k
     turns = ceil_div(works, blocks) if blocks else 1
-    steps = problem["r"] * problem["s"] // plan.taps * ceil_div(problem["c"], loop.tile_k)
+    steps = ceil_div(problem["r"] * problem["s"] // plan.taps * ceil_div(problem["c"], loop.tile_k), loop.cluster_k)
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -93,6 +105,52 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         in_flight=COPIES_IN_FLIGHT * loop.stages,
         stored_bytes=STORES_EXPOSED * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
+        early=spec.early_launch,
+    )
+
+
+def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
+    """A step is a product of each of a thread's results."""
+    blocks = ceil_div(ceil_div(problem["n"] * problem["p"] * problem["q"], plan.pixels) * problem["k"], plan.threads)
+    results = plan.threads * plan.pixels
+    return Work(
+        blocks=blocks,
+        threads=plan.threads,
+        registers=32 + 8 * plan.pixels,
+        shared_bytes=0,
+        steps=float(problem["r"] * problem["s"] * problem["c"] // problem["groups"]),
+        operations=2.0 * results,
+        unit="fp32",
+        issue=DIRECT_ISSUE,
+        shared_clocks=0.0,
+        loaded_bytes=float(results * ELEMENTS[plan.spec.input.type].bytes),
+        in_flight=float(plan.pixels),
+        stored_bytes=float(results * ELEMENTS[plan.output.type].bytes * (1 + plan.arrays_like_output)),
+        memory_bytes=cost(plan, problem).bytes,
+        early=plan.spec.early_launch,
+    )
+
+
+def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
+    """x once for each filter tap that a pixel of it meets and each tile of channels, the filter once for each tile of pixels, but once for
+    a cluster that shares them; y, and what is added to it, once. Without tiles, a warp's channels share x, and a thread's pixels the
+    filter."""
+    n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
+    if isinstance(plan, WarpgroupPlan):
+        loop = plan.loop
+        pixels, channels, taps = loop.tile_pixels * loop.cluster_n, loop.tile_m * loop.cluster_m, plan.taps
+    elif isinstance(plan, DirectPlan):
+        pixels, channels, taps = plan.pixels, WARP_THREADS, 1
+    else:
+        assert isinstance(plan, Conv2dPlan)
+        tile, taps = plan.spec.tile.threadblock, 1
+        pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
+    size, result = ELEMENTS[plan.spec.input.type].bytes, ELEMENTS[plan.output.type].bytes * n * p * q * k
+    met = p * q * r * s / (taps * h * w) if h * w else 0.0
+    return (
+        Fetch("x", float(size * n * c * h * w), met * ceil_div(k // groups, channels)),
+        Fetch("filter", float(size * k * (c // groups) * r * s), ceil_div(n * p * q, pixels)),
+        Fetch("y", float(result), 1.0 + plan.arrays_like_output),
     )
 
 
@@ -104,11 +162,14 @@ def cost(plan: FinishingPlan, problem: Mapping[str, int]) -> Cost:
     size = ELEMENTS[plan.output.type].bytes * outputs
     inputs = ELEMENTS[plan.spec.input.type].bytes * (n * c * h * w + depth * k)
     total = inputs + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
-    return Cost(2.0 * outputs * depth, float(total), plan.loop.unit if isinstance(plan, WarpgroupPlan) else "int8")
+    unit = plan.loop.unit if isinstance(plan, WarpgroupPlan) else "fp32" if isinstance(plan, DirectPlan) else "int8"
+    return Cost(2.0 * outputs * depth, float(total), unit)
 
 
 def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> float:
     """Tiles of pixels by output channels of a group, over whole steps of the implicit GEMM's k."""
+    if isinstance(plan, DirectPlan):
+        return cost(plan, problem).operations
     if isinstance(plan, WarpgroupPlan):
         loop = plan.loop
         rows = round_up(problem["n"] * problem["p"] * (problem["q"] + plan.taps - 1), loop.tile_pixels)
@@ -122,6 +183,6 @@ def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> floa
     return 2.0 * rows * round_up(problem["k"] // groups, channels) * groups * round_up(depth, tile.k)
 
 
-def peer(plan: FinishingPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
-    """None: torch has no int8 convolution on GPUs."""
-    return None
+def peer(plan: FinishingPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+    """cuDNN's convolution with bias, residual and ReLU."""
+    return cudnn_peer(plan, problem, arrays, scalars)

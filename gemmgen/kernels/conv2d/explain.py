@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.shared_memory import copy_source_degree
-from gemmgen.kernels.conv2d.explain_warpgroup import warpgroup_sections
-from gemmgen.kernels.conv2d.layouts import ROW_ORDERS
+from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.explain_warpgroup import EARLY_LAUNCH, warpgroup_sections
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -37,9 +37,8 @@ def summary(plan: FinishingPlan) -> list[str]:
 
 
 def _shape_of(plan: FinishingPlan) -> str:
-    if plan.filter_order not in ROW_ORDERS:
-        return "(c / groups / 32, r, s, k, 32)"
-    return "(k, r, s, c)" if plan.filter_order == "rows" else "(k rounded up to a multiple of 16, r, s, c)"
+    named = {"rows": "(k, r, s, c)", "neighbours": "(k rounded up to a multiple of 16, r, s, c)", "taps": "(r, s, c / groups, k)"}
+    return named.get(plan.filter_order, "(c / groups / 32, r, s, k, 32)")
 
 
 _ROUNDINGS = {
@@ -58,6 +57,7 @@ _ORDERS = {
     "quads": ', output channels in the order "quads"',
     "pairs": ', output channels in the order "pairs"',
     "rows": "",
+    "taps": "",
     "neighbours": ', output channels in the order "neighbours"',
 }
 _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
@@ -68,6 +68,8 @@ def explain(plan: FinishingPlan) -> list[Section]:
     computed = Section("What it computes", tuple(("", line) for line in summary(plan)))
     if isinstance(plan, WarpgroupPlan):
         return [computed, *warpgroup_sections(plan)]
+    if isinstance(plan, DirectPlan):
+        return [computed, Section("Work", _direct(plan))]
     assert isinstance(plan, Conv2dPlan)
     return [
         computed,
@@ -78,6 +80,19 @@ def explain(plan: FinishingPlan) -> list[Section]:
         Section("Shared memory", _shared(plan)),
         Section("Epilogue", _epilogue(plan)),
     ]
+
+
+def _direct(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
+    results = f"{plan.pixels} consecutive pixel{'s' if plan.pixels > 1 else ''} of one output channel"
+    lines = [
+        ("a thread", f"{results}, summed up tap by tap, channel by channel"),
+        ("threads", f"{plan.threads} in a block; neighbours have neighbouring output channels"),
+        ("filter", "read once for all pixels of a thread; side by side for neighbours"),
+        ("x", "read where a tap lies within the image; side by side for neighbours that are groups of one channel"),
+    ]
+    if plan.spec.early_launch:
+        lines.append(("launch", EARLY_LAUNCH))
+    return tuple(lines)
 
 
 def _implicit_gemm(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
@@ -97,12 +112,17 @@ def _implicit_gemm(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _unrolling(plan: Conv2dPlan) -> str:
+    return "fully" if plan.spec.unroll == "full" else f"{plan.spec.unroll} at a time"
+
+
 def _hierarchy(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     warps = plan.threads // 32
     tile = f"{plan.pixel_tile.rows} pixels x {plan.filter_tile.rows} channels of y"
     shared = "pixels" if plan.spec.rasterization == "channels_first" else "filters"
     return (
         ("threadblock", f"{tile}, {32 * plan.planes} of the sum at a time, by {plan.threads} threads"),
+        ("unrolling", f"the loop over {plan.planes} plane{'s' if plan.planes > 1 else ''}, {_unrolling(plan)}"),
         ("warp", f"{plan.warp_pixels} pixels x {plan.warp_channels} channels; {warps} warps, {plan.warps_pixels} along the pixels"),
         ("instruction", f"mma.sync {plan.instruction}, s8 x s8 + s32"),
         ("thread", f"{plan.warp_pixels * plan.warp_channels // 32} sums; about {plan.registers} registers"),

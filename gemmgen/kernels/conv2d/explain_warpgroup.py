@@ -6,6 +6,7 @@ from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Section
 
 Lines = tuple[tuple[str, str], ...]
+EARLY_LAUNCH = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
 
 
 def warpgroup_sections(plan: WarpgroupPlan) -> list[Section]:
@@ -58,9 +59,15 @@ def _work(plan: WarpgroupPlan) -> Lines:
         ("grid", grid),
         ("order of tiles", "those of all output channels for the same pixels one after the other"),
     ]
-    if loop.cluster_blocks > 1:
+    if loop.cluster_k > 1:
+        lines.append(
+            ("cluster", f"{loop.cluster_k} blocks with a part of the taps and channels each; the first adds up the sums, in order")
+        )
+    elif loop.cluster_blocks > 1:
         shared = "pixels" if loop.cluster_m > 1 else "filters"
         lines.append(("cluster", f"{loop.cluster_blocks} blocks with the same {shared} copy parts of their tile to all of them"))
+    if plan.spec.early_launch:
+        lines.append(("launch", EARLY_LAUNCH))
     return tuple(lines)
 
 

@@ -14,11 +14,12 @@ from typing import Any, Literal
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
 
-FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours"]
+FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps"]
 """Order of a reordered filter. For kernels on NCHW32, that of the output channels within 32: as they are; or so that the lane that
 holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. For kernels on
 ``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
-places i and i + 8 of 16, which one lane holds results of. A convolution's plan says which it reads."""
+places i and i + 8 of 16, which one lane holds results of. For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
+side by side, as threads are. A convolution's plan says which it reads."""
 
 ROW_ORDERS = ("rows", "neighbours")
 """The orders in which each filter is a row of memory."""
@@ -69,12 +70,12 @@ def nchw4_to_nchw(x: Any) -> Any:
 
 def reorder_filter(filter: Any, order: FilterOrder) -> Any:
     """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to what kernels read: (c / 32, r, s, k, 32), or (k, r, s, c) in the orders
-    ``rows`` and ``neighbours``.
+    ``rows`` and ``neighbours``, or (r, s, c, k) in the order ``taps``.
 
     ``c`` counts the channels of one group. Channels on either side that are missing to a multiple of 32 are zeros, which a
     ``ChannelsPadded`` warning says; in the order ``neighbours``, output channels that are missing to a multiple of 16.
     """
-    if order in ROW_ORDERS:
+    if order in ROW_ORDERS or order == "taps":
         return _filter_rows(filter, order)
     if len(filter.shape) == 4:
         filter = nchw_to_nchw32(filter)
@@ -89,6 +90,8 @@ def _filter_rows(filter: Any, order: FilterOrder) -> Any:
     if len(filter.shape) == 5:
         filter = nchw32_to_nchw(filter)
     k, c, r, s = _shape(filter, "k c r s")
+    if order == "taps":
+        return _contiguous(_permuted(filter, (2, 3, 1, 0)))
     rows = _permuted(filter, (0, 2, 3, 1))
     if order == "rows":
         return _contiguous(rows)
@@ -100,8 +103,11 @@ _NEIGHBOUR_ORDER = (*range(0, NEIGHBOURS, 2), *range(1, NEIGHBOURS, 2))
 
 
 def restore_filter(filter: Any, order: FilterOrder) -> Any:
-    """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) to (k, c, r, s), with the
-    channels that were filled up."""
+    """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) or (r, s, c, k) to (k, c, r, s),
+    with the channels that were filled up."""
+    if order == "taps":
+        _shape(filter, "r s c k")
+        return _contiguous(_permuted(filter, (3, 2, 0, 1)))
     if order in ROW_ORDERS:
         k, r, s, c = _shape(filter, "k r s c")
         if order == "neighbours":

@@ -12,7 +12,7 @@ from gemmgen.core.formulas import round_up
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, Element, Input, NoActivation, Output
+from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, Input, NoActivation, Output
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once
 
 CHANNELS = 32
@@ -85,7 +85,11 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     fixed = spec.convolution.model_dump()
     parameters: dict[str, Any] = {name: fixed[name] if fixed[name] in ("argument", known[name]) else "argument" for name in _PARAMETERS}
     changes: dict[str, Any] = {}
-    if spec.mainloop is not None:
+    if isinstance(spec.mainloop, DirectMainloop):
+        if request.layout != "nhwc":
+            return f"it does not write {request.layout.upper()}"
+        changes["input"] = request.input
+    elif spec.mainloop is not None:
         if known["groups"] != 1:
             return f"it convolves all channels together, the problem has {known['groups']} groups"
         if request.layout == "nchw4" or (request.layout == "nchw32" and ELEMENTS[request.output].bytes == 2):
@@ -126,7 +130,7 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         arrays["bias"] = ("bias", Layout.packed((known["k"],), request.bias))
     if request.residual:
         arrays["z"] = ("residual", y)
-    if request.zero_point:
+    if request.zero_point and not isinstance(spec.mainloop, DirectMainloop):
         arrays["tap_sums"] = ("tap_sums", Layout.packed((known["r"] + 1, known["s"] + 1, known["k"]), "s32"))
     if request.alphas:
         arrays["alpha"] = ("alpha", Layout.packed((known["k"],), "f32"))
@@ -136,16 +140,18 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
 
 
 def _takes(spec: Conv2dSpec, of: Input) -> bool:
-    """Whether the instance can be made for an x of this type and layout: of elements of the same size, walked through in the same way."""
+    """True if the instance can be made for an x of this type and layout: of elements of the same size, walked through in the same way."""
     if spec.mainloop is None:
         return spec.input == of
+    if isinstance(spec.mainloop, DirectMainloop):
+        return of.layout == "nhwc"
     same_size = ELEMENTS[spec.input.type].bytes == ELEMENTS[of.type].bytes
     return same_size and (spec.input.layout == of.layout or spec.mainloop.activations == "im2col")
 
 
 _POINTWISE = ("r", "s", "stride_h", "stride_w", "padding_h", "padding_w")
 _WINDOWS = ("s", "stride_w", "dilation_w")
-"""What instances have fixed that read x as a matrix of pixels, or share pixels among the taps of a row of the filter."""
+"""Fields that instances fix which read x as a matrix of pixels, or share pixels among the taps of a row of the filter."""
 
 
 def _one_factor(alpha: str) -> str:
@@ -160,7 +166,9 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
     if request.input.layout == "nchw32":
         x = (known["n"], blocks, known["h"], known["w"], CHANNELS)  # type: ignore[assignment]
     filters = (blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS)
-    if spec.mainloop is not None:
+    if isinstance(spec.mainloop, DirectMainloop):
+        filters = (known["r"], known["s"], c // known["groups"], known["k"])  # type: ignore[assignment]
+    elif spec.mainloop is not None:
         staged = ELEMENTS[request.output].bytes == 1 and known["k"] % ALIGNMENT == 0
         rows = round_up(known["k"], NEIGHBOURS) if staged else known["k"]
         filters = (rows, known["r"], known["s"], c)  # type: ignore[assignment]
@@ -202,7 +210,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
 def complete_request(of: Input, layout: str, given: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem, of which ``given`` has at least the sizes. Raises ``LaunchError`` if no layout holds the channels."""
     output = Output.model_construct(layout=layout, type="f32")  # results of 32 bits ask for nothing
-    spec = Conv2dSpec.model_construct(convolution=Convolution(groups="argument"), input=of, output=output, store="direct")
+    anything = DirectMainloop(strategy="direct") if of.layout == layout == "nhwc" else None  # instances have constraints of their own
+    spec = Conv2dSpec.model_construct(
+        convolution=Convolution(groups="argument"), input=of, output=output, store="direct", mainloop=anything
+    )
     problem: dict[str, int] = complete(spec, given)
     return problem
 

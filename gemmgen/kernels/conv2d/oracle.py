@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import round_up
+from gemmgen.kernels.accuracy import accumulated
 from gemmgen.kernels.conv2d.cost_model import cost
+from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import channel_units, complete, fixed_parameters
 from gemmgen.kernels.conv2d.reference import reference as convolved
@@ -51,6 +53,8 @@ def cases(plan: FinishingPlan) -> list[Case]:
 
     if isinstance(plan, WarpgroupPlan):
         shapes = _pixel_shapes(plan)
+    elif isinstance(plan, DirectPlan):
+        shapes = _direct_shapes(plan)
     else:
         assert isinstance(plan, Conv2dPlan)
         shapes = _shapes(plan)
@@ -131,7 +135,40 @@ def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
     pixels, channels, c = loop.tile_pixels, loop.tile_m, loop.tile_k
     few, odd = channel_units(plan.spec)[0], 3 * channel_units(plan.spec)[0]
     fitting = max(1, plan.spec.mainloop.persistent_blocks // loop.cluster_blocks)
-    shapes = {
+    shapes = _image_shapes(pixels, channels, c, few, odd, c * (2 * loop.stages + 1) + few)
+    if plan.pixel_maps > 1:
+        shapes["channels of several maps"] = {"n": 2, "c": 32 * 35, "h": 3, "w": 5, "k": 32, "r": 1, "s": 2, "padding_h": 0, "padding_w": 1}
+    if loop.persistent_blocks:
+        # Few channels: most of the emulator's time goes into results.
+        tiles = (fitting + 2) * loop.cluster_n
+        shapes["more tiles than blocks"] = {"n": 1, "c": few, "h": 1, "w": tiles * pixels - 5, "k": 16, "r": 1, "s": 1}
+        if plan.windows:
+            row = {"n": 1, "h": 1, "w": tiles * pixels - 5, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1}
+            shapes["more tiles than blocks"] = row | {"c": few, "k": 16}
+    return shapes
+
+
+def _direct_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
+    """The same for kernels without tiles, which take any number of channels and of groups, and reach any distance."""
+    shapes = _image_shapes(plan.pixels, plan.threads, 8, 1, 3, 40)
+    if plan.spec.convolution.groups == "argument":
+        square = {"r": 3, "s": 3, "padding": 1}
+        shapes |= {
+            "2 groups": {"n": 1, "c": 10, "h": 5, "w": 5, "k": 6, **square, "groups": 2},
+            "channels one by one": {"n": 2, "c": 37, "h": 6, "w": 5, "k": 37, **square, "groups": 37},
+            "three results of each channel": {"n": 1, "c": 5, "h": 7, "w": 4, "k": 15, **square, "stride": 2, "groups": 5},
+        }
+    return shapes | {
+        "stride 11": {"n": 1, "c": 3, "h": 25, "w": 14, "k": 5, "r": 3, "s": 2, "stride": 11, "padding": 1},
+        "padding 140": {"n": 1, "c": 2, "h": 2, "w": 3, "k": 3, "r": 1, "s": 1, "stride": 40, "padding": 140},
+        "dilation 150": {"n": 1, "c": 2, "h": 303, "w": 2, "k": 3, "r": 3, "s": 1, "dilation_h": 150, "dilation_w": 1},
+    }
+
+
+def _image_shapes(pixels: int, channels: int, c: int, few: int, odd: int, many: int) -> dict[str, dict[str, int]]:
+    """Filters and images of all kinds. ``pixels`` and ``channels``: those of a tile; ``c``: input channels of a step; ``few``, ``odd``,
+    ``many``: other numbers of them."""
+    return {
         "one pixel": {"n": 1, "c": c, "h": 1, "w": 1, "k": 32, "r": 1, "s": 1},
         "1 x 1": {"n": 1, "c": 2 * c, "h": 7, "w": 7, "k": 64, "r": 1, "s": 1},
         "1 x 1, stride 2": {"n": 2, "c": c, "h": 9, "w": 7, "k": 64, "r": 1, "s": 1, "stride": 2},
@@ -159,19 +196,9 @@ def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
         "channels above a tile": {"n": 1, "c": few, "h": 3, "w": 3, "k": channels + 16, "r": 3, "s": 3, "padding": 1},
         "output channels one by one": {"n": 1, "c": few, "h": 3, "w": 3, "k": 7, "r": 1, "s": 1},
         "a prime number of pixels": {"n": 3, "c": few, "h": 1, "w": 43, "k": 32, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1},
-        "many steps": {"n": 1, "c": c * (2 * loop.stages + 1) + few, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
+        "many steps": {"n": 1, "c": many, "h": 2, "w": 3, "k": 32, "r": 1, "s": 1},
         "images of one pixel": {"n": 40, "c": few, "h": 1, "w": 1, "k": 96, "r": 3, "s": 3, "padding": 1},
     }  # fmt: skip
-    if plan.pixel_maps > 1:
-        shapes["channels of several maps"] = {"n": 2, "c": 32 * 35, "h": 3, "w": 5, "k": 32, "r": 1, "s": 2, "padding_h": 0, "padding_w": 1}
-    if loop.persistent_blocks:
-        # Few channels: most of the emulator's time goes into results.
-        tiles = (fitting + 2) * loop.cluster_n
-        shapes["more tiles than blocks"] = {"n": 1, "c": few, "h": 1, "w": tiles * pixels - 5, "k": 16, "r": 1, "s": 1}
-        if plan.windows:
-            row = {"n": 1, "h": 1, "w": tiles * pixels - 5, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1}
-            shapes["more tiles than blocks"] = row | {"c": few, "k": 16}
-    return shapes
 
 
 RESNET50: tuple[tuple[int, int, int, int, int], ...] = (
@@ -272,7 +299,9 @@ def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[
     error = 0.0
     if isinstance(plan, WarpgroupPlan) and case.data == "reals":
         depth = case.dimensions["r"] * case.dimensions["s"] * round_up(case.dimensions["c"], plan.loop.tile_k)
-        error = sum_error(plan.loop, 1, depth)
+        error = sum_error(plan.loop, plan.loop.cluster_k, depth)
+    if isinstance(plan, DirectPlan) and case.data == "reals":
+        error = accumulated(case.dimensions["r"] * case.dimensions["s"] * case.dimensions["c"] // case.dimensions["groups"])
     return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays, error)}
 
 

@@ -13,13 +13,13 @@ from gemmgen.kernels.conv2d.checks import resource_reasons, shape_reasons, tile_
 from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturation_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import fixed_parameters
-from gemmgen.kernels.conv2d.results import FinishingPlan, LayerConstant
+from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import TapTable, build_sequence
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument
-from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 
 OTHER_REGISTERS = 28
 """Registers for addresses, counters and predicates that an instance takes beside that if it may; an estimate."""
@@ -28,19 +28,7 @@ FINISH_THREADS = 256
 
 Walk = Literal["single", "table", "counters"]
 
-_CONSTANTS = {
-    "c_blocks": "kInputBlocks",
-    "k": "kOutputChannels",
-    "r": "kFilterRows",
-    "s": "kFilterColumns",
-    "stride_h": "kStrideH",
-    "stride_w": "kStrideW",
-    "padding_h": "kPaddingH",
-    "padding_w": "kPaddingW",
-    "dilation_h": "kDilationH",
-    "dilation_w": "kDilationW",
-    "groups": "kGroups",
-}
+_CONSTANTS = {"c_blocks": "kInputBlocks"} | CONSTANT_NAMES | {"groups": "kGroups"}
 
 
 _FILTER_ORDERS: dict[LaneOutput, FilterOrder] = {OCTETS: "octets", PAIRS: "pairs", QUADS: "quads"}
@@ -110,6 +98,21 @@ class Conv2dPlan(FinishingPlan):
         return self.spec.persistent_blocks is not None
 
     @property
+    def walk_parameters(self) -> str:
+        """Parameters of the function that copies x beside the iterator."""
+        return {"counters": "const Window& window", "table": "const Taps& taps, int period", "single": "int next_block"}[self.walk]
+
+    @property
+    def group_channels(self) -> str:
+        """Output channels that blocks share out, all of them or those of a group: an expression of the kernel."""
+        return "group_channels" if self.grouped else self.v["k"]
+
+    @property
+    def group_blocks(self) -> str:
+        """Blocks of input channels that a sum runs over: an expression of the kernel."""
+        return "group_blocks" if self.grouped else self.v["c_blocks"]
+
+    @property
     def walk_arguments(self) -> str:
         """Arguments of copying x beside the iterator."""
         return {"counters": "window", "table": "taps, period", "single": "next_block"}[self.walk]
@@ -136,6 +139,7 @@ class Conv2dPlan(FinishingPlan):
 def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     reasons = architecture_reasons(spec, architecture)
+    reasons += launch_reasons(spec.early_launch, spec)
     reasons += shape_reasons(spec, architecture)
     wrong_tiles = tile_reasons(spec, architecture)
     reasons += wrong_tiles

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec
+from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec, DirectMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.launch import Constraint, Dimension, ScalarArgument
 
@@ -90,8 +90,16 @@ def integer(dimension: Dimension) -> ScalarArgument:
     return ScalarArgument(dimension.name, "s32", dimension.meaning)
 
 
+def most_products(spec: Conv2dSpec) -> int:
+    """The most products of a sum that fits into int32, of uint8 numbers and of differences from a zero point half as many."""
+    wide = spec.input.type == "u8" or (isinstance(spec.mainloop, DirectMainloop) and spec.zero_point != "none")
+    return min(spec.maximum_depth, LARGEST_DEPTH // 2) if wide else spec.maximum_depth
+
+
 def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
     """Numbers that input and output channels are multiples of, those of one group."""
+    if isinstance(spec.mainloop, DirectMainloop):
+        return 1, 1
     c = CHANNELS if spec.input.layout == "nchw32" else 16 // ELEMENTS[spec.input.type].bytes
     if spec.input.layout == "nchw32" or spec.output.layout != "nhwc":
         return c, CHANNELS
@@ -103,8 +111,8 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
     fixed = fixed_parameters(spec)
     found = [
         ("c == 32 * c_blocks", f"c is a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),
-        ("c % (32 * groups) == 0", f"each group has a multiple of 32 input channels ({HELPER})"),
-        ("k % (32 * groups) == 0", f"each group has a multiple of 32 output channels ({HELPER})"),
+        ("c % (32 * groups) == 0", f"c / groups is a multiple of 32, the channels of a block of x ({HELPER})"),
+        ("k % (32 * groups) == 0", f"k / groups is a multiple of 32, the channels of a block of y ({HELPER})"),
         (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
         (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
         (
@@ -112,15 +120,20 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
             f"sums have at most {spec.maximum_depth} products each, "
             + ("so that they fit into int32" if spec.maximum_depth == LARGEST_DEPTH else "the spec's maximum_depth"),
         ),
-        (f"n * p * q <= {MAXIMUM_EXTENT}", "pixels can be counted with an int"),
+        (f"n * p * q <= {MAXIMUM_EXTENT}", f"n p q is at most {MAXIMUM_EXTENT}: an int counts the pixels of y"),
         (
             f"c * (h + 2 * padding_h + dilation_h * r) * (w + 2 * padding_w + dilation_w * s) <= {2**31 - 1}",
-            "offsets of filter taps, also of those outside of the image, fit into an int",
+            "an image of x with its padding, and r rows and s columns beyond, has at most 2147483647 elements: an int holds their offsets",
         ),
     ]
     found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items()]
     if table and not ("r" in fixed and "s" in fixed):
-        found.append((f"r * s <= {spec.maximum_taps}", f"the table has room for {spec.maximum_taps} taps"))
+        found.append(
+            (
+                f"r * s <= {spec.maximum_taps}",
+                f"r s is at most {spec.maximum_taps}: so many filter taps have room in the kernel's parameters",
+            )
+        )
         found += [(f"{name} <= {LARGEST_EXTENT}", f"{name} is at most {LARGEST_EXTENT}") for name in ("r", "s")]
     return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemmgen.core.elements import ELEMENTS, DataType, to_numbers
 from gemmgen.kernels.accuracy import SMALLEST, rounded, stored
 from gemmgen.kernels.conv2d.epilogue import plan_operations
-from gemmgen.kernels.conv2d.layouts import ROW_ORDERS, FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter
+from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter, tap_sums
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
@@ -74,12 +74,13 @@ def reference(
     whole = kind in ("s8", "u8")
     held = np.int64 if whole else np.float64
     filters = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
-    filters = (filters if order in ROW_ORDERS else nchw32_to_nchw(filters))[: problem["k"]]
+    filters = (filters if filters.ndim == 4 else nchw32_to_nchw(filters))[: problem["k"]]
     x = to_nchw(to_numbers(kind, arrays["x"]).astype(held), spec.input.layout)
     total: Any = convolution(x, filters, problem) if whole else sums(x, filters, problem)
     lost = error * sums(magnitude(kind, x), magnitude(kind, filters), problem) + SMALLEST if error else np.zeros(total.shape)
     if spec.zero_point != "none":
-        total = total - int(scalars["zero_point"]) * sums_of_taps(arrays["tap_sums"].astype(np.int64), problem)
+        over_taps = arrays["tap_sums"] if "tap_sums" in arrays else tap_sums(filters)
+        total = total - int(scalars["zero_point"]) * sums_of_taps(over_taps.astype(np.int64), problem)
     bias = arrays["bias"][:, None, None] if spec.bias != "none" else None
     residual = to_nchw(to_numbers(spec.output.type, arrays["z"]), spec.output.layout) if spec.residual else None
     if spec.output.type == "s32":

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.conv2d.epilogue import ElementRead, element_reads, operations_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import Argument, ScalarArgument
+
+CONSTANT_NAMES = {
+    "c": "kInputChannels", "k": "kOutputChannels", "r": "kFilterRows", "s": "kFilterColumns", "stride_h": "kStrideH",
+    "stride_w": "kStrideW", "padding_h": "kPaddingH", "padding_w": "kPaddingW", "dilation_h": "kDilationH", "dilation_w": "kDilationW",
+    "groups": "kChannelGroups",
+}  # fmt: skip
+"""Parameters of a layer as a source names them that they are constants of."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,11 @@ class FinishingPlan(KernelPlan):
         return output
 
     @property
+    def output_c_type(self) -> str:
+        """The C type of an element of y."""
+        return ELEMENTS[self.output.type].c_type
+
+    @property
     def accumulator(self) -> str:
         """The C type of a sum."""
         return "int"
@@ -57,9 +70,15 @@ class FinishingPlan(KernelPlan):
         return bool(self.spec.bias != "none")
 
     @property
+    def exact(self) -> bool:
+        """True if results are sums of integers."""
+        return self.output.type == "s32"
+
+    @property
     def factors(self) -> tuple[str, ...]:
-        """The scalars that finishing a result takes, beside beta."""
-        return tuple(scalar.name for scalar in self.sequence.scalars if scalar.name in ("alpha", "gamma"))
+        """The factors that finishing a result takes, beside beta."""
+        present = {"alpha": self.spec.alpha, "gamma": self.spec.gamma if self.spec.residual else "one"}
+        return () if self.exact else tuple(name for name, factor in present.items() if factor != "one")
 
     @property
     def formula(self) -> str:

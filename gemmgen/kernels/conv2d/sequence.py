@@ -74,6 +74,7 @@ def build_sequence(
             block=(threads, 1, 1),
             arguments=tuple(argument.name for argument in main),
             dynamic_shared_bytes=Formula(str(shared_bytes)),
+            programmatic=spec.early_launch,
         )
     ]
     if partial:
@@ -84,6 +85,7 @@ def build_sequence(
                 grid=(Formula(f"ceil_div(n * p * q, {finish_pixels})"), Formula("k // 32"), Formula("1")),
                 block=(finish_threads, 1, 1),
                 arguments=tuple(argument.name for argument in [*partial, *extra, *shape, *factors, *host[: len(divisors) and 1]]),
+                programmatic=spec.early_launch,
             )
         )
     return LaunchSequence(

@@ -64,11 +64,12 @@ class PixelTile(SpecModel):
 
 
 class Cluster(SpecModel):
-    """Blocks that copy tiles for one another."""
+    """Blocks that copy tiles for one another, or divide the sums of a tile among them."""
 
-    blocks: Literal[2, 4]
-    share: Literal["pixels", "filter"]
-    """``pixels``: the blocks have the same pixels and different output channels; ``filter``: the other way round."""
+    blocks: Literal[2, 4, 8]
+    share: Literal["pixels", "filter", "tile"]
+    """``pixels``: the blocks have the same pixels and different output channels; ``filter``: the other way round. ``tile``: they have
+    the same tile of y, each a part of the filter taps and input channels (split-K); the first adds up the sums of all, in order."""
 
 
 class WarpgroupMainloop(SpecModel):
@@ -79,7 +80,7 @@ class WarpgroupMainloop(SpecModel):
     tile: PixelTile
     stages: Annotated[int, Field(ge=2, le=16, strict=True)]
     """Steps whose tiles are in shared memory at a time."""
-    consumers: Annotated[int, Field(ge=1, le=3, strict=True)] = 2
+    consumers: Annotated[int, Field(ge=1, le=4, strict=True)] = 2
     """Groups of four warps that multiply."""
     division: Literal["channels", "pixels"] = "channels"
     """Extent of the tile that is divided among the consumers."""
@@ -93,6 +94,20 @@ class WarpgroupMainloop(SpecModel):
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=4, strict=True)] = 1
     """Blocks that share a multiprocessor, and its registers."""
+    store_buffers: Literal[1, 2] = 1
+    """Tiles of results that a group of consumers has in shared memory with ``store: tma``: with 2, it collects one while the copy engine
+    still reads the one before."""
+
+
+class DirectMainloop(SpecModel):
+    """Sums that each thread computes by itself: for groups of few channels, down to one, and for what the copy engine does not take,
+    channels that fill no 16 bytes, long strides, wide paddings and dilations."""
+
+    strategy: Literal["direct"]
+    threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
+    """Threads of a block."""
+    pixels: Literal[1, 2, 4, 8] = 4
+    """Consecutive pixels of one output channel that a thread computes."""
 
 
 class Input(SpecModel):
@@ -153,8 +168,8 @@ class Conv2dSpec(KernelSpec):
     """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z) of int8 tensors on tensor cores."""
 
     kind: Literal["conv2d"]
-    mainloop: WarpgroupMainloop | None = None
-    """Products by ``wgmma``; without it, by ``mma`` on the tile hierarchy of ``tile``."""
+    mainloop: Annotated[WarpgroupMainloop | DirectMainloop, Field(discriminator="strategy")] | None = None
+    """Products by ``wgmma``, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
     tile: Tile | None = None
@@ -166,6 +181,8 @@ class Conv2dSpec(KernelSpec):
     multiprocessor, which spares the L2; copies through registers always do."""
     stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
+    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    """Unrolling of the loop over the planes of 32 channels of a step, for products by ``mma``."""
     increments: Literal["precomputed", "computed"] = "precomputed"
     """Source of the address steps from one filter tap to the next: a table with period r x s that the host computes and
     passes in the kernel's parameters, or counters in the kernel, for filters that the table has no room for."""
@@ -205,6 +222,9 @@ class Conv2dSpec(KernelSpec):
     multiprocessors. Without it, there is a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+    early_launch: bool = False
+    """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
+    dependent launch). Needs sm_90."""
 
     def identity(self) -> dict[str, Any]:
         """As for every spec; what a spec does not have is left out, so that names are those from before it could be had."""
@@ -217,6 +237,12 @@ class Conv2dSpec(KernelSpec):
                 del fields["input"]
         if self.zero_point == "none":
             del fields["zero_point"]
+        if isinstance(self.mainloop, WarpgroupMainloop) and self.mainloop.store_buffers == 1:
+            del fields["mainloop"]["store_buffers"]
+        if not self.early_launch:
+            del fields["early_launch"]
+        if self.unroll == "full":
+            del fields["unroll"]
         return fields
 
     @property
@@ -228,5 +254,5 @@ class Conv2dSpec(KernelSpec):
     @model_validator(mode="after")
     def _one_mainloop(self) -> Self:
         if (self.tile is None) == (self.mainloop is None):
-            raise ValueError("a tile, for products by mma, or a mainloop of strategy warpgroup: one of the two")
+            raise ValueError("a tile, for products by mma, or a mainloop of strategy warpgroup or direct: one of the two")
         return self

@@ -15,6 +15,8 @@ SCHEDULERS = 4
 """Of an SM."""
 ROW_CHANNELS = BLOCK_ROWS
 """Output channels that the results of one matrix instruction have: its rows."""
+SUM_BYTES = 4
+"""Of an int32 or a float32."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class PixelLoop(WarpgroupLoop):
         return of_sm // SCHEDULERS // warps // WARP_THREADS // 8 * 8
 
     @property
+    def sums_bytes(self) -> int:
+        return (self.cluster_k - 1) * self.tile_m * self.tile_pixels * SUM_BYTES
+
+    @property
     def tile_pixels(self) -> int:
         """Pixels of a threadblock."""
         return self.tile_n * (self.consumers if self.division == "pixels" else 1)
@@ -56,6 +62,8 @@ class StagedOutput:
     element_bytes: int
     row_channels: int
     """Channels of a row in shared memory."""
+    buffers: int
+    """Tiles of results that have room at a time."""
 
     @property
     def row_bytes(self) -> int:
@@ -77,8 +85,12 @@ class StagedOutput:
         return self.rows * self.row_part_bytes
 
     @property
-    def group_bytes(self) -> int:
+    def buffer_bytes(self) -> int:
         return self.blocks * self.block_bytes
+
+    @property
+    def group_bytes(self) -> int:
+        return self.buffers * self.buffer_bytes
 
     @property
     def box(self) -> tuple[int, int]:
@@ -115,21 +127,10 @@ class WarpgroupPlan(FinishingPlan):
         return self.loop.accumulator
 
     @property
-    def factors(self) -> tuple[str, ...]:
-        """The factors that finishing a result takes, beside beta."""
-        present = {"alpha": self.spec.alpha, "gamma": self.spec.gamma if self.spec.residual else "one"}
-        return () if self.exact else tuple(name for name, factor in present.items() if factor != "one")
-
-    @property
     def whole_tiles(self) -> bool:
         """True if every tile is known to have all its output channels."""
         k = self.spec.convolution.k
         return isinstance(k, int) and k % (self.loop.tile_m * self.loop.cluster_m) == 0
-
-    @property
-    def exact(self) -> bool:
-        """True if results are sums of integers."""
-        return self.output.type == "s32"
 
     @property
     def boxes(self) -> bool:
@@ -151,12 +152,8 @@ class WarpgroupPlan(FinishingPlan):
         return ELEMENTS[self.output.type].bytes
 
     @property
-    def output_c_type(self) -> str:
-        return ELEMENTS[self.output.type].c_type
-
-    @property
     def shared_total(self) -> int:
         """Bytes of shared memory: stages, results on their way out, barriers."""
         loop = self.loop
         staging = self.staged.group_bytes * loop.consumers if self.staged else 0
-        return loop.stages * (loop.a.tile_bytes + loop.b.tile_bytes) + staging + BARRIER_BYTES * loop.barriers
+        return loop.stages * (loop.a.tile_bytes + loop.b.tile_bytes) + staging + loop.sums_bytes + BARRIER_BYTES * loop.barriers

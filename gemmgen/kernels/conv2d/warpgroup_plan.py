@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
 from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturation_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import channel_units, fixed_parameters
-from gemmgen.kernels.conv2d.results import LayerConstant
+from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, LayerConstant
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.tensor_core import INTEGER_COLUMNS
-from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WarpgroupOperand
-from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WARPGROUP, WarpgroupOperand
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 ROW_LENGTHS = (32, 64, 128)
 """Bytes of a row in shared memory, which are the spans of swizzles."""
@@ -26,31 +28,22 @@ MARGIN = 8
 """Pixels behind those of a tile that are copied too, where filter taps share them: a group of rows of a swizzle."""
 LARGEST_WALK, LARGEST_BOX = 1024, 256
 """Pixels that one copy walks along at most, and rows of a box."""
-_ONLY_MMA = (
-    "gemm_m", "copy_through", "input_cache", "stages", "increments", "maximum_taps", "float_conversion", "split_k", "rasterization",
-    "persistent_blocks", "min_blocks_per_sm",
-)  # fmt: skip
-"""Fields that say something about products by ``mma`` alone."""
-_CONSTANTS = {
-    "c": "kInputChannels", "k": "kOutputChannels", "r": "kFilterRows", "s": "kFilterColumns", "stride_h": "kStrideH",
-    "stride_w": "kStrideW", "padding_h": "kPaddingH", "padding_w": "kPaddingW", "dilation_h": "kDilationH", "dilation_w": "kDilationW",
-}  # fmt: skip
 
 
 def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: Architecture) -> WarpgroupPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     message = f"no kernel for this spec on {architecture.name}:"
-    reasons = architecture_reasons(spec, architecture)
+    reasons = architecture_reasons(spec, architecture) + launch_reasons(spec.early_launch, spec)
     reasons += [
         *_field_reasons(spec, architecture),
         *_tile_reasons(spec, mainloop),
-        *_output_reasons(spec),
+        *_output_reasons(spec, mainloop),
         *_layer_reasons(spec, mainloop),
     ]
     if reasons:
         raise PlanError(message, reasons)
     loop = _loop(spec, mainloop)
-    staged = _staged(spec, loop)
+    staged = _staged(spec, mainloop, loop)
     regions = _regions(loop, staged)
     reasons += _resource_reasons(loop, regions, architecture)
     saturation = saturation_of(spec)
@@ -66,8 +59,8 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     used += ["r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w"] if walks else []
     used = [name for name in used if taps == 1 or name not in ("s", "stride_w", "dilation_w")]
     bordered = spec.zero_point != "none" and walks and (fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0)
-    constants = tuple(LayerConstant(_CONSTANTS[name], fixed[name]) for name in used if name in fixed)
-    written = {name: _CONSTANTS[name] if name in fixed else name for name in used}
+    constants = tuple(LayerConstant(CONSTANT_NAMES[name], fixed[name]) for name in used if name in fixed)
+    written = {name: CONSTANT_NAMES[name] if name in fixed else name for name in used}
     divisors = {"tiles": f"ceil_div(k, {loop.tile_m * loop.cluster_m})"}
     divisors |= {"image_pixels": "(p * q)"} if walks or spec.output.layout != "nhwc" else {}
     divisors |= {"q": "q"} if walks else {}
@@ -109,8 +102,8 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
 def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
     tile, cluster = mainloop.tile, mainloop.cluster
     size = ELEMENTS[spec.input.type].bytes
-    shared = cluster.blocks if cluster is not None else 1
-    cluster_m, cluster_n = (shared, 1) if cluster is not None and cluster.share == "pixels" else (1, shared)
+    blocks = {cluster.share: cluster.blocks} if cluster is not None else {}
+    cluster_m, cluster_n, cluster_k = (blocks.get(share, 1) for share in ("pixels", "filter", "tile"))
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     taps = _taps(spec, mainloop)
     pixels = tile.pixels + (MARGIN if taps > 1 else 0)
@@ -126,7 +119,7 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
         ping_pong=False,
         cluster_m=cluster_m,
         cluster_n=cluster_n,
-        cluster_k=1,
+        cluster_k=cluster_k,
         type_a=filter_type,
         type_b=spec.input.type,
         staging=None,
@@ -152,21 +145,17 @@ def _instruction_pixels(mainloop: WarpgroupMainloop) -> int:
     return mainloop.tile.pixels // (mainloop.consumers if mainloop.division == "pixels" else 1)
 
 
-def _staged(spec: Conv2dSpec, loop: PixelLoop) -> StagedOutput | None:
+def _staged(spec: Conv2dSpec, mainloop: WarpgroupMainloop, loop: PixelLoop) -> StagedOutput | None:
     if spec.store == "direct":
         return None
     row = CHANNELS if spec.output.layout == "nchw32" else ROW_CHANNELS
-    return StagedOutput(loop.tile_n, loop.blocks_m, ELEMENTS[spec.output.type].bytes, row)
+    return StagedOutput(loop.tile_n, loop.blocks_m, ELEMENTS[spec.output.type].bytes, row, mainloop.store_buffers)
 
 
 def _field_reasons(spec: Conv2dSpec, architecture: Architecture) -> Iterator[Reason]:
     if not architecture.supports("wgmma"):
         yield Reason("wgmma", "mainloop.strategy", f"warpgroup on {architecture.name}", "sm_90a", "architecture: sm_90a")
-    for name in _ONLY_MMA:
-        default = type(spec).model_fields[name].default
-        if getattr(spec, name) != default:
-            need = f"{default}, the default: it says something about products by mma alone"
-            yield Reason("mainloop", name, str(getattr(spec, name)), need)
+    yield from mainloop_reasons(spec)
 
 
 def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
@@ -184,25 +173,26 @@ def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
         yield Reason("tile_pixels", "mainloop.tile.pixels", str(tile.pixels), need)
     cluster = mainloop.cluster
     parts = cluster.blocks if cluster is not None else 1
-    shares_pixels = cluster is not None and cluster.share == "pixels"
+    share = cluster.share if cluster is not None else ""
     for name, extent, shared, most in (
-        ("channels", tile.channels, parts if not shares_pixels else 1, LARGEST_BOX),
-        ("pixels", tile.pixels, parts if shares_pixels else 1, LARGEST_WALK if mainloop.activations != "rows" else LARGEST_BOX),
+        ("channels", tile.channels, parts if share == "filter" else 1, LARGEST_BOX),
+        ("pixels", tile.pixels, parts if share == "pixels" else 1, LARGEST_WALK if mainloop.activations != "rows" else LARGEST_BOX),
     ):
         if extent % (8 * shared):
             yield Reason("cluster", f"mainloop.tile.{name}", str(extent), f"a multiple of {8 * shared}: 8 for each of {shared} blocks")
         if extent // shared > most:
             yield Reason("box", f"mainloop.tile.{name}", str(extent), f"at most {most * shared}: what copies bring at a time")
+    if share == "tile" and mainloop.persistent_blocks:
+        need = "0 with share: tile: a cluster computes one tile"
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
     if mainloop.persistent_blocks % parts:
         need = f"a multiple of {parts}, the blocks of a cluster"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
 
 
-def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+def _output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
     kind, layout = spec.output.type, spec.output.layout
     floating = spec.input.type in ("f16", "bf16")
-    if kind == "s32" and floating:
-        yield Reason("output", "output.type", kind, f"a floating-point type, s8 or u8 for {spec.input.type}")
     if layout == "nchw4":
         yield Reason("output", "output.layout", layout, "nhwc or nchw32 for mainloop")
     if layout == "nchw32" and ELEMENTS[kind].bytes == 2:
@@ -211,24 +201,14 @@ def _output_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("input", "input.layout", spec.input.layout, f"nhwc for {spec.input.type}")
     if spec.store == "tma" and layout == "nchw32":
         yield Reason("store", "store", spec.store, "shared or direct for NCHW32: tiles go over the ends of images")
+    if spec.store != "tma" and mainloop.store_buffers > 1:
+        need = "1 but with store: tma, where the copy engine reads results behind the consumers' back"
+        yield Reason("store", "mainloop.store_buffers", str(mainloop.store_buffers), need, "store: tma")
     if spec.store != "direct" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
-    if spec.zero_point != "none" and (floating or (spec.mainloop is not None and spec.mainloop.activations == "windows")):
+    if spec.zero_point != "none" and (floating or mainloop.activations == "windows"):
         yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types, and with activations: windows")
-    if kind == "s32":
-        yield from _exact_reasons(spec)
-
-
-def _exact_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
-    for name, matters in (("alpha", True), ("beta", spec.bias != "none"), ("gamma", spec.residual)):
-        if matters and getattr(spec, name) != "one":
-            yield Reason("exact_output", name, getattr(spec, name), "one, because s32 results are exact integers")
-    if spec.bias == "f32":
-        yield Reason("exact_output", "bias", "f32", "s32 or none, because s32 results are exact integers")
-    if spec.epilogue:
-        yield Reason("exact_output", "epilogue", "operations", "none, because s32 results are exact integers")
-    if spec.activation.op not in ("none", "relu"):
-        yield Reason("exact_output", "activation", spec.activation.op, "none or relu, because s32 results are exact integers")
+    yield from exact_reasons(spec)
 
 
 def _layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
@@ -280,26 +260,27 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
         shape: tuple[int, ...] = (loop.stages, operand.planes * operand.extent, operand.span_elements)
         add(name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
     if staged is not None:
-        shape = (loop.consumers, staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
+        shape = (loop.consumers, staged.buffers * staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
         size = loop.consumers * staged.group_bytes
         add("staging", "unsigned char", shape, size, "results on their way out, [group][channels][pixel][byte], swizzled")
+    if loop.cluster_k > 1:
+        registers = loop.blocks_m * loop.tile_n // 2
+        shape = (loop.cluster_k - 1, registers // 4, WARPGROUP * loop.consumers, 4)
+        meaning = "sums of the cluster's other blocks, [block - 1][register / 4][thread][register % 4]"
+        add("sums", loop.accumulator, shape, loop.sums_bytes, meaning)
     add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, "for each stage: it is full, it is empty")
     return tuple(regions)
 
 
 def _resource_reasons(loop: PixelLoop, regions: tuple[SharedRegion, ...], architecture: Architecture) -> Iterator[Reason]:
-    blocks = loop.min_blocks_per_sm
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
     limit = min(architecture.registers_per_thread, loop.registers_at_once(architecture.registers_per_sm))
     sums = loop.blocks_m * loop.tile_n // 2
     if sums + OTHER_REGISTERS > limit:
         got = f"{sums} sums and about {OTHER_REGISTERS} other registers a thread"
-        need = f"at most {limit} registers for {blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"
+        need = f"at most {limit} registers for {resident.described} of {loop.threads} threads on an SM"
         yield Reason("registers", "mainloop.tile", got, need, "a smaller tile or fewer blocks")
-    size = sum(region.bytes for region in regions)
-    room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
-    if size > room:
-        got, need = f"{size} bytes of shared memory", f"at most {room} for {blocks} on an SM of {architecture.name}"
-        yield Reason("shared_memory", "mainloop.stages", got, need, "fewer stages or a smaller tile")
+    yield from resident.too_much_per_block(sum(region.bytes for region in regions))
 
 
 def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
@@ -314,6 +295,8 @@ def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
         parts.append("1x1")
     if mainloop.activations == "windows":
         parts.append("windows")
+    if mainloop.store_buffers > 1:
+        parts.append(f"o{mainloop.store_buffers}")
     if spec.input.layout == "nchw32":
         parts.append("of_nchw32")
     parts.append(f"{spec.output.type}_{spec.output.layout}")

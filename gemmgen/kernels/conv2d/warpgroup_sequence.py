@@ -8,9 +8,18 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, FilterOrder
-from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAXIMUM_EXTENT, channel_units, dimensions, fixed_parameters, integer
+from gemmgen.kernels.conv2d.problem import (
+    EXTENT_P,
+    EXTENT_Q,
+    MAXIMUM_EXTENT,
+    channel_units,
+    dimensions,
+    fixed_parameters,
+    integer,
+    most_products,
+)
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
-from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
 from gemmgen.kernels.conv2d.warpgroup import PixelLoop, StagedOutput
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import (
@@ -25,8 +34,6 @@ from gemmgen.kernels.launch import (
 )
 from gemmgen.kernels.tiles.division import divisors_argument
 
-MAP_ELEMENTS: dict[str, tma.Element] = {"s8": "u8", "u8": "u8", "f16": "f16", "bf16": "bf16"}
-"""Element types of the copy engine: bytes are bytes to it."""
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
 LARGEST_STRIDE = 8
 """Steps of the copy engine's walk through images."""
@@ -51,7 +58,7 @@ def warpgroup_sequence(
 ) -> LaunchSequence:
     """The sequence. ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the
     kernel divides by, by name; ``taps``: filter taps that share pixels; ``maps_of_x``: tensor maps that it takes."""
-    assert spec.mainloop is not None
+    assert isinstance(spec.mainloop, WarpgroupMainloop)
     walks = spec.mainloop.activations != "rows"
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = [argument for step in steps for argument in step.arguments]
@@ -88,6 +95,7 @@ def warpgroup_sequence(
         arguments=tuple(argument.name for argument in main),
         dynamic_shared_bytes=Formula(str(shared_bytes)),
         cluster=(blocks, 1, 1),
+        programmatic=spec.early_launch,
     )
     return LaunchSequence(
         name,
@@ -111,7 +119,7 @@ def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
     return TensorMapArgument(
         name="map_filter",
         array="filter",
-        element=MAP_ELEMENTS[loop.type_a],
+        element=tma.copied_as(loop.type_a),
         extents=(Formula("c"), Formula("r * s"), filters.shape[0]),
         strides=(Formula(f"{size} * c"), Formula(f"{size} * c * r * s")),
         meaning=f"the filter in boxes of {loop.a.box_rows} output channels, {loop.a.span_elements} input channels of one tap each",
@@ -124,7 +132,7 @@ def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
 def _pixel_map(loop: PixelLoop, walks: bool, taps: int) -> TensorMapArgument:
     size = loop.b.element_bytes
     row = Formula(f"{size} * c")
-    kind: dict[str, object] = {"element": MAP_ELEMENTS[loop.type_b], "swizzle": SWIZZLES[loop.b.row_bytes], "l2_promotion": "256B"}
+    kind: dict[str, object] = {"element": tma.copied_as(loop.type_b), "swizzle": SWIZZLES[loop.b.row_bytes], "l2_promotion": "256B"}
     channels, pixels = loop.b.span_elements, loop.b.box_rows
     if not walks:
         return TensorMapArgument(
@@ -209,29 +217,28 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
     found += [
         (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
         (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
-        ("groups == 1", "all channels are convolved together"),
-        (f"n * p * {columns} <= {MAXIMUM_EXTENT - 1024}", "pixels can be counted with an int"),
-        (f"{clusters} <= {MAXIMUM_EXTENT}", "tiles can be counted with an int"),
+        ("groups == 1", "groups is 1"),
+        (
+            f"n * p * {columns} <= {MAXIMUM_EXTENT - 1024}",
+            f"n p {columns} is at most {MAXIMUM_EXTENT - 1024}: an int counts the pixels of y",
+        ),
+        (f"{clusters} <= {MAXIMUM_EXTENT}", f"y has at most {MAXIMUM_EXTENT} tiles: an int counts them"),
     ]
     if spec.input.type in ("s8", "u8"):
         found.append(
-            (f"c * r * s <= {depth_limit(spec)}", f"sums have at most {depth_limit(spec)} products each, so that they fit into int32")
+            (f"c * r * s <= {most_products(spec)}", f"sums have at most {most_products(spec)} products each, so that they fit into int32")
         )
     found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items() if name != "groups"]
     if walks:
         corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
             found += [
-                (f"stride_{axis} <= {LARGEST_STRIDE}", f"the copy engine takes strides up to {LARGEST_STRIDE}"),
-                (f"padding_{axis} <= {corner}", f"the copy engine begins at most {corner} pixels before an image"),
+                (f"stride_{axis} <= {LARGEST_STRIDE}", f"stride_{axis} is at most {LARGEST_STRIDE}, the copy engine's largest"),
+                (f"padding_{axis} <= {corner}", f"padding_{axis} is at most {corner}: the copy engine begins no farther before an image"),
                 (
                     f"({taps} - 1) * dilation_{axis} <= {corner} + min(padding_{axis}, {offset - corner})",
-                    "the copy engine reaches all filter taps",
+                    f"({taps} - 1) dilation_{axis} is at most {corner} + min(padding_{axis}, {offset - corner}), "
+                    "as far as the copy engine reaches",
                 ),
             ]
     return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
-
-
-def depth_limit(spec: Conv2dSpec) -> int:
-    """The most products of a sum that fits into int32."""
-    return min(spec.maximum_depth, 65535) if spec.input.type == "u8" else spec.maximum_depth

@@ -123,7 +123,7 @@ class CpuGemmPlan(InstancePlan):
 
     @property
     def swapped(self) -> bool:
-        """True if C is stored by columns, so that A and B trade places."""
+        """True if C is stored by columns, so that A and B are exchanged."""
         return not self.matrix_c.row_major
 
     @property

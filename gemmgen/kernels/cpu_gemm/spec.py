@@ -52,7 +52,7 @@ class Threads(SpecModel):
     parts: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
     others less, at the price of more packing."""
-    least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 20
+    least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 17
     """Multiplications below which one more thread is not worth being woken."""
 
 

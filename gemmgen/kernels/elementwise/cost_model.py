@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.elementwise.access import AXES, axis_of
 from gemmgen.kernels.elementwise.plan import ElementwisePlan
 from gemmgen.kernels.epilogue.steps import Access
-from gemmgen.kernels.family import Cost, Work
+from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 
 BASE_REGISTERS = 20
 SECTOR_BYTES = 32
@@ -84,12 +84,18 @@ def cost(plan: ElementwisePlan, problem: Mapping[str, int]) -> Cost:
     return Cost(float(elements * plan.operation_count), float(bytes_read(plan, problem) + written), "fp32")
 
 
+def fetches(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
+    """All arrays once: no element serves two threads."""
+    written = elements_of(plan, problem) * ELEMENTS[plan.output].bytes
+    return Fetch("read", float(bytes_read(plan, problem)), 1.0), Fetch("written", float(written), 1.0)
+
+
 def executed_operations(plan: ElementwisePlan, problem: Mapping[str, int]) -> float:
     """The operations of ``cost``: no element is computed in vain but those past the end of a row."""
     return cost(plan, problem).operations
 
 
-def peer(plan: ElementwisePlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
+def peer(plan: ElementwisePlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer:
     """One torch operation after the other, in the type that the kernel computes in, then a copy into y."""
     import torch
 
@@ -109,4 +115,4 @@ def peer(plan: ElementwisePlan, arrays: Mapping[str, Any], scalars: Mapping[str,
             values = step.operation.apply_torch(values, [read(access) for access in step.accesses])
         y.copy_(values)
 
-    return f"torch ({len(plan.steps)} operations)" if len(plan.steps) > 1 else "torch", run
+    return Peer(f"torch ({len(plan.steps)} operations)" if len(plan.steps) > 1 else "torch", run)

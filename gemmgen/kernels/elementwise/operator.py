@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import pydantic
 
 from gemmgen.core.errors import LaunchError, PlanError, Reason
+from gemmgen.core.text import printable
 from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, broadcast, request_of
 from gemmgen.kernels.elementwise.plan import plan_operations
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
@@ -30,12 +31,13 @@ def parse_operations(wanted: Any) -> tuple[Operation, ...]:
     if isinstance(wanted, str | Mapping) or (isinstance(wanted, tuple) and wanted and _is_item(wanted[0])):
         wanted = (wanted,)
     found = []
-    for one in wanted:
-        fields = {"op": one} if isinstance(one, str) else dict(one)
+    for one in wanted if isinstance(wanted, Iterable) else (wanted,):
         try:
+            fields = {"op": one} if isinstance(one, str) else dict(one)
             found.append(_adapter().validate_python(fields))
-        except pydantic.ValidationError as error:
-            raise LaunchError(f"elementwise: operation {one!r}: {error.errors(include_url=False)[0]['msg']}") from None
+        except (TypeError, ValueError) as error:
+            said = error.errors(include_url=False)[0]["msg"] if isinstance(error, pydantic.ValidationError) else "need a name or a mapping"
+            raise LaunchError(printable(f"elementwise: operation {one!r}: {said}", 1000)) from None
     return tuple(found)
 
 

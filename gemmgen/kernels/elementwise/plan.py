@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula
-from gemmgen.hardware.target import ARCHITECTURES, Architecture
+from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.elementwise.access import AXES, MAXIMUM_EXTENT, ElementSpace, Read, StridedArray
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
@@ -24,7 +24,7 @@ from gemmgen.kernels.launch import (
     LaunchSequence,
     ScalarArgument,
 )
-from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_BYTES = 16
@@ -150,9 +150,7 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
         got = f"{vector} elements of {spec.input}{' with any stride' if spec.inner == 'strided' else ''}"
         hint = f"promise alignment: {vector}" if spec.alignment < vector else ""
         reasons.append(Reason("vector", "vector", got, f"at most {widest}: one access of 16 bytes, within the alignment", hint))
-    if spec.early_launch and not ARCHITECTURES[spec.architecture].supports("programmatic_launch"):
-        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
-        reasons.append(Reason("early_launch", "early_launch", f"architecture: {spec.architecture}", need, hint))
+    reasons += launch_reasons(spec.early_launch, spec)
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     space = ElementSpace(spec)

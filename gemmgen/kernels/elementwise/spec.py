@@ -32,7 +32,7 @@ class ElementwiseSpec(KernelSpec):
     vector: VectorWidth | None = None
     """Elements that a thread loads and stores at a time. Default: as many as the alignment and 16 bytes allow."""
     unroll: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
-    """Vectors of a thread whose loads are on their way at the same time."""
+    """Vectors of a thread whose loads are in flight at the same time."""
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     """Threads of a block."""
     blocks: Annotated[int, Field(ge=1, le=2**20, strict=True)] | None = None

@@ -625,8 +625,12 @@ else:
     AnyOperation = Annotated[reduce(or_, OPERATIONS), Field(discriminator="op")]
 
 
-def square_root(value: Tracked) -> Tracked:
-    """The square root of tracked values."""
+def square_root(value: Tracked, *, of_squares: bool = False) -> Tracked:
+    """The square root of tracked values.
+
+    Where a bound leaves the sign open, so is whether the root is NaN: nothing is known of it. ``of_squares``: the kernel adds up
+    squares, which no error makes negative.
+    """
     import numpy as np
 
     with np.errstate(invalid="ignore"):
@@ -634,6 +638,9 @@ def square_root(value: Tracked) -> Tracked:
         # |sqrt(v + e) - sqrt(v)| = |e| / (sqrt(v + e) + sqrt(v)) <= |e| / sqrt(v), and <= sqrt(|e|).
         bound = np.sqrt(value.bound)
         bound = np.minimum(bound, np.divide(value.bound, root, out=bound.copy(), where=root > 0))
+        if not of_squares:
+            bound = np.where((value.bound > 0) & (np.abs(value.value) <= value.bound), np.inf, bound)
+            bound = np.where(value.value < -value.bound, 0.0, bound)  # NaN for certain
     return rounded(root, clear_bounds(bound), value.kind)
 
 

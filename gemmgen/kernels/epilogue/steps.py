@@ -100,7 +100,7 @@ class Step:
 
     @property
     def zero(self) -> str:
-        return {"f32": "0.0f", "f64": "0.0"}.get(self.kind, "0")
+        return ELEMENTS[self.kind].literal(0)
 
     @property
     def suffix(self) -> str:
@@ -228,7 +228,7 @@ def apply_steps(steps: Sequence[Step], value: Tracked, read: Callable[[Access], 
 
 
 def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> npt.NDArray[Any]:
-    """What an access reads, in the type that the operation computes in: a double beside a value that a cast has made a half
+    """Value of an access, in the type that the operation computes in: a double beside a value that a cast has made a half
     is rounded to float32 first, as kernels do it."""
     import numpy as np
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.epilogue.steps import Access
-from gemmgen.kernels.family import Cost, Work
+from gemmgen.kernels.family import Cost, Costs, Fetch, Peer, Work
 from gemmgen.kernels.gemm.copied import CopyPlan
-from gemmgen.kernels.gemm.loop import TiledLoop
+from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
@@ -25,8 +25,6 @@ REDUCTION_REGISTERS = 40
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
-SCATTERED = {"boxes": 1.0, "pairs": 2.0, "elements": 10.0, "partial": 1.0, "scaled": 1.0}
-"""Cost of stores of fragments beside that of whole lines: 16-bit elements one by one took 14 times as long on an H200, 3805 x 3805 x 25."""
 WAIT_FOR_B = {"k": 0.15, "m": 0.6}
 """Latency of a read of B in a kernel for few columns, over that of the memory."""
 NARROW_COPY = 6
@@ -34,59 +32,69 @@ NARROW_COPY = 6
 LINE_BYTES = 128
 LEFT_IN_L2 = 0.2
 """Part of A that has to come from memory again for every further tile of columns."""
-TENSOR_CORE_ISSUE = 1.25
-"""Time of a product on tensor cores over that at their peak, where all but plain products are computed: power above all, on an H200."""
 COPY_REGISTERS = 40
-COPY_SHARE = 2.0
-"""Time of a copy by single elements, over that of one by vectors."""
-MMA_ISSUE = 2.1
-"""The same for `mma.sync`: 287 of 643 TFLOP/s on an H200, for barriers and reads of fragments."""
 COPY_INSTRUCTIONS = 8.0
 """Of a thread, for a copy of its own to shared memory: where it comes from and goes to, and how much of it exists."""
 MMA_OPERATIONS_PER_CLOCK = 2048.0
 """Of an SM, on 16-bit types by `mma.sync`."""
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
-"""What keeping what that rounds off costs beside: 1.2 to 1.3 times the time of plain sums, on an H200."""
+"""Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200."""
 SPLIT_STEPS = 5.0
 """Latencies of memory that a kernel that splits takes, with its launch: 2 to 3 microseconds for small matrices."""
 SPLIT_ROW = 340.0
 """Values of a row along k that a warp splits in one more latency; it reads them twice, some at a time."""
 SPLIT_READS = 1.5
 """Times that it reads what it splits: once for the extremes, and again from caches, as far as those hold it."""
-COPY_ENGINE_SHARE = 0.55
-"""Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
-
-
-@dataclass(frozen=True)
-class TensorCoreCosts:
-    """What the model takes tensor cores and their copies to cost, beside the figures of the machine."""
-
-    issue: float
-    """Time of a product over that at the peak of tensor cores."""
-    promotion: float
-    """What sums outside of them add to it."""
-    copy_share: float
-    """Part of the time that the copy engine takes for what threads would load from the L2, whether blocks share it or not."""
-    partial: float
-    """Time of storing a partial product, over that of its bytes."""
-    in_flight: float
-    """Copies on their way, over the number of stages."""
-
-
-PRODUCTS = TensorCoreCosts(issue=0.98, promotion=0.06, copy_share=0.27, partial=2.2, in_flight=1.4)
-"""Of plain products: calibrated on every other one of 114 problems in tf32, bfloat16, int8 and e4m3 on an H200, with 10 to 80 instances
-each. The instance that the model picks takes 5.9% longer on the others than the best that was measured, on average."""
-PLANES = TensorCoreCosts(issue=TENSOR_CORE_ISSUE, promotion=0.2, copy_share=COPY_ENGINE_SHARE, partial=1.0, in_flight=1.0)
-"""Of float32 by planes."""
+UNFILLED = 0.3
+"""Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
+PROMOTION_ISSUE = 0.06
+"""The same of 8-bit floats, whose sums leave the tensor core."""
+COSTS = {
+    "tiled": Costs(arithmetic=1.11, shared=0.78, loads=0.81, latency=0.88, barriers=1.46, stores=0.67, memory=0.68, idle=0.25),
+    "tiled, 16 bits": Costs(arithmetic=1.24, shared=1.06, latency=0.94, stores=1.11, memory=0.93, idle=-0.64),
+    "vector along k": Costs(arithmetic=1.07, shared=0.61, loads=0.66, latency=1.57, memory=0.7, idle=0.24),
+    "vector along k, 16 bits": Costs(arithmetic=2.51, shared=0.51, loads=0.64, latency=0.77, memory=0.51, idle=0.94),
+    "vector along m": Costs(loads=0.81, latency=1.27, memory=0.62, idle=1.64),
+    "vector along m, 16 bits": Costs(arithmetic=1.04, loads=0.56, memory=0.51, idle=-0.9),
+    "wgmma": Costs(arithmetic=0.78, loads=0.21, latency=3.75, barriers=0.95, memory=0.83, idle=-0.48, pause=2.28),
+    "wgmma, clusters along k": Costs(arithmetic=1.35, loads=0.22, latency=0.77, barriers=1.23, memory=0.7, idle=-0.64),
+    "planes by wgmma": Costs(arithmetic=1.1, loads=0.68, barriers=1.08, memory=0.9, idle=0.15, pause=-0.7),
+    "planes by wgmma, clusters along k": Costs(arithmetic=1.77, loads=0.58, idle=0.7),
+    "mma": Costs(arithmetic=0.83, shared=1.14, loads=0.98, latency=1.46, barriers=1.07, idle=0.29),
+    "planes by mma": Costs(arithmetic=1.72, loads=0.94),
+    "copies": Costs(loads=1.93, latency=1.02, stores=1.89, memory=0.95, idle=1.34),
+    "splits": Costs(latency=0.8, stores=0.86, memory=0.86, idle=-0.31),
+    "repairs": Costs(idle=-0.9),
+    "sum of slices": Costs(loads=0.91, latency=0.72, stores=1.05, idle=0.97),
+}
+"""Costs of each kind of kernel, calibrated on some 300 products in float32 and bfloat16 that seeded generators drew, and on the problems of
+the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that what the model picks is the best."""
+STORES = {
+    "wgmma, boxes": 1.06,
+    "wgmma, pairs": 4.14,
+    "wgmma, elements": 10.58,
+    "wgmma, partial": 1.39,
+    "mma, pairs": 1.59,
+    "mma, rows": 2.0,
+    "mma, elements": 8.0,
+    "mma, partial": 1.0,
+    "planes by wgmma, scaled": 1.18,
+    "planes by mma, scaled": 1.0,
+}
+"""Time of stores of results, over that of their bytes in whole lines, by the instructions that multiply and the way of storing."""
 
 
 def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem."""
     m, n, k, batch = problem["m"], problem["n"], problem["k"], problem.get("batch", 1)
     groups = problem.get("groups", 1)
-    # Groups of rows end within a tile; half a tile each is lost.
-    tiles = (ceil_div(m, plan.tile_m) + groups // 2) * ceil_div(n, plan.tile_n) * batch
+    tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n) * batch
+    if plan.grouped:
+        # A group's last tile has half of its rows on average; groups of warps without rows let it pass.
+        parts = plan.loop.consumers if isinstance(plan.loop, WarpgroupLoop) and plan.loop.skips_rows else 1
+        lost = UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
+        tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)
     a, b, c = plan.matrix_a, plan.matrix_b, plan.matrix_c
     factors = float(m * k * a.element_bytes * (batch if problem.get("stride_a", 1) else 1))
     factors += float(k * n * b.element_bytes * (batch * groups if problem.get("stride_b", 1) else 1))
@@ -112,7 +120,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     scheme, slices = plan.spec.decomposition.scheme, problem.get("slices", plan.slices)
     groups = loop.k_groups
     blocks, own_steps, stored, turns = tiles, float(ceil_div(steps, slices * groups)), tile_result, 1
-    partial = float(plan.tile_m * plan.tile_n * FLOAT_BYTES)
+    partial = float(m * n * batch * FLOAT_BYTES) / max(1, tiles)
     if isinstance(plan.spec.decomposition, StreamK):
         blocks = min(plan.spec.decomposition.blocks * batch, max(1, tiles * steps))
         own_steps = tiles * steps / blocks
@@ -132,7 +140,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     shared = sum(access.per_step for access in loop.accesses)
     copies = sum(o.copy.passes * (o.copy.vector if o.is_async and not o.mn_major else 1) for o in loop.copied)
     guards = 3 * copies * (sum(o.guards_rows or o.guards_columns for o in loop.copied) > 0)
-    loaded = float((plan.tile_m * a.element_bytes + plan.tile_n * b.element_bytes) * loop.tile_k * groups)
+    loaded = (_held(m, plan.tile_m) * a.element_bytes + _held(n, plan.tile_n) * b.element_bytes) * loop.tile_k * groups
     main = Work(
         blocks=blocks,
         threads=plan.threads,
@@ -148,10 +156,16 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         stored_bytes=stored,
         memory_bytes=factors + (0.0 if scheme == "split_k_parallel" else result),
         turns=turns,
+        costs=COSTS["tiled, 16 bits" if min(a.element_bytes, b.element_bytes) < FLOAT_BYTES else "tiled"],
     )
     if scheme != "split_k_parallel":
         return (main,)
     return main, _reduction_work(plan, problem, result, c.element_bytes * (1 + reads))
+
+
+def _held(extent: int, tile: int) -> float:
+    """Rows or columns of a tile that exist, on average."""
+    return extent / max(1, ceil_div(extent, tile))
 
 
 def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop | WarpgroupLoop) -> int:
@@ -195,6 +209,7 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
         turns=2 if slices > 1 else 1,
         early=plan.spec.early_launch,
+        costs=COSTS[f"vector along {loop.along}{', 16 bits' if min(a.element_bytes, b.element_bytes) < FLOAT_BYTES else ''}"],
     )
 
 
@@ -223,8 +238,19 @@ def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, e
         grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0,
         ceil_div(problem.get("slices", plan.slices), plan.reduction_groups),
         0.0, "fp32", 1.0, 0.0, float(elements * FLOAT_BYTES * plan.reduction_groups), 4.0,
-        float(elements * element_bytes), result, follows=True, early=reduction.programmatic,
+        float(elements * element_bytes), result, follows=True, early=reduction.programmatic, costs=COSTS["sum of slices"],
     )  # fmt: skip
+
+
+def _blocks_and_turns(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop, works: int) -> tuple[int, float]:
+    """Blocks of a grid, and pieces of work that the busiest of them has: less than a whole one where tiles are shared out."""
+    division = plan.spec.decomposition
+    if isinstance(division, StreamK):
+        return division.blocks, works / division.blocks
+    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
+    if loop.dynamic:  # the last tiles do not come at the same time
+        return blocks, max(1.0, works / blocks + 0.5) if blocks else 1
+    return blocks, ceil_div(works, blocks) if blocks else 1
 
 
 def _tensor_core_work(
@@ -240,13 +266,13 @@ def _tensor_core_work(
     parts = problem.get("slices", plan.slices) * loop.cluster_k
     works = tiles * parts
     steps = ceil_div(ceil_div(problem["k"], loop.tile_k), parts)
-    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
-    turns = ceil_div(works, blocks) if blocks else 1
-    costs = PRODUCTS if plan.planes is None else PLANES
+    blocks, turns = _blocks_and_turns(plan, loop, works)
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
-    scattered = 1.0 if partial or plan.planes is not None else SCATTERED[plan.fragment_store]
-    stored = costs.partial * sums if partial else tile_result * scattered + (sums if loop.cluster_k > 1 else 0.0)
+    stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else tile_result
+    scattered = plan.fragment_store in ("pairs", "elements")
+    streamed = 2 * STORES["wgmma, partial"] * sums if plan.store == "streamed" else 0.0
     compensated = plan.planes is not None and plan.planes.compensated
+    kind = "wgmma" if plan.planes is None else "planes by wgmma"
     main = Work(
         blocks=blocks,
         threads=loop.threads,
@@ -255,14 +281,19 @@ def _tensor_core_work(
         steps=float(steps * turns),
         operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
         unit=plan.unit,
-        issue=costs.issue + (costs.promotion if loop.promote_steps else COMPENSATION_ISSUE if compensated else 0.0),
+        issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else COMPENSATION_ISSUE if compensated else 0.0),
         shared_clocks=0.0,
-        loaded_bytes=(loop.a.tile_bytes + loop.b.tile_bytes) * costs.copy_share,
-        in_flight=costs.in_flight * loop.stages,
-        stored_bytes=stored * (1 if loop.ping_pong and scattered == 1 else turns),
+        loaded_bytes=loop.a.tile_bytes * _held(problem["m"], loop.tile_m) / loop.tile_m
+        + loop.b.tile_bytes * _held(problem["n"], loop.tile_n) / loop.tile_n,
+        in_flight=float(loop.stages),
+        stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * (1 if loop.ping_pong and not scattered else turns)
+        + (sums if loop.cluster_k > 1 else 0.0)
+        + streamed * turns,
         memory_bytes=factors + (0.0 if partial else result),
         turns=2 if loop.cluster_k > 1 else 1,
         early=plan.spec.early_launch,
+        results=max(1.0, turns),
+        costs=COSTS[f"{kind}, clusters along k" if loop.cluster_k > 1 else kind],
     )
     if plan.planes is not None:
         return _around_planes(plan, plan.planes, problem, main)
@@ -281,8 +312,8 @@ def _copy_work(plan: GemmPlan, copied: CopyPlan, problem: Mapping[str, int]) -> 
     moved *= sum(problem[factor.extent] * factor.matrix.element_bytes for factor in copied.factors)
     each = moved / max(blocks, 1) / 2
     return Work(
-        blocks, launch.threads, COPY_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, each * COPY_SHARE, 4.0, each * COPY_SHARE, moved,
-        early=plan.spec.early_launch,
+        blocks, launch.threads, COPY_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, each, 4.0, each, moved,
+        early=plan.spec.early_launch, costs=COSTS["copies"],
     )  # fmt: skip
 
 
@@ -293,14 +324,18 @@ def _warp_mma_work(
     factors, result, tile_result = moved
     partial = plan.store == "partial"
     works = tiles * plan.slices
-    blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
-    turns = ceil_div(works, blocks) if blocks else 1
+    blocks, turns = _blocks_and_turns(plan, loop, works)
     steps = ceil_div(ceil_div(problem["k"], loop.tile_k), plan.slices)
     operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
     warps = loop.threads // WARP_THREADS
     copies = sum(o.passes * (1 if o.is_async else NARROW_COPY) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
-    busy = copies * COPY_INSTRUCTIONS * warps / 4 / (operations / MMA_OPERATIONS_PER_CLOCK * loop.a.element_bytes / 2)
-    read = (loop.warp_m + loop.warp_n) * loop.tile_k * loop.a.element_bytes * warps
+    products = 1 if plan.planes is None else plan.planes.scheme.products
+    busy = loop.a.planes * copies * COPY_INSTRUCTIONS * warps / 4
+    busy /= products * operations / MMA_OPERATIONS_PER_CLOCK * loop.a.element_bytes / 2
+    compensated = plan.planes is not None and plan.planes.compensated
+    read = (loop.warp_m + loop.warp_n) * loop.tile_k * loop.a.element_bytes * loop.a.planes * warps
+    stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else tile_result
+    kind = "mma" if plan.planes is None else "planes by mma"
     main = Work(
         blocks=blocks,
         threads=loop.threads,
@@ -309,14 +344,19 @@ def _warp_mma_work(
         steps=float(steps * turns),
         operations=operations,
         unit=plan.unit,
-        issue=MMA_ISSUE + busy,
+        issue=1.0 + busy + (COMPENSATION_ISSUE if compensated else 0.0),
         shared_clocks=(read + loop.a.tile_bytes + loop.b.tile_bytes) / SHARED_BYTES_PER_CLOCK,
-        loaded_bytes=float(loop.a.tile_bytes + loop.b.tile_bytes),
+        loaded_bytes=loop.a.tile_bytes * _held(problem["m"], loop.tile_m) / loop.tile_m
+        + loop.b.tile_bytes * _held(problem["n"], loop.tile_n) / loop.tile_n,
         in_flight=float(loop.stages - 1),
-        stored_bytes=(float(loop.tile_m * loop.tile_n * FLOAT_BYTES) if partial else tile_result * SCATTERED[plan.fragment_store]) * turns,
+        stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * turns,
         memory_bytes=factors + (0.0 if partial else result),
         early=plan.spec.early_launch,
+        results=max(1.0, turns),
+        costs=COSTS[kind],
     )
+    if plan.planes is not None:
+        return _around_planes(plan, plan.planes, problem, main)
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
 
@@ -336,14 +376,14 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
             Work(
                 grid, SPLIT_THREADS, SPLIT_REGISTERS, 0, latencies, 0.0, "fp32", 1.0, 0.0, read * each / latencies, 1.0,
                 written * each, SPLIT_READS * read + written,
-                follows=index > 0, early=plan.spec.early_launch,
+                follows=index > 0, early=plan.spec.early_launch, costs=COSTS["splits"],
             )
         )  # fmt: skip
     tiles = plan.sequence.launches[-1].grid_of(problem)[0]
     checked = float(REPAIR_TILE * 2 * FLOAT_BYTES)
     repair = Work(
         tiles, REPAIR_THREADS, REPAIR_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, checked, 1.0, 0.0, checked * tiles,
-        follows=True, early=plan.spec.early_launch,
+        follows=True, early=plan.spec.early_launch, costs=COSTS["repairs"],
     )  # fmt: skip
     return (*around, replace(main, follows=True), repair)
 
@@ -356,6 +396,26 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
     return Cost(2.0 * batch * m * n * k, float(batch * (moved + results)), plan.unit)
+
+
+def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
+    """A once for each column of tiles and B once for each row of them, m n k (1/tile_m + 1/tile_n) elements in all, but once for a
+    cluster that shares them; C, and what is added to it, once."""
+    m, n, k = (problem[name] for name in ("m", "n", "k"))
+    batch = problem.get("batch", 1)
+    tile_m, tile_n = (1, min(plan.tile_n, WARP_THREADS)) if isinstance(plan.loop, NaiveLoop) else (plan.tile_m, plan.tile_n)
+    cluster = plan.spec.mainloop.cluster if isinstance(plan.loop, WarpgroupLoop) else None
+    across, down = (cluster.n, cluster.m) if cluster else (1, 1)
+    results = 1.0 + (plan.spec.beta == "argument")
+    found = [
+        Fetch("A", float(batch * m * k * plan.matrix_a.element_bytes), ceil_div(n, tile_n * across)),
+        Fetch("B", float(batch * k * n * plan.matrix_b.element_bytes * problem.get("groups", 1)), ceil_div(m, tile_m * down)),
+        Fetch("C", float(batch * m * n * plan.matrix_c.element_bytes), results),
+    ]
+    if plan.grouped:  # each group's rows meet its own B
+        found[1] = Fetch("B", found[1].bytes, max(1.0, found[1].times / max(1, problem["groups"])))
+    found += [Fetch(matrix.name, float(batch * m * n * matrix.element_bytes), 1.0) for matrix in plan.residuals]
+    return tuple(found)
 
 
 def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
@@ -371,19 +431,19 @@ INT_MM_ROWS = 17
 """Rows from which on ``torch._int_mm`` computes."""
 
 
-def peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Callable[[], None]] | None:
+def peer(plan: GemmPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
     """cuBLAS through torch: ``addmm`` into C, ``_int_mm`` or ``_scaled_mm``, then the epilogue as separate torch operations; TF32 only
     where the instance multiplies as tf32. None for groups, and for types that torch does not multiply."""
     types = (plan.matrix_a.type, plan.matrix_b.type, plan.matrix_c.type)
     tf32 = types[:2] == ("tf32", "tf32")
     function = BYTE_PRODUCTS.get(types)
     if plan.grouped:
-        return None
+        return "torch has no products in groups"
     if function is None and len({"f32" if kind == "tf32" else kind for kind in types}) > 1:
-        return None
+        return f"torch does not multiply {types[0]} by {types[1]} into {types[2]}"
     a, b, c = arrays["A"], arrays["B"], arrays["C"]
     if function is not None and (plan.batched or (function == "_int_mm" and a.shape[0] < INT_MM_ROWS)):
-        return None
+        return f"torch.{function} takes no batches, and no fewer than {INT_MM_ROWS} rows of integers"
     import torch
 
     alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 0.0)
@@ -409,4 +469,4 @@ def peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]
             if result is not c:
                 c.copy_(result)
 
-    return ("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue"), run
+    return Peer("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue", run)

@@ -1,4 +1,4 @@
-"""The staged epilogue: each warp turns its results around in shared memory, so that global accesses are whole, adjacent vectors."""
+"""The staged epilogue: each warp transposes its results in shared memory, so that global accesses are whole, adjacent vectors."""
 
 from __future__ import annotations
 
@@ -56,6 +56,20 @@ class Exchange:
     def piece_stride(self) -> int:
         """From one vector of a thread to its next one, in columns of the slab."""
         return self.fragment.piece_stride if self.is_closed else self.run
+
+    def column_of_element(self, element: str) -> str:
+        """Column of the slab of a fragment's element, from the thread's first column, as an expression; a multiple of ``store_width``."""
+        vector = self.fragment.vector
+        if self.piece_stride == vector:
+            return element
+        if vector == 1:
+            return f"{element} * {self.piece_stride}"
+        rest = f" + {element} % {vector}" if self.store_width < vector else ""
+        return f"{element} / {vector} * {self.piece_stride}{rest}"
+
+    def offset_of_column(self, column: str) -> str:
+        """Distance in C from the warp tile's first column to a column of the slab, as an expression."""
+        return column if self.is_closed else f"{column} / {self.run} * {self.fragment.piece_stride} + {column} % {self.run}"
 
     @property
     def store_width(self) -> int:

@@ -8,7 +8,7 @@ from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.explain_shared import shared_memory_section
 from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections, warp_mma_sections
-from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
+from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, register_budget
 from gemmgen.kernels.gemm.operand import Operand, source_degree
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import SplitKLast, SplitKParallel, SplitKSerial, StreamK
@@ -167,8 +167,10 @@ def _edges(plan: GemmPlan) -> str:
     promised = {axis: getattr(plan.spec.multiple_of, axis) for axis in tiles}
     whole = [f"{axis} is a multiple of {promised[axis]}" for axis in tiles if promised[axis] % tiles[axis] == 0]
     checked = [axis for axis in tiles if promised[axis] % tiles[axis]]
+    each = "tiles that do not lie inside check each of their vectors, the others nothing"
     parts = [f"{' and '.join(whole)}: nothing is checked there"] if whole else []
     parts += [f"{', '.join(checked)} may end within a tile: what lies beyond is read as 0 and not stored"] if checked else []
+    parts += [each] if isinstance(plan.loop, TiledLoop) and plan.loop.checks_tiles else []
     return "; ".join(parts)
 
 
@@ -237,6 +239,7 @@ def _copy(operand: Operand) -> str:
     read, written = operand.element_bytes * copy.vector, operand.shared_bytes * operand.store_width
     prefetch = f"; the L2 fetches {operand.l2_prefetch} bytes around each" if operand.l2_prefetch else ""
     prefetch += "; the L1 keeps them" if operand.keeps_in_l1 else ""
+    prefetch += f"; the L2's policy for them is {operand.l2_policy}" if operand.l2_policy != "normal" else ""
     converted = ", converted to float32" if operand.is_half and not operand.is_async else ""
     return (
         f"a thread reads {copy.passes} x {read} bytes along {along} and writes {written} bytes at a time"
@@ -258,9 +261,10 @@ def _mainloop(plan: GemmPlan, loop: TiledLoop) -> Lines:
         ("unrolling", f"the loop over the k of a tile, {'fully' if not loop.unroll else loop.unroll.strip() + ' at a time'}"),
         ("registers", f"about {loop.estimated_registers} a thread: {a * b} accumulators, fragments, staged tiles, addresses"),
     ]
+    budget = register_budget(loop, plan.threads, plan.architecture)
+    if loop.estimated_registers > budget:
+        lines.append(("warning", f"no more than {budget} registers a thread are there; gemmgen compile tells whether some are spilled"))
     if loop.min_blocks_per_sm > 1:
-        budget = plan.architecture.registers_per_sm // (loop.min_blocks_per_sm * plan.threads)
-        budget = min(plan.architecture.registers_per_thread, budget // 8 * 8)
         lines.append(("occupancy", f"at least {loop.min_blocks_per_sm} blocks on an SM: at most {budget} registers a thread"))
     lines.append(
         ("global traffic", f"{1 / plan.tile_m + 1 / plan.tile_n:.5f} elements for a multiply-add: 1/{plan.tile_m} + 1/{plan.tile_n}")

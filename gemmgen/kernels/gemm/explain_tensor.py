@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import PlanesPlan
+from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.warp_mma import WarpLoop, WarpOperand
 from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 
@@ -19,7 +20,7 @@ def tensor_core_sections(plan: GemmPlan, loop: WarpgroupLoop) -> list[Section]:
         Section("Copies of one stage", _copies(loop)),
         Section("Mainloop", _mainloop(loop)),
         Section("Shared memory", _shared(plan, loop)),
-        *([Section("float32 by planes", _planes(plan.planes, loop))] if plan.planes is not None else []),
+        *([Section("float32 by planes", _planes(plan.planes, loop.staggered))] if plan.planes is not None else []),
         Section("Results", _results(plan, loop)),
     ]
 
@@ -32,14 +33,17 @@ def warp_mma_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
         ("warp", f"{loop.warp_m} x {loop.warp_n} of C; {loop.sums} of a thread's registers hold sums"),
     )
     steps = loop.tile_k // loop.instruction_k
-    count = steps * loop.a.blocks * loop.b.blocks
+    products = 1 if plan.planes is None else plan.planes.scheme.products
+    count = steps * loop.a.fragments * loop.b.fragments * products
+    reads = steps * (loop.a.planes * loop.a.fragments + loop.b.planes * loop.b.fragments // 2)
     mainloop = (
         ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_k} of k"),
         (
             "one stage",
-            f"{count} instructions of each warp, {steps * (loop.a.blocks + loop.b.blocks // 2)} reads of four matrices (ldmatrix)",
+            f"{count} instructions of each warp, {reads} reads of four matrices (ldmatrix)",
         ),
         ("stages", f"{loop.stages}: all but one are filled while one is multiplied, with one barrier a stage"),
+        *([("fragments", "those of the next instructions are read while these multiply")] if loop.fragment_buffers == 2 else []),
     )
     return [
         Section("Tile hierarchy", hierarchy),
@@ -49,13 +53,18 @@ def warp_mma_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
         Section(
             "Shared memory", (*_regions(plan), ("layout", "16-byte pieces of a row are permuted by an exclusive or: no bank conflicts"))
         ),
+        *([Section("float32 by planes", _planes(plan.planes, staggered=False))] if plan.planes is not None else []),
         Section("Results", _results(plan, loop)),
     ]
 
 
 def _copied(operand: WarpOperand) -> str:
     along = "k" if operand.k_major else operand.axis
-    count = f"{operand.passes} of {operand.vector_bytes} bytes a thread"
+    if operand.boxed:
+        boxes = f"{operand.spans} boxes" if operand.spans > 1 else "a box"
+        size = f"{operand.box[1]} rows of {operand.box[0]} elements along {along}"
+        return f"{boxes} of {size} by the copy engine: {operand.tile_bytes} bytes a stage"
+    count = f"{operand.planes * operand.passes} of {operand.vector_bytes} bytes a thread"
     if operand.is_async:
         return f"{count} along {along}, asynchronous: {operand.tile_bytes} bytes a stage"
     turned = ", turned around so that rows run along k" if operand.turned else ""
@@ -79,8 +88,12 @@ def _roles(loop: WarpgroupLoop) -> Lines:
 
 def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     lines = [("tile", f"{loop.tile_m} x {loop.tile_n} of C, {loop.tile_k} of k at a time")]
-    if loop.persistent_blocks:
-        lines.append(("grid", f"at most {loop.persistent_blocks} blocks, which take tiles in turn"))
+    division = plan.spec.decomposition
+    if isinstance(division, StreamK):
+        lines.append(("grid", f"{division.blocks} blocks"))
+    elif loop.persistent_blocks:
+        how = "ask a counter for the next tile" if loop.dynamic else "take tiles in turn"
+        lines.append(("grid", f"at most {loop.persistent_blocks} blocks, which {how}"))
     else:
         lines.append(("grid", "one block for each tile"))
     raster = plan.spec.rasterization
@@ -91,6 +104,12 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     lines.append(("order of tiles", order))
     if loop.cluster_k > 1:
         lines.append(("division of k", f"{loop.cluster_k} blocks of a cluster have a part each; the first collects the sums, in order"))
+    elif isinstance(division, StreamK):
+        text = "the steps of tiles that fill no whole round of blocks, and of one round more, are shared out evenly; the block with a"
+        lines += [
+            ("division of k", text),
+            ("", "tile's last step adds what others left of it in the workspace, in the order of the blocks"),
+        ]
     elif plan.slices > 1 or plan.cut_at_launch:
         slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
         lines.append(("division of k", f"{slices}, whose sums a second kernel adds up in a fixed order"))
@@ -102,6 +121,8 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         lines.append(("copied first", f"{names}, by a kernel of its own, to rows along k in the workspace that the copy engine can read"))
     if plan.grouped:
         lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
+        if loop.skips_rows:
+            lines.append(("", "groups of warps whose rows of a tile do not exist let it pass, and the tile takes less time"))
     who = "by the copy engine, " if isinstance(loop, WarpgroupLoop) else ""
     lines.append(("edges", f"what lies outside of a matrix is filled with 0 {who}and not stored"))
     if plan.spec.early_launch:
@@ -127,6 +148,8 @@ def _mainloop(loop: WarpgroupLoop) -> Lines:
         ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
     ]
+    if loop.a_in_registers:
+        lines[1] = ("one stage", f"{count} instructions of each group; their rows of A come to registers first")
     if loop.promote_steps:
         parts = f", {loop.instruction_n} columns at a time" if loop.blocks_n > 1 else ""
         text = f"every {loop.promote_steps * loop.tile_k} of k, sums go from the tensor core, which keeps 14 bits, to float32{parts}"
@@ -155,7 +178,7 @@ def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     return tuple(lines)
 
 
-def _planes(planes: PlanesPlan, loop: WarpgroupLoop) -> Lines:
+def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     scheme = planes.scheme
     promoted = planes.promoted_steps * scheme.instruction_k
     bounds = ", ".join(f"{planes.error_factor(k):.0f} u at k = {k}" for k in (64, 1024, 16384))
@@ -165,7 +188,7 @@ def _planes(planes: PlanesPlan, loop: WarpgroupLoop) -> Lines:
     made = "written to the workspace by a kernel before the product"
     if planes.kept_operand is not None:
         made = f"those of {planes.kept_operand.name} are an argument, the others are {made}"
-    turns = "; two groups of warps take turns to multiply and to add up" if loop.staggered else ""
+    turns = "; two groups of warps take turns to multiply and to add up" if staggered else ""
     return (
         ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; {made}"),
         ("products", f"{scheme.products} for one of float32; the leading ones leave the tensor core every {promoted} of k"),
@@ -183,6 +206,7 @@ def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
         "pairs": "two neighbours at a time, straight from registers",
         "elements": "one by one, straight from registers",
+        "rows": "side by side, by way of shared memory, where a warp turns 16 rows around at a time",
         "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
         "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
     }[plan.fragment_store]

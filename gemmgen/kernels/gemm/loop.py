@@ -15,7 +15,10 @@ from gemmgen.kernels.gemm.reasons import cache_reasons, loader_reason, loop_reas
 from gemmgen.kernels.gemm.spec import GemmSpec, TiledMainloop
 from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
+REGISTER_UNIT = 8
+"""Registers of a thread are allocated in multiples of this."""
 OTHER_REGISTERS = 24
 """Registers for addresses, counters and predicates that an instance needs beside its fragments; an estimate."""
 
@@ -47,8 +50,12 @@ class TiledLoop:
     order: FmaOrder
     whole_k: bool
     """True if k is a multiple of ``tile_k``."""
+    warps_major: int
+    """Warps of a block along the slow dimension of C."""
     warps_minor: int
     """Warps of a block along the contiguous dimension of C; warps are counted along it first."""
+    checks_tiles: bool
+    """True if whole tiles are checked for the edges of the matrices, and only the vectors of those that cross one."""
     k_groups: int
     """Groups of threads that share out the block's k, each with tiles of its own."""
     min_blocks_per_sm: int
@@ -60,6 +67,24 @@ class TiledLoop:
         """Of all accesses that a warp makes for a tile along k; if half of the warps copies each operand, on average."""
         stores, loads = (sum(access.wavefronts for access in self.accesses[kind::2]) for kind in (0, 1))
         return loads + stores * len(self.copied) / 2
+
+    def warps_along(self, operand: Operand) -> int:
+        """Warps of a block, or of each of its groups, along the operand's axis of C."""
+        return self.warps_major if operand.axis == self.major.axis else self.warps_minor
+
+    def lanes_along(self, operand: Operand) -> int:
+        """Lanes of a warp along the operand's axis of C."""
+        return self.lanes_major if operand.axis == self.major.axis else self.lanes_minor
+
+    @property
+    def sums(self) -> int:
+        """Elements of C that a thread adds up, each in a register of its own."""
+        return self.a.fragment.extent * self.b.fragment.extent
+
+    @property
+    def checked_axes(self) -> tuple[Literal["m", "n"], ...]:
+        """The axes of C along which a tile may cross the edge of a factor."""
+        return tuple(o.axis for o in (self.a, self.b) if (o.guards_rows if o.contiguous_along_k else o.guards_columns))
 
     @property
     def major(self) -> Operand:
@@ -93,7 +118,8 @@ def tiled_loop(
     row_major = spec.order == "row_major"
     lanes = (tile.warp.m // tile.thread.m, tile.warp.n // tile.thread.n)
     lanes_major, lanes_minor = lanes if row_major else lanes[::-1]
-    warps_minor = tile.threadblock.n // tile.warp.n if row_major else tile.threadblock.m // tile.warp.m
+    warps = (tile.threadblock.m // tile.warp.m, tile.threadblock.n // tile.warp.n)
+    warps_major, warps_minor = warps if row_major else warps[::-1]
     whole_k = spec.multiple_of.k % tile.threadblock.k == 0
 
     def operand(name: Literal["A", "B"], axis: Literal["m", "n"], matrix: Matrix) -> Operand | None:
@@ -111,6 +137,7 @@ def tiled_loop(
             whole_k=whole_k,
             l2_prefetch=getattr(spec.cache, f"l2_prefetch_{name.lower()}"),
             keeps_in_l1=getattr(spec.cache, f"l1_{name.lower()}") == "keep",
+            l2_policy=getattr(spec.cache, f"l2_policy_{name.lower()}"),
         )
         return plan_operand(request, mainloop, reasons)
 
@@ -146,7 +173,9 @@ def tiled_loop(
         unroll="" if mainloop.unroll == "full" else f" {mainloop.unroll}",
         order=fma_order(mainloop.order),
         whole_k=whole_k,
+        warps_major=warps_major,
         warps_minor=warps_minor,
+        checks_tiles=mainloop.edges == "each_tile" and any(operand.guarded for operand in copied),
         k_groups=mainloop.k_groups,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         accesses=shared_accesses(a) + shared_accesses(b),
@@ -175,26 +204,17 @@ def shared_regions(loop: TiledLoop, group_threads: int) -> tuple[SharedRegion, .
 
 def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion, ...], architecture: Architecture) -> list[Reason]:
     """More shared memory, registers or threads than the architecture has for the blocks that are to fit on an SM."""
-    reasons = []
-    shared = max(region.offset + region.bytes for region in regions)
-    if shared > architecture.shared_bytes_per_block:
-        need = f"at most {architecture.shared_bytes_per_block} bytes in a block on {architecture.name}"
-        got, hint = f"{shared} bytes of shared memory", "reduce k, m, n or stages"
-        reasons.append(Reason("shared_memory", "mainloop.tile.threadblock", got, need, hint))
-    blocks = loop.min_blocks_per_sm
-    per_sm = architecture.shared_bytes_per_sm
-    reserved = architecture.reserved_shared_bytes_per_block
-    if blocks > 1 and (shared + reserved) * blocks > per_sm:
-        got = f"{blocks} blocks of {shared} + {reserved} bytes of shared memory"
-        need = f"at most {per_sm} bytes on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
-    if blocks * threads > architecture.threads_per_sm or blocks > architecture.blocks_per_sm:
-        got = f"{blocks} blocks of {threads} threads"
-        need = f"at most {architecture.blocks_per_sm} blocks and {architecture.threads_per_sm} threads on an SM of {architecture.name}"
-        reasons.append(Reason("blocks_per_sm", "mainloop.min_blocks_per_sm", got, need))
-    budget = min(architecture.registers_per_thread, architecture.registers_per_sm // max(1, blocks * threads))
-    if loop.estimated_registers > budget:
-        got = f"about {loop.estimated_registers} registers a thread"
-        need = f"at most {budget} for {blocks} block{'s' if blocks > 1 else ''} of {threads} threads on an SM"
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, threads)
+    reasons = list(resident.too_many(max(region.offset + region.bytes for region in regions), "mainloop."))
+    budget = register_budget(loop, threads, architecture)
+    if loop.sums >= budget:
+        got = f"{loop.sums} sums a thread"
+        need = f"fewer than the {budget} registers of {resident.described} of {threads} threads on an SM"
         reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
     return reasons
+
+
+def register_budget(loop: TiledLoop, threads: int, architecture: Architecture) -> int:
+    """Registers that a thread may use, so that as many blocks fit on an SM as the spec wants. What exceeds them, the compiler spills."""
+    for_all = architecture.registers_per_sm // max(1, loop.min_blocks_per_sm * threads)
+    return int(min(architecture.registers_per_thread, for_all // REGISTER_UNIT * REGISTER_UNIT))

@@ -16,12 +16,24 @@ from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
+from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.gemm.cost_model import registers
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
-from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, MmaSyncMainloop, Multiples, Storage, TensorCoreMainloop, VectorMainloop
+from gemmgen.kernels.gemm.spec import (
+    Alignment,
+    Arithmetic,
+    Cluster,
+    GemmSpec,
+    MmaSyncMainloop,
+    Multiples,
+    Rasterization,
+    Storage,
+    TensorCoreMainloop,
+    VectorMainloop,
+)
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
@@ -42,7 +54,7 @@ Extent = Literal["none", "m", "n"]
 _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 _OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
-"""What a problem's words say of scales: one for each row or column, or one for all that lies in memory."""
+"""Scales as a problem's words name them: one for each row or column, or one for all that lies in memory."""
 ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 
@@ -61,6 +73,9 @@ PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
 INVARIANT_ROWS = (1, 64, 512, 4096)
 """Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
+MARGIN_OF_PLANES = 1.1
+"""Estimated time of multiply-adds, over that of products by planes, from which on these are taken: where both take about as long, the
+simpler kernel, without a workspace, is the better choice."""
 LEAST_DEPTH_OF_PLANES = 128
 """k from which on products by planes are taken: their error bound is no larger than that of multiply-adds from 64 on, but they pay
 from here on only."""
@@ -226,7 +241,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "it divides k in another way for another number of rows"
     if isinstance(spec.mainloop, VectorMainloop):
         return vector_fit(spec, spec.mainloop, request)
-    planes = isinstance(spec.mainloop, TensorCoreMainloop) and spec.mainloop.arithmetic.f32_by is not None
+    planes = arithmetic_of(spec).f32_by is not None
     if planes and request.precision == "ffma":
         return "it computes float32 by planes, and multiply-adds are asked for"
     if planes and request.invariant != "none":
@@ -297,9 +312,14 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "amax": request.amax,
         "mainloop": mainloop,
     }
-    takes_planes = isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.f32_by == PLANES and not request.batched
-    if takes_planes and request.planes is not None:
-        assert isinstance(mainloop, TensorCoreMainloop)
+    if request.groups is not None:
+        # A group's tiles with the same columns come one after the other, while its B is in the L2; they end at different times.
+        changes["rasterization"] = Rasterization(along="major")
+        if isinstance(mainloop, TensorCoreMainloop) and mainloop.persistent_blocks:
+            changes["mainloop"] = mainloop.model_copy(update={"tiles": "dynamic", "cluster": Cluster()})
+    takes_planes = isinstance(mainloop, TensorCoreMainloop | MmaSyncMainloop) and mainloop.arithmetic.f32_by == PLANES
+    if takes_planes and not request.batched and request.planes is not None:
+        assert isinstance(mainloop, TensorCoreMainloop | MmaSyncMainloop)
         changes["mainloop"] = with_kept_planes(mainloop, "b" if request.operands[1] == "b" else "a")
     return _fitted(spec, request, changes)
 
@@ -388,9 +408,9 @@ def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) ->
     """The instance's spec with ``changes``, and the operands and numbers that its arguments are."""
     changed = replaced(spec, changes)
     arrays = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
-    mainloop = changes.get("mainloop", spec.mainloop)
-    if request.planes is not None and isinstance(mainloop, TensorCoreMainloop) and mainloop.arithmetic.kept != "none":
-        arrays[f"planes_{mainloop.arithmetic.kept}"] = ("planes", request.planes)
+    kept = arithmetic_of(changed).kept
+    if request.planes is not None and kept != "none":
+        arrays[f"planes_{kept}"] = ("planes", request.planes)
     scalars = {"alpha": "alpha", "beta": "beta"}
     factors = [operation for operation in request.epilogue if isinstance(operation, Factor)]
     for index, (factor, scale) in enumerate(zip(factors, request.scales, strict=True)):
@@ -409,7 +429,8 @@ def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) ->
                 scalars["bias"] = "bias"
             else:
                 arrays["bias"] = ("bias", _vector(request, per, vector_type(request.c.type)))
-    return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed))
+    margin = MARGIN_OF_PLANES if arithmetic_of(changed).f32_by is not None else 1.0
+    return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed), margin=margin)
 
 
 def _vector(request: GemmRequest, per: str, kind: str) -> Layout:
@@ -420,7 +441,14 @@ def _vector(request: GemmRequest, per: str, kind: str) -> Layout:
     return Layout.packed(shape, kind, ELEMENTS[kind].bytes)
 
 
-def with_kept_planes(mainloop: TensorCoreMainloop, operand: Literal["a", "b"]) -> TensorCoreMainloop:
+def arithmetic_of(spec: KernelSpec) -> Arithmetic:
+    """Composition of an instance's products."""
+    assert isinstance(spec, GemmSpec)
+    arithmetic: Arithmetic = getattr(spec.mainloop, "arithmetic", Arithmetic())
+    return arithmetic
+
+
+def with_kept_planes(mainloop: TensorCoreMainloop | MmaSyncMainloop, operand: Literal["a", "b"]) -> TensorCoreMainloop | MmaSyncMainloop:
     """The mainloop for an operand that comes with its planes."""
     return mainloop.model_copy(update={"arithmetic": mainloop.arithmetic.model_copy(update={"kept": operand})})
 
@@ -434,7 +462,7 @@ def planes_layout(b: Layout) -> Layout:
 
 def keeping_spec(spec: GemmSpec, b: Layout) -> GemmSpec:
     """An instance like ``spec`` whose kernels make the planes of a matrix B."""
-    assert isinstance(spec.mainloop, TensorCoreMainloop)
+    assert isinstance(spec.mainloop, TensorCoreMainloop | MmaSyncMainloop)
     row_major = is_stored(b, True)
     alignment = spec.alignment.model_copy(update={"b": alignment_elements(spec.alignment.b, b, row_major)})
     changes = {"transpose": "nn" if row_major else "nt", "alignment": alignment, "mainloop": with_kept_planes(spec.mainloop, "b")}

@@ -12,7 +12,7 @@ from typing import Literal
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP, copy_source_degree, shared_access_cost
-from gemmgen.kernels.gemm.spec import SharedOperand, Tile, TiledMainloop
+from gemmgen.kernels.gemm.spec import L2Policy, SharedOperand, Tile, TiledMainloop
 from gemmgen.kernels.tiles.indexing import (
     FragmentMap,
     TileCopy,
@@ -65,6 +65,8 @@ class Operand:
     """Bytes that the L2 fetches along with an asynchronous copy; 0: as many as it likes."""
     keeps_in_l1: bool
     """True if asynchronous copies of 16 bytes leave what they read in the L1."""
+    l2_policy: L2Policy
+    """Priority of what asynchronous copies read when the L2 makes room."""
     guards_rows: bool
     """True if rows of the stored matrix may end within a tile."""
     guards_columns: bool
@@ -137,6 +139,21 @@ class Operand:
         return 1 if self.transposes or self.pitch % width else width
 
     @property
+    def vector_bytes(self) -> int:
+        """Bytes of one global access."""
+        return self.copy.vector * self.element_bytes
+
+    @property
+    def async_copy(self) -> str:
+        """Device function that starts to copy one vector. 16 bytes bypass the L1 unless they are to be kept there, others may not."""
+        if self.has_policy:
+            return f"copy_async_by_policy<{self.vector_bytes}>"
+        cached = self.keeps_in_l1 and self.vector_bytes == WIDEST_COPY_BYTES
+        name = "copy_async" + "_cached" * cached + "_prefetching" * (self.l2_prefetch > 0)
+        arguments = [str(number) for number, given in ((self.vector_bytes, not cached), (self.l2_prefetch, self.l2_prefetch > 0)) if given]
+        return f"{name}<{', '.join(arguments)}>" if arguments else name
+
+    @property
     def swizzles_each_vector(self) -> bool:
         """True if the swizzle moves a fragment's vectors differently, so that each has its own place and not all follow the first."""
         if self.swizzle is None:
@@ -146,9 +163,27 @@ class Operand:
         return any(self.fragment.position(0, 0, element) % period for element in vectors)
 
     @property
+    def first_description(self) -> str:
+        """Meaning of the argument ``first`` of the function that reads fragments."""
+        if self.swizzles_each_vector:
+            return f"it begins at {'column' if self.mn_major else 'row'} `first`"
+        points = f"`first` points at {'the first of them' if self.k_vector > 1 else 'its first element'}"
+        return points + (", and the next is a row further" if self.load_width == 1 and not self.mn_major else "")
+
+    @property
     def guarded(self) -> bool:
         """True if copies have to look where the matrix ends."""
         return self.guards_rows or self.guards_columns
+
+    @property
+    def has_policy(self) -> bool:
+        """True if its asynchronous copies tell the L2 what to keep."""
+        return self.l2_policy != "normal"
+
+    @property
+    def inside(self) -> Operand:
+        """The same operand for tiles that lie inside of the matrix, whose copies check nothing."""
+        return replace(self, guards_rows=False, guards_columns=False)
 
     @property
     def load_width(self) -> int:
@@ -180,6 +215,7 @@ class OperandRequest:
     """True if k is a multiple of the tile's depth."""
     l2_prefetch: int
     keeps_in_l1: bool
+    l2_policy: L2Policy
 
 
 def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list[Reason]) -> Operand | None:
@@ -236,6 +272,7 @@ def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list
         is_async=is_async,
         l2_prefetch=request.l2_prefetch,
         keeps_in_l1=request.keeps_in_l1 and copy.vector * ELEMENTS[request.type].bytes == WIDEST_COPY_BYTES,
+        l2_policy=request.l2_policy,
         guards_rows=not whole[0 if along_k else 1],
         guards_columns=not whole[1 if along_k else 0],
     )
@@ -308,7 +345,7 @@ def shared_loader(a: Operand, b: Operand) -> Operand | None:
     """The copy of A in one half of the threads and B in the other, or None if they are not stored or their tiles not laid out alike."""
 
     def layout(operand: Operand) -> tuple[object, ...]:
-        from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch, operand.keeps_in_l1
+        from_memory = operand.type, operand.contiguous_along_k, operand.copy, operand.l2_prefetch, operand.keeps_in_l1, operand.l2_policy
         return (*from_memory, operand.mn_major, operand.pitch, operand.swizzle)
 
     if layout(a) != layout(b):

@@ -248,7 +248,7 @@ def _factor(name: str, scale: Layout, full: tuple[int, ...]) -> Factor:
 
 
 def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "stored", "unscaled"]:
-    """What the largest absolute value is of, if it is wanted."""
+    """Stage of the results whose largest absolute value is wanted, if any."""
     amax = operands.get("amax")
     if amax is None:
         return "none"

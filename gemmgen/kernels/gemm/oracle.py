@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, to_numbers
-from gemmgen.core.formulas import round_up
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
@@ -19,6 +19,7 @@ from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.planes import PlaneOperand
 from gemmgen.kernels.gemm.planes_numbers import stored_planes
+from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.tensor_accuracy import factors, planes_bound, product_bound
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
@@ -44,6 +45,8 @@ def cases(plan: GemmPlan) -> list[Case]:
         tile_k = loop.step * loop.unroll
     elif not isinstance(loop, NaiveLoop):
         tile_k, stages = loop.tile_k, loop.stages
+    # So many steps that every stage is filled again, in each slice; the last one ends within a tile.
+    many = tile_k * (2 * stages + 3) + 1 if plan.slices == 1 else tile_k * (stages + 2) * plan.slices - tile_k // 2
     sizes: dict[str, tuple[int, int, int]] = {
         "one element": (1, 1, 1),
         "one tile": (tile_m, tile_n, tile_k),
@@ -57,7 +60,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         "a column": (tile_m + 2, 1, tile_k + 3),
         "k of 1": (5, 3, 1),
         "primes": (_prime(tile_m), _prime(tile_n), _prime(2 * tile_k)),
-        "many steps": (tile_m // 2 + 1, tile_n // 2 + 1, tile_k * (2 * stages + 3) + 1),
+        "many steps": (tile_m // 2 + 1, tile_n // 2 + 1, many),
         "2 x 3 tiles": (2 * tile_m, 3 * tile_n, 3 * tile_k),
     }
     scalars = _scalars(plan)
@@ -210,8 +213,23 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
     if case.data == "nonfinite":
         # 8-bit floats stop at their largest number, beside which small ones are lost.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
-        values = np.where(rng.random(shape) < 0.02, special, values)
+        special_at = rng.random(shape) < 0.02
+        if plan.planes is not None and name in "AB":
+            _leave_few_lines(values if name == "A" else values.swapaxes(-1, -2), special_at if name == "A" else special_at.swapaxes(-1, -2),
+                             64 if name == "A" else 0)  # fmt: skip
+        values = np.where(special_at, special, values)
     return values
+
+
+def _leave_few_lines(values: npt.NDArray[Any], special_at: npt.NDArray[np.bool_], crowded: int) -> None:
+    """Special values in the first ``crowded`` lines along k and in the last; in the line before that, numbers too far apart for planes,
+    whose sums are exact. The repair of planes computes crowded tiles whole, and few lines one by one."""
+    special_at[..., crowded:, :] = False
+    special_at[..., -1:, values.shape[-1] // 2] = True
+    values[..., -2:-1, :] = 0.0
+    special_at[..., -2:-1, :] = False
+    values[..., -2:-1, :1] = 2.0**40
+    values[..., -2:-1, 1:2] = 2.0**-40
 
 
 def _kept_planes(plan: GemmPlan, operand: PlaneOperand, case: Case) -> npt.NDArray[np.uint8]:
@@ -274,7 +292,8 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
                     bound = planes_bound(plan.planes, a, b)
             elif isinstance(plan.loop, WarpgroupLoop | WarpLoop):
                 if case.data == "reals":
-                    bound = product_bound(plan.loop, max(case.dimensions.get("slices", plan.slices), plan.loop.cluster_k), a, b)
+                    slices = max(case.dimensions.get("slices", plan.slices), plan.loop.cluster_k)
+                    bound = product_bound(plan.loop, slices, a, b, _joined_sums(plan, k))
             elif case.data == "reals":
                 # Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms
                 # takes part in at most k roundings, whatever the order of the sum; fma rounds once a term.
@@ -294,6 +313,13 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read)
         finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
     return Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner
+
+
+def _joined_sums(plan: GemmPlan, k: int) -> int:
+    """Most blocks whose sums make up a tile where steps along k are shared out among blocks: all of them, or as many as it has steps."""
+    division = plan.spec.decomposition
+    assert isinstance(plan.loop, WarpgroupLoop | WarpLoop)
+    return min(division.blocks, ceil_div(k, plan.loop.tile_k)) if isinstance(division, StreamK) else 0
 
 
 def counted_case(plan: GemmPlan) -> Case:

@@ -22,12 +22,12 @@ from gemmgen.kernels.gemm.planes_sequence import keeping_sequence, planes_sequen
 from gemmgen.kernels.gemm.reasons import (
     alignment_reasons,
     combination_reasons,
-    launch_reasons,
     thread_reasons,
     tile_reasons,
 )
-from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, gemm_sequence
+from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, flag_bytes, gemm_sequence
 from gemmgen.kernels.gemm.spec import (
+    Arithmetic,
     DataParallel,
     GemmSpec,
     MmaSyncMainloop,
@@ -47,7 +47,7 @@ from gemmgen.kernels.gemm.warp_mma_sequence import warp_mma_sequence
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
-from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 
 REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
@@ -120,7 +120,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def inner_epilogue(self) -> tuple[Step, ...]:
-        """What is done to results before their largest absolute value is looked for."""
+        """Operations on results before their largest absolute value is looked for."""
         return self.epilogue[:-1] if self.spec.amax == "unscaled" else self.epilogue
 
     @property
@@ -187,7 +187,7 @@ class GemmPlan(KernelPlan):
 
     def passed(self, argument: Argument) -> str:
         """The expression that the epilogue's function is passed for one of its arguments."""
-        own = self.grouped and isinstance(argument, ArrayArgument) and len(argument.shape) == 2
+        own = self.grouped and not self.column_vectors and isinstance(argument, ArrayArgument) and len(argument.shape) == 2
         return f"{argument.name} + static_cast<long long>(work.product) * n" if own else argument.name
 
     def batched_in(self, launch: int) -> tuple[Matrix, ...]:
@@ -220,6 +220,12 @@ class GemmPlan(KernelPlan):
     def workspace_alignment(self) -> int:
         """Bytes that the parts of the workspace are multiples of."""
         return WORKSPACE_ALIGNMENT
+
+    @property
+    def flag_bytes(self) -> int:
+        """Bytes at the start of the workspace for the flags of stream-K on tensor cores."""
+        assert isinstance(self.spec.decomposition, StreamK) and isinstance(self.loop, WarpgroupLoop | WarpLoop)
+        return flag_bytes(self.spec.decomposition.blocks, self.loop.consumers)
 
     @property
     def group_threads(self) -> int:
@@ -260,7 +266,7 @@ class GemmPlan(KernelPlan):
     def unit(self) -> str:
         """Peak of a device that the arithmetic runs at."""
         if self.planes is not None:
-            return f"f32_by_{self.planes.scheme.name}"
+            return f"f32_by_{self.planes.scheme.name}_{'mma' if isinstance(self.loop, WarpLoop) else 'wgmma'}"
         return self.loop.unit if isinstance(self.loop, WarpgroupLoop | WarpLoop) else "fp32"
 
     def sequence_type(self, name: str) -> str:
@@ -303,7 +309,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     reasons = architecture_reasons(spec, architecture)
     matrices = matrix_layouts(spec)
     too_wide = alignment_reasons(matrices)
-    reasons += too_wide + combination_reasons(spec) + launch_reasons(spec)
+    reasons += too_wide + combination_reasons(spec) + launch_reasons(spec.early_launch, spec)
     mainloop = spec.mainloop
     loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop | WarpLoop | None
     regions: tuple[SharedRegion, ...] = ()
@@ -339,7 +345,9 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         if loop is not None:
             regions, threads = warp_mma_regions(loop), loop.threads
         prefix, parts = "gemm_mma", [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}", f"s{mainloop.stages}"]
-        parts += ["registers"] if mainloop.copies == "registers" else []
+        parts += [mainloop.copies] if mainloop.copies != "cp_async" else []
+        parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
+        parts += arithmetic_parts(mainloop.arithmetic)
         template = "gemm/warp_mma.cu.j2"
     else:
         tile = mainloop.tile
@@ -406,13 +414,18 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         sequence = vector_sequence(name, spec, matrices, loop, epilogue)
     elif isinstance(loop, WarpgroupLoop):
         assert isinstance(mainloop, TensorCoreMainloop)
-        planes = planes_plan(name, mainloop, matrices, loop.cluster_k)
+        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, loop.cluster_k)
         if planes is not None:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:
             sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), copied)
     elif isinstance(loop, WarpLoop):
-        sequence = warp_mma_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), shared_bytes)
+        assert isinstance(mainloop, MmaSyncMainloop)
+        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k)
+        if planes is not None:
+            sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
+        else:
+            sequence = warp_mma_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), shared_bytes)
     else:
         sequence = gemm_sequence(name, spec, matrices, geometry, epilogue)
     return GemmPlan(
@@ -450,12 +463,18 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
         f"s{mainloop.stages}",
         f"{'p' if mainloop.schedule == 'ping_pong' else 'c'}{mainloop.consumers}",
     ]
-    parts += [mainloop.arithmetic.f32_by] if mainloop.arithmetic.f32_by else []
-    parts += [f"kept_{mainloop.arithmetic.kept}"] if mainloop.arithmetic.kept != "none" else []
+    parts += arithmetic_parts(mainloop.arithmetic)
     parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []
     parts += ["tma"] if spec.store == "tma" else []
+    parts += ["dynamic"] if mainloop.tiles == "dynamic" else []
+    parts += ["aregs"] if mainloop.a_from == "registers" else []
     parts += [f"copied_{mainloop.copied}"] if mainloop.copied != "none" else []
     return parts
+
+
+def arithmetic_parts(arithmetic: Arithmetic) -> list[str]:
+    """Part of the name of an instance on tensor cores for what it makes float32 products of."""
+    return [*([arithmetic.f32_by] if arithmetic.f32_by else []), *([f"kept_{arithmetic.kept}"] if arithmetic.kept != "none" else [])]
 
 
 def _reduction_groups(spec: GemmSpec) -> int:
@@ -485,7 +504,9 @@ def fragment_store(plan: GemmPlan) -> str:
         return "partial"
     if plan.spec.store == "tma":
         return "boxes"
-    return "pairs" if plan.matrix_c.row_major and plan.matrix_c.alignment > 1 else "elements"
+    if plan.matrix_c.row_major and plan.matrix_c.alignment > 1:
+        return "pairs"
+    return "rows" if isinstance(plan.loop, WarpLoop) and plan.loop.turned else "elements"
 
 
 def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
@@ -525,14 +546,11 @@ def copy_helpers(plan: GemmPlan, loop: TiledLoop) -> tuple[Helper, ...]:
         needed[Helper("half" if half else "copy", f"load_{kind}", (width,))] = None
 
     for operand in sorted(loop.copied, key=lambda operand: -operand.copy.vector):
-        kind = "guarded" if operand.guarded else "whole"
-        if operand.is_async:
-            arguments = operand.copy.vector, operand.element_bytes, operand.l2_prefetch, operand.keeps_in_l1
-            needed[Helper("copy", f"copy_async_{kind}", arguments)] = None
-            if operand.converts_fragments and operand.load_width > 1:
-                load("whole", operand.load_width, half=True)
-        else:
-            load(kind, operand.copy.vector, operand.is_half)
+        if not operand.is_async:
+            for copied in (operand.inside, operand) if loop.checks_tiles else (operand,):
+                load("guarded" if copied.guarded else "whole", operand.copy.vector, operand.is_half)
+        elif operand.converts_fragments and operand.load_width > 1:
+            load("whole", operand.load_width, half=True)
     kind = "whole" if plan.whole_minor else "guarded"
     if plan.store == "partial":
         needed[Helper("copy", f"store_{kind}", (plan.partial_vector,))] = None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
-from gemmgen.kernels.gemm.spec import Arithmetic, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import Arithmetic
 from gemmgen.kernels.matrix import Matrix
 
 SchemeName = Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"]
@@ -27,6 +27,8 @@ REPAIR_K = 16
 REPAIR_THREADS = 256
 REPAIR_LINES = 8
 """Marked rows and columns of a tile that are computed one by one; where there are more, the tile is."""
+SETS_OF_SUMS = 2
+"""Beside the float32 sums of a product by planes: the leading product of some steps, and the others."""
 REGION_BYTES = 256
 """Every part of the workspace starts at a multiple of this."""
 RANGE_BITS = 28
@@ -428,18 +430,31 @@ def all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
     return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in parts) or "0")
 
 
+def plane_scheme(arithmetic: Arithmetic) -> Scheme | None:
+    """Composition of float32 products from smaller ones, if there is one."""
+    return None if arithmetic.f32_by is None else SCHEMES[arithmetic.f32_by]
+
+
 def is_compensated(arithmetic: Arithmetic) -> bool:
     """True if what the additions of leading products round off is kept."""
-    if arithmetic.f32_by is None:
+    scheme = plane_scheme(arithmetic)
+    if scheme is None:
         return False
-    return SCHEMES[arithmetic.f32_by].scaled if arithmetic.sums == "auto" else arithmetic.sums == "compensated"
+    return scheme.scaled if arithmetic.sums == "auto" else arithmetic.sums == "compensated"
 
 
-def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], parts_of_k: int) -> PlanesPlan | None:
-    """Steps around a product of planes; None where the mainloop multiplies the operands as they are."""
-    if mainloop.arithmetic.f32_by is None:
+def planes_plan(
+    name: str,
+    arithmetic: Arithmetic,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    tile_k: int,
+    promote_every: int | str = "auto",
+    parts_of_k: int = 1,
+) -> PlanesPlan | None:
+    """Steps around a product of planes; None where the operands are multiplied as they are. ``promote_every``: as in a spec."""
+    scheme = plane_scheme(arithmetic)
+    if scheme is None:
         return None
-    scheme = SCHEMES[mainloop.arithmetic.f32_by]
     a, b = (
         PlaneOperand(
             "A" if name == "a" else "B",
@@ -447,11 +462,10 @@ def planes_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix,
             k_major=matrix.contiguous == "k",
             vector=4 if matrix.alignment >= 4 else 1,
             scheme=scheme,
-            kept=mainloop.arithmetic.kept == name,
+            kept=arithmetic.kept == name,
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )
-    promoted = scheme.promote_every if mainloop.promote_every == "auto" else mainloop.promote_every
-    assert isinstance(promoted, int)
-    compensated = is_compensated(mainloop.arithmetic)
-    return PlanesPlan(scheme, (a, b), name, min(promoted, mainloop.tile.k) // scheme.instruction_k, compensated, parts_of_k)
+    promoted = promote_every if isinstance(promote_every, int) else scheme.promote_every
+    compensated = is_compensated(arithmetic)
+    return PlanesPlan(scheme, (a, b), name, min(promoted, tile_k) // scheme.instruction_k, compensated, parts_of_k)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from gemmgen.core.formulas import Formula
+from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
 from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspace_argument
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, MAP_ELEMENTS
+from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import (
     Argument,
@@ -29,14 +31,16 @@ def planes_sequence(
     name: str,
     spec: GemmSpec,
     matrices: tuple[Matrix, Matrix, Matrix],
-    loop: WarpgroupLoop,
+    loop: WarpgroupLoop | WarpLoop,
     epilogue: tuple[Step, ...],
     planes: PlanesPlan,
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     workspace = workspace_argument("u8", planes.workspace_bytes, 1, "scales of rows and columns, then the planes of A and B")
-    maps = [_map(planes, operand, box) for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True)]
+    maps: list[TensorMapArgument] = []
+    if isinstance(loop, WarpgroupLoop):
+        maps = [_map(planes, operand, box) for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True)]
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     given: dict[str, list[Argument]] = {
         "A": [problem.a, *(scalar for scalar in matrices[0].scalars if scalar not in strides)],
@@ -94,7 +98,7 @@ def _map(planes: PlanesPlan, operand: PlaneOperand, box: tuple[int, int]) -> Ten
     return TensorMapArgument(
         name=f"map_{operand.suffix}",
         array=operand.kept_name if operand.kept else "workspace",
-        element=MAP_ELEMENTS[scheme.type],
+        element=tma.copied_as(scheme.type),
         extents=(Formula(operand.columns), Formula(operand.rows), Formula(f"{scheme.planes} * {operand.count}")),
         strides=(Formula(f"{scheme.element_bytes} * {operand.pitch}"), Formula(operand.plane_bytes)),
         meaning=f"planes of {operand.name} in boxes of {box[1]} rows of {box[0]} elements along {along}",

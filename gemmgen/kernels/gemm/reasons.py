@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
-from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.spec import (
     DataParallel,
     GemmSpec,
@@ -152,6 +151,7 @@ def loader_reason(a: Operand, b: Operand) -> Reason:
         along = "k" if operand.contiguous_along_k else operand.axis
         prefetch = f", L2 prefetch of {operand.l2_prefetch} bytes" if operand.l2_prefetch else ""
         prefetch += ", kept in the L1" if operand.keeps_in_l1 else ""
+        prefetch += f", L2 policy {operand.l2_policy}" if operand.l2_policy != "normal" else ""
         order = "mn_major" if operand.mn_major else "k_major"
         swizzle = ", swizzled" if operand.swizzle else ""
         return (
@@ -175,12 +175,11 @@ def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
         if getattr(spec.cache, f"l1_{name}") == "keep" and mainloop.copies != "cp_async":
             need, hint = "copies: cp_async for a choice", "loads into registers leave what they read in the L1 anyway"
             reasons.append(Reason("l1", f"cache.l1_{name}", "keep", need, hint))
+        policy = getattr(spec.cache, f"l2_policy_{name}")
+        if policy != "normal" and mainloop.copies != "cp_async":
+            need, hint = "copies: cp_async, whose instruction takes a policy of the L2", "or normal"
+            reasons.append(Reason("l2_policy", f"cache.l2_policy_{name}", policy, need, hint))
+        if policy != "normal" and (prefetch or getattr(spec.cache, f"l1_{name}") == "keep"):
+            need, hint = f"normal beside l2_prefetch_{name} or l1_{name}: keep", "one hint for each operand"
+            reasons.append(Reason("l2_policy", f"cache.l2_policy_{name}", policy, need, hint))
     return reasons
-
-
-def launch_reasons(spec: GemmSpec) -> list[Reason]:
-    """A way of launching that the spec's architecture does not have."""
-    if not spec.early_launch or find_architecture(spec.architecture).supports("programmatic_launch"):
-        return []
-    need, hint = "an architecture with programmatic launches", "architecture: sm_90"
-    return [Reason("early_launch", "early_launch", f"true on {spec.architecture}", need, hint)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.core.elements import DataType
-from gemmgen.core.formulas import Formula
+from gemmgen.core.formulas import Formula, round_up
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
@@ -233,6 +233,11 @@ def gemm_sequence(
         workspace_bytes=workspace_bytes,
         workspace_zero_bytes=zero_bytes,
     )
+
+
+def flag_bytes(blocks: int, groups: int) -> int:
+    """Bytes at the start of the workspace of stream-K on tensor cores: a flag for each group of threads of each block that leaves a sum."""
+    return round_up(4 * blocks * groups, WORKSPACE_ALIGNMENT)
 
 
 def workspace_argument(element: DataType, size: Formula, width: int, meaning: str) -> ArrayArgument:

@@ -98,6 +98,9 @@ class TiledMainloop(SpecModel):
     k_groups: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Groups of warps that share out the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
     add up their sums in shared memory at the end. Blocks are larger for it and fewer, and so are the partial products of a split of k."""
+    edges: Literal["each_vector", "each_tile"] = "each_vector"
+    """Checks of where the matrices end: of each vector as it is copied, or once for a whole tile, so that the copies of tiles that lie
+    inside check nothing."""
     loaders: Literal["all", "halves"] = "all"
     """Threads that copy tiles: all of them both, or one half that of A and the other that of B, so that each tracks one pointer."""
     shared_a: SharedOperand = SharedOperand()
@@ -187,6 +190,12 @@ class TensorCoreMainloop(SpecModel):
     cluster: Cluster = Cluster()
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn: best as many as the device runs at a time. 0: one block for each tile."""
+    tiles: Literal["static", "dynamic"] = "static"
+    """Distribution of tiles among those blocks. ``static``: each has every n-th of n blocks; ``dynamic``: a counter in the workspace
+    gives the next tile to whichever block asks first, so that tiles that take less time, such as a group's last rows, leave nobody idle."""
+    a_from: Literal["shared", "registers"] = "shared"
+    """Where matrix instructions read A. ``registers``: warps read fragments of it first (``ldmatrix``), and the tensor
+    cores read shared memory for B alone. For A stored along k."""
     promote_every: Literal["auto", "never"] | Annotated[int, Field(ge=8, le=4096, strict=True)] = "auto"
     """Values of k after which sums leave the tensor core, which keeps 14 bits of those of 8-bit floats, for float32 registers.
     ``auto``: 128 for 8-bit floats, never for others; with ``arithmetic.f32_by``, after two instructions."""
@@ -216,9 +225,15 @@ class MmaSyncMainloop(SpecModel):
     tile: MmaTile
     stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 3
     """Tiles of A and B in shared memory at a time."""
-    copies: Literal["cp_async", "registers"] = "cp_async"
+    arithmetic: Arithmetic = Arithmetic()
+    """Composition of float32 products."""
+    copies: Literal["cp_async", "registers", "tma"] = "cp_async"
     """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
-    to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers all the same."""
+    to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers all the same. ``tma``: one
+    thread has the copy engine of sm_90 and later bring whole tiles; for operands aligned to 16 bytes, stored along k unless they are of
+    16 bits."""
+    fragment_buffers: Literal[1, 2] = 1
+    """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn. 0: one block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
@@ -234,6 +249,7 @@ class Multiples(SpecModel):
 
 
 L2Prefetch = Literal[0, 64, 128, 256]
+L2Policy = Literal["normal", "evict_first", "evict_last"]
 
 
 class CacheHints(SpecModel):
@@ -247,6 +263,11 @@ class CacheHints(SpecModel):
     """True if asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
     always do."""
     l1_b: Literal["bypass", "keep"] = "bypass"
+    """The same for B."""
+    l2_policy_a: L2Policy = "normal"
+    """Priority of what asynchronous copies read from A when the L2 makes room: it goes first, or last (``.L2::cache_hint``, with a policy
+    made by ``createpolicy.fractional``)."""
+    l2_policy_b: L2Policy = "normal"
     """The same for B."""
     streaming_stores: bool = False
     """Stores to C are marked as not to be read again soon, so that they leave A and B in the L2."""
@@ -381,7 +402,7 @@ class GemmSpec(KernelSpec):
     def identity(self) -> dict[str, Any]:
         """As for every spec, but hints that came later than the first names are left out where they are not given."""
         fields = super().identity()
-        for name in ("l1_a", "l1_b"):
+        for name in ("l1_a", "l1_b", "l2_policy_a", "l2_policy_b"):
             if fields["cache"][name] == CacheHints.model_fields[name].default:
                 del fields["cache"][name]
         if not self.batch_invariant:
@@ -392,6 +413,12 @@ class GemmSpec(KernelSpec):
         for name in ("sums", "kept"):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
-        if fields["mainloop"].get("copied") == "none":
-            del fields["mainloop"]["copied"]
+        later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector"}
+        if isinstance(self.mainloop, MmaSyncMainloop):
+            later["fragment_buffers"] = 1
+            if self.mainloop.arithmetic == Arithmetic():
+                del fields["mainloop"]["arithmetic"]
+        for name, default in later.items():
+            if fields["mainloop"].get(name) == default:
+                del fields["mainloop"][name]
         return fields

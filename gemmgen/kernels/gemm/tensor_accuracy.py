@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gemmgen.core.elements import float_format
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF
+from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, accumulated
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,14 +52,15 @@ def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def product_bound(loop: WarpgroupLoop | WarpLoop, slices: int, a: Array, b: Array) -> Array:
+def product_bound(loop: WarpgroupLoop | WarpLoop, slices: int, a: Array, b: Array, joined: int = 0) -> Array:
     """Largest error of a sum over k, whatever the order in which products come."""
     size = magnitude(loop.type_a, a) @ magnitude(loop.type_b, b)
-    return sum_error(loop, slices, a.shape[-1]) * size + SMALLEST
+    return sum_error(loop, slices, a.shape[-1], joined) * size + SMALLEST
 
 
-def sum_error(loop: WarpgroupLoop | WarpLoop, slices: int, k: int) -> float:
-    """Largest error of a sum over k, as a share of the sum of the products' magnitudes.
+def sum_error(loop: WarpgroupLoop | WarpLoop, slices: int, k: int, joined: int = 0) -> float:
+    """Largest error of a sum over k, as a share of the sum of the products' magnitudes; ``slices``: equal parts of k that are summed up
+    by themselves; ``joined``: sums of unequal parts, of which one may be nearly as long as k.
 
     A term that is cut off loses less than 2^-fraction_bits of the largest one, and so does the sum so far; what is left of the sum loses
     2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, but for what was lost; the exponent of a
@@ -67,14 +68,14 @@ def sum_error(loop: WarpgroupLoop | WarpLoop, slices: int, k: int) -> float:
     """
     kept = NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
     chain = ceil_div(k, slices)
-    parts = slices
+    parts = slices + joined
     if loop.promote_steps:
         chain = min(chain, loop.promote_steps * loop.tile_k)
         parts += ceil_div(k, chain) if chain else 0
     steps = ceil_div(min(chain + loop.tile_k, k), loop.instruction_k)
     lost = steps * ((loop.instruction_k + 1) * 2.0**-kept.fraction_bits + 2.0**-kept.result_bits)
     inside = lost / (1 - lost) if lost < 1 else inf
-    outside = parts * UNIT_ROUNDOFF / (1 - parts * UNIT_ROUNDOFF) if parts > 1 else 0.0
+    outside = accumulated(parts) if parts > 1 else 0.0
     return inside + outside * (1 + inside)
 
 
@@ -85,7 +86,7 @@ def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
 
     k, scheme = a.shape[-1], planes.scheme
     size = np.abs(a) @ np.abs(b)
-    fma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
+    fma = accumulated(k)
     held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :]
     factor = planes.error_factor(k) * UNIT_ROUNDOFF
     bound: Array = np.where(held, factor, fma) * size + SMALLEST

@@ -13,10 +13,20 @@ from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
 from gemmgen.kernels.gemm.epilogue import plan_epilogue
-from gemmgen.kernels.gemm.planes import SCHEMES, Scheme, is_compensated
-from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, TensorCoreMainloop
-from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP, WarpgroupLoop, WarpgroupOperand, plan_staging
+from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
+from gemmgen.kernels.gemm.spec import Arithmetic, CacheHints, GemmSpec, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.warpgroup import (
+    BLOCK_ROWS,
+    OTHER_REGISTERS,
+    SPAN_BYTES,
+    TICKET_BYTES,
+    WARPGROUP,
+    WarpgroupLoop,
+    WarpgroupOperand,
+    plan_staging,
+)
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 BYTE_FLOATS = ("e4m3", "e5m2")
 BYTE_INTEGERS = ("s8", "u8")
@@ -25,8 +35,6 @@ DEFAULT_PROMOTION = 128
 COPY_ALIGNMENT = 16
 """Bytes that the copy engine wants addresses and strides to be multiples of."""
 LARGEST_BOX = 256
-SETS_OF_SUMS = 2
-"""Beside the float32 sums of a product by planes: the leading product of a stage, and the others."""
 STORE_BUFFERS = 2
 """Boxes of results of a group on their way out at a time."""
 PRODUCER_REGISTERS = {2: 40, 3: 32}
@@ -47,11 +55,12 @@ def warpgroup_loop(
     reasons: list[Reason],
 ) -> WarpgroupLoop | None:
     """The loop, or None with what is wrong added to ``reasons``."""
-    scheme = plane_scheme(mainloop)
+    scheme = plane_scheme(mainloop.arithmetic)
     matrices = as_copied(spec, matrices[0]), as_copied(spec, matrices[1]), matrices[2]
     unfit = [
         *_architecture_reasons(architecture),
-        *(type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop, matrices, scheme)),
+        *(type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop.arithmetic, matrices, scheme)),
+        *(() if scheme is None else _plane_loop_reasons(spec, mainloop, scheme)),
         *(_layout_reasons(matrices) if scheme is None else ()),
         *_shape_reasons(spec, mainloop, matrices),
         *_combination_reasons(spec, mainloop),
@@ -61,11 +70,23 @@ def warpgroup_loop(
         return None
     tile, cluster = mainloop.tile, mainloop.cluster
     planes = 1 if scheme is None else scheme.planes
+    skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"
+    pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 else 1
     a, b = (
-        WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, _factor_bytes(matrix, scheme), blocks, planes)  # type: ignore[arg-type]
-        for name, axis, matrix, extent, blocks in (
-            ("A", "m", matrices[0], tile.m, cluster.n),
-            ("B", "n", matrices[1], tile.n, cluster.m),
+        WarpgroupOperand(
+            name=name,  # type: ignore[arg-type]
+            axis=axis,  # type: ignore[arg-type]
+            k_major=matrix.contiguous == "k",
+            extent=extent,
+            tile_k=tile.k,
+            element_bytes=_factor_bytes(matrix, scheme),
+            blocks=blocks,
+            planes=planes,
+            pieces=boxes,
+        )
+        for name, axis, matrix, extent, blocks, boxes in (
+            ("A", "m", matrices[0], tile.m, cluster.n, pieces),
+            ("B", "n", matrices[1], tile.n, cluster.m, 1),
         )
     )
     promotion = _promotion(spec, mainloop)
@@ -92,6 +113,9 @@ def warpgroup_loop(
         registers=None,
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
+        dynamic=mainloop.tiles == "dynamic",
+        a_in_registers=mainloop.a_from == "registers",
+        skips_rows=skips_rows,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
@@ -100,15 +124,14 @@ def warpgroup_loop(
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
         loop = replace(loop, staging=staging, residual=staging is not None and _has_residual_alone(spec))
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
-        loop = columns if columns.shared_bytes <= _room(columns, architecture) else loop
+        room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
+        loop = columns if columns.shared_bytes <= room else loop
     reasons += _resource_reasons(loop, architecture)
     return loop
 
 
 def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
     """Bytes of the values for each of so many columns that the epilogue reads; groups of rows have their own."""
-    if spec.batch == "grouped":
-        return 0
     steps = plan_epilogue(spec.epilogue, matrix, [])
     return sum(
         vector_bytes(columns, ELEMENTS[access.stored].bytes) for step in steps for access in step.accesses if access.operand.per == "column"
@@ -120,20 +143,10 @@ def vector_bytes(columns: int, element_bytes: int) -> int:
     return round_up(columns * element_bytes, COPY_ALIGNMENT)
 
 
-def _room(loop: WarpgroupLoop, architecture: Architecture) -> int:
-    """Bytes of shared memory that a block may take."""
-    return architecture.shared_bytes_per_sm // loop.min_blocks_per_sm - architecture.reserved_shared_bytes_per_block
-
-
 def _has_residual_alone(spec: GemmSpec) -> bool:
     """True if a residual is the only matrix that the epilogue reads, and lies as C does, without groups."""
     matrices = [operation for operation in spec.epilogue if operation.op in ("residual", "multiply")]
     return len(matrices) == 1 and matrices[0].op == "residual" and spec.batch != "grouped" and spec.beta == "zero"
-
-
-def plane_scheme(mainloop: TensorCoreMainloop) -> Scheme | None:
-    """Composition of float32 products from smaller ones, if there is one."""
-    return None if mainloop.arithmetic.f32_by is None else SCHEMES[mainloop.arithmetic.f32_by]
 
 
 def _factor_bytes(matrix: Matrix, scheme: Scheme | None) -> int:
@@ -141,27 +154,34 @@ def _factor_bytes(matrix: Matrix, scheme: Scheme | None) -> int:
     return matrix.element_bytes if scheme is None else scheme.element_bytes
 
 
-def plane_reasons(
-    spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme
-) -> Iterator[Reason]:
-    """Reasons against float32 products by planes, beside what holds for all products on tensor cores."""
+def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme) -> Iterator[Reason]:
+    """Reasons against float32 products by planes, whatever the instructions, beside what holds for all products on tensor cores."""
     types = [matrix.type for matrix in matrices]
     if types != ["f32"] * 3:
         need = "f32 for A, B and C where arithmetic.f32_by is given"
         yield Reason("storage", "storage", ", ".join(types), need)
-    if mainloop.arithmetic.sums == "compensated" and not scheme.scaled:
+    if arithmetic.sums == "compensated" and not scheme.scaled:
         need = f"plain for {scheme.name}: where nothing is scaled, a sum may overflow, and what that rounds off is no number"
         yield Reason("sums", "mainloop.arithmetic.sums", "compensated", need)
-    if mainloop.arithmetic.kept != "none" and spec.batch != "none":
-        yield Reason("kept", "mainloop.arithmetic.kept", mainloop.arithmetic.kept, "none for a batch")
+    if arithmetic.kept != "none" and spec.batch != "none":
+        yield Reason("kept", "mainloop.arithmetic.kept", arithmetic.kept, "none for a batch")
     if spec.batch == "grouped":
         yield Reason("batch", "batch", "grouped", "none or strided where float32 is computed by planes")
-    if spec.decomposition.scheme not in ("data_parallel", "split_k_cluster"):
-        need = "data_parallel or split_k_cluster where float32 is computed by planes"
-        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
     if spec.store != "direct":
         need = "direct: results that are computed in float32 are left out, element by element"
         yield Reason("store", "store", spec.store, need)
+    for matrix in matrices[:2]:
+        if matrix.contiguous != "k" and scheme.element_bytes != 2:
+            stored = f"{matrix.name} stored along {matrix.contiguous}"
+            need, hint = f"along k for {scheme.name}", "f16x3 and bf16x6 take both orders"
+            yield Reason("major", "transpose", stored, need, hint)
+
+
+def _plane_loop_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme) -> Iterator[Reason]:
+    """Reasons against such products by this mainloop."""
+    if spec.decomposition.scheme not in ("data_parallel", "split_k_cluster"):
+        need = "data_parallel or split_k_cluster where float32 is computed by planes"
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
     every = mainloop.promote_every
     if every != "auto" and (every == "never" or every % scheme.instruction_k or mainloop.tile.k % every):
         need = f"auto, or a multiple of {scheme.instruction_k} that divides tile.k, {mainloop.tile.k}"
@@ -170,11 +190,6 @@ def plane_reasons(
         yield Reason("instruction_n", "mainloop.instruction_n", str(mainloop.instruction_n), "none where float32 is computed by planes")
     if mainloop.schedule == "ping_pong":
         yield Reason("schedule", "mainloop.schedule", "ping_pong", "cooperative where float32 is computed by planes")
-    for matrix in matrices[:2]:
-        if matrix.contiguous != "k" and scheme.element_bytes != 2:
-            stored = f"{matrix.name} stored along {matrix.contiguous}"
-            need, hint = f"along k for {scheme.name}", "f16x3 and bf16x6 take both orders"
-            yield Reason("major", "transpose", stored, need, hint)
 
 
 def _promotion(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
@@ -237,7 +252,7 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
     if tile.m % rows:
         need = f"a multiple of {rows}: {BLOCK_ROWS} rows for each group of consumers"
         yield Reason("tile_m", "mainloop.tile.m", str(tile.m), need)
-    scheme = plane_scheme(mainloop)
+    scheme = plane_scheme(mainloop.arithmetic)
     if matrices[0].element_bytes == 1 and spec.storage.a in BYTE_INTEGERS and tile.n not in INTEGER_COLUMNS:
         yield Reason("tile_n", "mainloop.tile.n", str(tile.n), "8, 16, 24, 32 or a multiple of 16 for integers")
     for matrix, extent, blocks, field in ((matrices[0], tile.m, mainloop.cluster.n, "m"), (matrices[1], tile.n, mainloop.cluster.m, "n")):
@@ -257,6 +272,10 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
             need = f"at most {LARGEST_BOX} rows in a box of the copy engine"
             yield Reason("box", f"mainloop.tile.{field if along_k else 'k'}", str(rows_of_box), need)
     promotion = _promotion(spec, mainloop)
+    if mainloop.a_from == "registers" and (matrices[0].contiguous != "k" or promotion or scheme is not None):
+        got = f"registers with A stored along {matrices[0].contiguous}, sums promoted {f'every {promotion}' if promotion else 'never'}"
+        need = "shared, or A stored along k, sums that stay in the tensor core, and no float32 by planes"
+        yield Reason("a_from", "mainloop.a_from", got, need)
     if promotion % tile.k:
         yield Reason("promotion", "mainloop.promote_every", str(promotion), f"a multiple of tile.k, {tile.k}")
     columns = mainloop.instruction_n
@@ -270,12 +289,12 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
     if cluster.m > 1 and cluster.n > 1:
         need = "1 along m or along n: a cluster shares tiles of one operand"
         yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", need)
-    if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster"):
-        need = "data_parallel, split_k_parallel or split_k_cluster for tensor cores"
+    if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster", "stream_k"):
+        need = "data_parallel, split_k_parallel, split_k_cluster or stream_k for tensor cores"
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
     if mainloop.copied != "none":
-        if isinstance(decomposition, SplitKParallel) or spec.batch == "grouped" or plane_scheme(mainloop) is not None:
-            need = "none with split_k_parallel, groups, or float32 by planes, which have other uses for the workspace"
+        if isinstance(decomposition, SplitKParallel | StreamK) or spec.batch == "grouped" or plane_scheme(mainloop.arithmetic) is not None:
+            need = "none with split_k_parallel, stream_k, groups, or float32 by planes, which have other uses for the workspace"
             yield Reason("copied", "mainloop.copied", mainloop.copied, need)
         if mainloop.copied == "both" and spec.storage.a != spec.storage.b:
             yield Reason(
@@ -287,6 +306,21 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
         if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
             need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
             yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
+    if isinstance(decomposition, StreamK):
+        if cluster.m * cluster.n > 1 or mainloop.schedule == "ping_pong":
+            need = "no clusters and schedule: cooperative for stream_k: those that work together would have to cut tiles alike"
+            yield Reason("decomposition", "mainloop", f"clusters of {cluster.m * cluster.n}, {mainloop.schedule}", need)
+        if mainloop.persistent_blocks:
+            need = "0 for stream_k: decomposition.blocks says how many there are"
+            yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
+    if mainloop.tiles == "dynamic":
+        if not mainloop.persistent_blocks or cluster.m * cluster.n > 1 or decomposition.scheme != "data_parallel":
+            need = "persistent_blocks, no clusters and decomposition.scheme: data_parallel for dynamic tiles"
+            got = f"{mainloop.persistent_blocks} blocks, clusters of {cluster.m * cluster.n}, {decomposition.scheme}"
+            yield Reason("tiles", "mainloop.tiles", f"dynamic with {got}", need)
+        if mainloop.copied != "none" or plane_scheme(mainloop.arithmetic) is not None:
+            need = "static where factors are copied first, or float32 is computed by planes: the workspace has other uses"
+            yield Reason("tiles", "mainloop.tiles", "dynamic", need)
     yield from result_reasons(spec)
     blocks = cluster.m * cluster.n
     if mainloop.persistent_blocks % blocks:
@@ -317,7 +351,8 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
 def result_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Why there is no largest absolute value, or there are no groups of rows."""
     decomposition = spec.decomposition
-    planes = isinstance(spec.mainloop, TensorCoreMainloop) and plane_scheme(spec.mainloop) is not None
+    arithmetic = getattr(spec.mainloop, "arithmetic", Arithmetic())
+    planes = plane_scheme(arithmetic) is not None
     if spec.amax != "none":
         if isinstance(decomposition, SplitKParallel) or planes:
             got = decomposition.scheme if isinstance(decomposition, SplitKParallel) else "float32 by planes"
@@ -337,18 +372,13 @@ def result_reasons(spec: GemmSpec) -> Iterator[Reason]:
 
 
 def _resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterator[Reason]:
-    blocks = loop.min_blocks_per_sm
-    limit = min(architecture.registers_per_thread, architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8)
-    limit = loop.registers[1] if loop.registers else limit
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
+    limit = loop.registers[1] if loop.registers else resident.allocated_registers
     if loop.estimated_registers > limit:
         got = f"{loop.sums} sums and about {OTHER_REGISTERS} other registers a thread"
-        need = f"at most {limit} registers for {blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"
+        need = f"at most {limit} registers for {resident.described} of {loop.threads} threads on an SM"
         yield Reason("registers", "mainloop.tile", got, need, "a smaller tile, instruction_n where sums are promoted, or fewer blocks")
-    room = _room(loop, architecture)
-    if loop.shared_bytes > room:
-        got = f"{loop.shared_bytes} bytes of shared memory"
-        need = f"at most {room} for {blocks} block{'s' if blocks > 1 else ''} on an SM of {architecture.name}"
-        yield Reason("shared_memory", "mainloop.stages", got, need, "fewer stages or a smaller tile")
+    yield from resident.too_much_per_block(loop.shared_bytes)
 
 
 def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
@@ -380,6 +410,8 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         "unsigned long long",
         (loop.barriers,),
         8 * loop.barriers,
-        "for each stage: it is full, it is empty; turns of groups; boxes",
+        "for each stage: it is full, it is empty; turns of groups; boxes; tickets",
     )
+    if loop.tickets:
+        add("tickets", "int", (loop.tickets,), TICKET_BYTES * loop.tickets, "pieces of work that the producer has drawn")
     return tuple(regions)

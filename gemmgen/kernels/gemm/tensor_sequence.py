@@ -11,22 +11,19 @@ from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     SLICES,
+    flag_bytes,
     gemm_problem,
     partials_bytes,
     reduction_launch,
     slices_dimension,
     workspace_argument,
 )
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.gemm.warpgroup import TICKET_BYTES, WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
-MAP_ELEMENTS: dict[str, tma.Element] = {
-    "f16": "f16", "bf16": "bf16", "tf32": "f32", "f32": "f32", "s32": "s32", "s8": "u8", "u8": "u8", "e4m3": "u8", "e5m2": "u8",
-}  # fmt: skip
-"""Element types of the copy engine: bytes are bytes to it."""
 LARGEST_INT = 2**31 - 1
 FARTHEST_TILE = 8 * 512
 """Largest distance beyond an edge at which the tile of a cluster's last block can begin."""
@@ -60,31 +57,38 @@ def tensor_core_sequence(
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         main: list[Argument] = [*factors, workspace, *own]
     elif loop.staging is not None:
-        map_c = _map(matrices[2], loop.staging.box)
+        map_c = matrix_map(matrices[2], loop.staging.box)
         maps.append(map_c)
         main = [*factors, map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
         for matrix in (matrix for step in epilogue for matrix in step.matrices if loop.residual):
-            maps.append(_map(matrix, loop.staging.box))
+            maps.append(matrix_map(matrix, loop.staging.box))
             mapped = {matrix.name, *(scalar.name for scalar in matrix.scalars)}
             main = [*(argument for argument in main if argument.name not in mapped), maps[-1]]
     else:
         main = [*factors, *result]
-    works = works_text(spec, loop)
-    cluster = loop.cluster_blocks
-    at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else works
+    shared: list[Argument] = []
+    zero_bytes = Formula("0")
+    if loop.dynamic:
+        workspace_bytes = zero_bytes = Formula(str(TICKET_BYTES))
+        shared.append(workspace_argument("s32", workspace_bytes, TICKET_BYTES, "pieces of work that blocks have asked for"))
+    elif isinstance(spec.decomposition, StreamK):
+        joint, zero_bytes = streamed_workspace(spec, loop)
+        workspace_bytes = joint.shape[0]
+        shared.append(joint)
+    main += shared
     launch = KernelLaunch(
         entry=name,
-        grid=(Formula(f"{cluster} * ({at_once})" if cluster > 1 else at_once), Formula("1"), Formula("1")),
+        grid=(Formula(grid_text(spec, loop)), Formula("1"), Formula("1")),
         block=(loop.threads, 1, 1),
         arguments=tuple(argument.name for argument in main),
         dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
-        cluster=(cluster, 1, 1),
+        cluster=(loop.cluster_blocks, 1, 1),
         programmatic=spec.early_launch,
     )
     launches: tuple[KernelLaunch, ...] = (launch,)
     arguments: list[Argument] = [
         *problem.extents, *counts, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result,
-        *maps,
+        *maps, *shared,
     ]  # fmt: skip
     if copied is not None:
         workspace_bytes = copied.workspace_bytes
@@ -104,14 +108,14 @@ def tensor_core_sequence(
     if partial:
         launches += (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
         arguments += [workspace, *own]
-    fits = Constraint(Formula(f"{works} < {LARGEST_INT - 65536}"), "the pieces of work can be counted in an int")
     return LaunchSequence(
         name=name,
         dimensions=(*problem.dimensions, *((slices_dimension(),) if own else ())),
         arguments=tuple(arguments),
         launches=launches,
-        constraints=(*problem.constraints, fits),
+        constraints=(*problem.constraints, work_constraint(spec, loop)),
         workspace_bytes=workspace_bytes,
+        workspace_zero_bytes=zero_bytes,
     )
 
 
@@ -119,7 +123,7 @@ def _factor_map(copied: CopyPlan | None, matrix: Matrix, box: tuple[int, int]) -
     """A factor, or its copy in the workspace, as the copy engine sees it."""
     copy = copied.factor(matrix.name) if copied is not None else None
     if copy is None:
-        return _map(matrix, box)
+        return matrix_map(matrix, box)
     size = matrix.element_bytes
     extents, strides = ["k", copy.extent], [f"{size} * {copy.pitch}"]
     if matrix.batch_stride is not None:
@@ -128,7 +132,7 @@ def _factor_map(copied: CopyPlan | None, matrix: Matrix, box: tuple[int, int]) -
     return TensorMapArgument(
         name=f"map_{copy.suffix}",
         array="workspace",
-        element=MAP_ELEMENTS[matrix.type],
+        element=tma.copied_as(matrix.type),
         extents=tuple(Formula(extent) for extent in extents),
         strides=tuple(Formula(stride) for stride in strides),
         meaning=f"the copy of {matrix.name} in boxes of {box[1]} rows of {box[0]} elements",
@@ -150,6 +154,33 @@ def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
     return ScalarArgument("groups", "s32", "groups of rows"), offsets
 
 
+def streamed_workspace(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> tuple[ArrayArgument, Formula]:
+    """The workspace of stream-K, and how many of its bytes are zero at first."""
+    assert isinstance(spec.decomposition, StreamK)
+    blocks = spec.decomposition.blocks
+    size = Formula(str(flag_bytes(blocks, loop.consumers) + FLOAT_BYTES * loop.tile_m * loop.tile_n * blocks))
+    workspace = workspace_argument("u8", size, 1, "for each block whether it left a sum, then the sums")
+    return workspace, Formula(str(4 * blocks * loop.consumers))
+
+
+def grid_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
+    """The formula of the blocks of a grid, which are clusters side by side."""
+    works, cluster = works_text(spec, loop), loop.cluster_blocks
+    if isinstance(spec.decomposition, StreamK):
+        return f"select({works} > 0, {spec.decomposition.blocks}, 0)"
+    at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else works
+    return f"{cluster} * ({at_once})" if cluster > 1 else at_once
+
+
+def work_constraint(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> Constraint:
+    """Pieces of work, or steps of all of them, that can be counted."""
+    works = works_text(spec, loop)
+    if isinstance(spec.decomposition, StreamK):
+        steps = f"{works} * max(1, ceil_div(k, {loop.tile_k}))"
+        return Constraint(Formula(f"{steps} < {2**31 - 1024}"), "the steps along k of all tiles fit into an int")
+    return Constraint(Formula(f"{works} < {LARGEST_INT - 65536}"), "the pieces of work can be counted in an int")
+
+
 def works_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
     """The formula of the pieces of work, at most."""
     rows, columns = f"ceil_div(m, {loop.tile_m * loop.cluster_m})", f"ceil_div(n, {loop.tile_n * loop.cluster_n})"
@@ -161,7 +192,7 @@ def works_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
     return f"{rows} * {columns}{slices}" + (" * batch" if spec.batch == "strided" else "")
 
 
-def _map(matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:
+def matrix_map(matrix: Matrix, box: tuple[int, int], swizzle: tma.Swizzle = "128B") -> TensorMapArgument:
     """A matrix, or a batch of them, as the copy engine sees it; where all products share one, the batch has a single matrix."""
     size = matrix.element_bytes
     slow = matrix.rows if matrix.row_major else matrix.columns
@@ -174,11 +205,11 @@ def _map(matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:
     return TensorMapArgument(
         name=f"map_{matrix.name.lower()}",
         array=matrix.name,
-        element=MAP_ELEMENTS[matrix.type],
+        element=tma.copied_as(matrix.type),
         extents=tuple(Formula(extent) for extent in extents),
         strides=tuple(Formula(stride) for stride in strides),
         meaning=f"{matrix.name} in boxes of {box[1]} {axes} of {box[0]} elements",
         box=whole_box,
-        swizzle="128B",
+        swizzle=swizzle,
         l2_promotion="128B",
     )

@@ -3,7 +3,7 @@ work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,19 +12,24 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, plane_scheme
 from gemmgen.kernels.gemm.reasons import thread_reasons
-from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop
-from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, result_reasons, type_reasons
+from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, StreamK
+from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, type_reasons
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 CHUNK_BYTES = 16
-"""What one lane points at for ``ldmatrix``: a row of a matrix."""
+"""Bytes that one lane points at for ``ldmatrix``: a row of a matrix."""
 BANKS_BYTES = 128
 STEP_BYTES = 32
 """Bytes along k that one instruction multiplies."""
 BLOCK_ROWS = 16
 """Rows of the result of one instruction."""
 BLOCK_COLUMNS = 8
+BARRIER_BYTES = 8
+LARGEST_BOX = 256
+"""Rows of a box of the copy engine, at most."""
 LEAST_ASYNC_BYTES = 4
 """The narrowest asynchronous copy."""
 OTHER_REGISTERS = 40
@@ -50,6 +55,13 @@ class WarpOperand:
     threads: int
     own_extent: int
     """Rows or columns that a warp multiplies."""
+    planes: int = 1
+    """Matrices that one of float32 was split into, whose tiles lie one behind the other."""
+    boxed: bool = False
+    """True if the copy engine brings tiles in boxes."""
+    blocks: int = 1
+    """Blocks that share a tile, and boxes one below the other: as the copy engine's boxes for warpgroups have them."""
+    pieces: int = 1
 
     @property
     def suffix(self) -> str:
@@ -109,34 +121,78 @@ class WarpOperand:
         return self.vector * self.element_bytes
 
     @property
-    def pitch(self) -> int:
-        """Bytes from one row in shared memory to the next."""
+    def row_bytes(self) -> int:
+        """Of a row of the tile in shared memory."""
         return (self.tile_k if self.shared_k_major else self.extent) * self.element_bytes
+
+    @property
+    def plane_bytes(self) -> int:
+        """Of one stage and plane."""
+        return self.extent * self.tile_k * self.element_bytes
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row in shared memory to the next: longer ones are cut into pieces of 128 bytes, as the copy engine does."""
+        return min(self.row_bytes, BANKS_BYTES)
+
+    @property
+    def spans(self) -> int:
+        """Pieces of a row."""
+        return self.row_bytes // self.pitch
+
+    @property
+    def span_bytes(self) -> int:
+        """From one of them to the next."""
+        return self.plane_bytes // self.spans
+
+    @property
+    def span_elements(self) -> int:
+        """Elements of a piece."""
+        return self.pitch // self.element_bytes
+
+    @property
+    def parts(self) -> int:
+        """Boxes side by side along m or n, where these run along the rows."""
+        return 1 if self.k_major else self.spans
+
+    @property
+    def part_bytes(self) -> int:
+        """From one of them to the next."""
+        return self.span_bytes
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Extents of a box of the copy engine in elements, the contiguous one first."""
+        return self.span_elements, self.extent if self.shared_k_major else self.tile_k
 
     @property
     def tile_bytes(self) -> int:
         """Of one stage."""
-        return self.extent * self.tile_k * self.element_bytes
+        return self.planes * self.plane_bytes
 
     @property
     def mask(self) -> int:
         """Bits of a chunk's index that the swizzle changes."""
-        return min(self.pitch, BANKS_BYTES) // CHUNK_BYTES - 1
+        return self.pitch // CHUNK_BYTES - 1
 
     @property
     def group(self) -> int:
         """Rows that share 128 bytes, all banks: their chunks are permuted alike."""
-        return max(1, BANKS_BYTES // self.pitch)
+        return BANKS_BYTES // self.pitch
 
     @property
-    def blocks(self) -> int:
+    def fragments(self) -> int:
         """Fragments of a warp along m or n."""
         return self.own_extent // (BLOCK_ROWS if self.name == "A" else BLOCK_COLUMNS)
 
     @property
     def held_registers(self) -> int:
         """Of a thread, for what it copies through registers."""
-        return 0 if self.is_async else self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.turned or self.vector == 1 else 1)
+        return (
+            0
+            if self.is_async or self.boxed
+            else self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.turned or self.vector == 1 else 1)
+        )
 
     @property
     def layout_text(self) -> str:
@@ -159,6 +215,13 @@ class WarpLoop:
     type_b: str
     persistent_blocks: int
     min_blocks_per_sm: int
+    kept_sums: int = 0
+    """Sets of sums beside those of the results."""
+    fragment_buffers: int = 1
+    boxed: bool = False
+    """True if the copy engine brings the tiles."""
+    turned: bool = False
+    """True if results that can only be stored one by one are turned around in shared memory, so that lanes store side by side."""
     block_rows: int = BLOCK_ROWS
     own_columns: str = "kWarpN"
     """The constant that says how many columns' sums a thread has a part of."""
@@ -169,8 +232,11 @@ class WarpLoop:
     sharers: int = 1
     consumers: int = 1
     ping_pong: bool = False
+    shares_tile: bool = False
     staging: None = None
     residual: bool = False
+    dynamic: bool = False
+    skips_rows: bool = False
     promote_steps: int = 0
 
     @property
@@ -203,17 +269,28 @@ class WarpLoop:
     @property
     def unit(self) -> str:
         """Peak of a device that the products run at."""
-        kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "f16", "e5m2": "f16", "s8": "int8", "u8": "int8"}
+        kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "f32": "tf32", "e4m3": "f16", "e5m2": "f16", "s8": "int8", "u8": "int8"}
         return f"{kinds[self.type_a]}_mma"
 
     @property
     def any_held(self) -> bool:
         """True if something is copied through registers."""
-        return not (self.a.is_async and self.b.is_async)
+        return not self.boxed and not (self.a.is_async and self.b.is_async)
 
     @property
     def any_async(self) -> bool:
+        """True if threads copy something asynchronously."""
         return self.a.is_async or self.b.is_async
+
+    @property
+    def barriers(self) -> int:
+        """One for each stage that the copy engine fills."""
+        return self.stages if self.boxed else 0
+
+    @property
+    def mainloop(self) -> str:
+        """A macro of ``templates/gemm/warp_mainloop.cu.j2``."""
+        return "read_ahead" if self.fragment_buffers == 2 else "one_buffer"
 
     @property
     def sums(self) -> int:
@@ -222,12 +299,23 @@ class WarpLoop:
 
     @property
     def estimated_registers(self) -> int:
-        fragments = 4 * self.a.blocks + 2 * self.b.blocks
-        return self.sums + fragments + self.a.held_registers + self.b.held_registers + OTHER_REGISTERS
+        fragments = self.fragment_buffers * (4 * self.a.fragments * self.a.planes + 2 * self.b.fragments * self.b.planes)
+        return self.sums * (1 + self.kept_sums) + fragments + self.a.held_registers + self.b.held_registers + OTHER_REGISTERS
+
+    @property
+    def turned_pitch(self) -> int:
+        """Elements from one row to the next of results that are turned around: no bank conflicts."""
+        return self.warp_n + BLOCK_COLUMNS
+
+    @property
+    def turned_bytes(self) -> int:
+        """Of results that are turned around at a time."""
+        return self.turned * self.threads // WARP_THREADS * BLOCK_ROWS * self.turned_pitch * 4
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes)
+        tiles = self.stages * (self.a.tile_bytes + self.b.tile_bytes) + BARRIER_BYTES * self.barriers
+        return max(tiles, self.turned_bytes)
 
 
 def warp_mma_loop(
@@ -235,31 +323,49 @@ def warp_mma_loop(
 ) -> WarpLoop | None:
     """The loop, or None with what is wrong added to ``reasons``."""
     tile = mainloop.tile
+    scheme = plane_scheme(mainloop.arithmetic)
+    element_bytes = [matrix.element_bytes if scheme is None else scheme.element_bytes for matrix in matrices[:2]]
     unfit = [
         *_architecture_reasons(spec, architecture),
-        *type_reasons(spec),
-        *_shape_reasons(mainloop, matrices, architecture),
-        *_combination_reasons(spec),
+        *(type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop.arithmetic, matrices, scheme)),
+        *_shape_reasons(mainloop, matrices, element_bytes, architecture),
+        *(_box_reasons(mainloop, matrices, architecture) if mainloop.copies == "tma" else ()),
+        *_combination_reasons(spec, mainloop, scheme),
     ]
     reasons += unfit
     if unfit:
         return None
     threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
     operands = []
-    for matrix, axis, extent, own in (
-        (matrices[0], "m", tile.threadblock.m, tile.warp.m),
-        (matrices[1], "n", tile.threadblock.n, tile.warp.n),
+    for matrix, axis, extent, own, size in (
+        (matrices[0], "m", tile.threadblock.m, tile.warp.m, element_bytes[0]),
+        (matrices[1], "n", tile.threadblock.n, tile.warp.n, element_bytes[1]),
     ):
-        k_major, size = matrix.contiguous == "k", matrix.element_bytes
+        k_major, type = matrix.contiguous == "k", matrix.type if scheme is None else scheme.type
         length = tile.threadblock.k if k_major else extent
         # Groups begin at any row: where rows are neighbours in memory, nothing is known of the addresses of theirs.
         vector = 1 if spec.batch == "grouped" and axis == "m" and not k_major else matrix.alignment
+        vector = vector if scheme is None else CHUNK_BYTES // size
         while length % vector:
             vector //= 2
         turned = not k_major and size != 2
         is_async = mainloop.copies == "cp_async" and not turned and vector * size >= LEAST_ASYNC_BYTES
         operands.append(
-            WarpOperand(matrix.name, axis, matrix.type, k_major, extent, tile.threadblock.k, size, vector, is_async, threads, own)  # type: ignore[arg-type]
+            WarpOperand(
+                name=matrix.name,  # type: ignore[arg-type]
+                axis=axis,  # type: ignore[arg-type]
+                type=type,
+                k_major=k_major,
+                extent=extent,
+                tile_k=tile.threadblock.k,
+                element_bytes=size,
+                vector=vector,
+                is_async=is_async,
+                threads=threads,
+                own_extent=own,
+                planes=1 if scheme is None else scheme.planes,
+                boxed=mainloop.copies == "tma",
+            )
         )
     loop = WarpLoop(
         a=operands[0],
@@ -270,10 +376,18 @@ def warp_mma_loop(
         warp_m=tile.warp.m,
         warp_n=tile.warp.n,
         stages=mainloop.stages,
-        type_a=matrices[0].type,
-        type_b=matrices[1].type,
+        type_a=operands[0].type,
+        type_b=operands[1].type,
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
+        kept_sums=0 if scheme is None else SETS_OF_SUMS,
+        fragment_buffers=mainloop.fragment_buffers,
+        boxed=mainloop.copies == "tma",
+        turned=scheme is None
+        and mainloop.copies != "tma"
+        and spec.decomposition.scheme == "data_parallel"
+        and matrices[2].row_major
+        and matrices[2].alignment == 1,
     )
     reasons += _resource_reasons(loop, architecture)
     return loop
@@ -287,7 +401,9 @@ def _architecture_reasons(spec: GemmSpec, architecture: Architecture) -> Iterato
         yield Reason("storage", "storage", f"8-bit floats on {architecture.name}", "sm_89 or newer", "architecture: sm_89")
 
 
-def _shape_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture) -> Iterator[Reason]:
+def _shape_reasons(
+    mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], element_bytes: Sequence[int], architecture: Architecture
+) -> Iterator[Reason]:
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
     for axis in ("m", "n"):
         whole, own = getattr(block, axis), getattr(warp, axis)
@@ -295,8 +411,11 @@ def _shape_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Ma
             need = f"a multiple of {BLOCK_ROWS} that divides {whole}"
             yield Reason("warp_tile", f"mainloop.tile.warp.{axis}", str(own), need)
     yield from thread_reasons(WARP_THREADS * (block.m // warp.m) * (block.n // warp.n), architecture, "mainloop.tile")
-    for matrix, axis, extent in ((matrices[0], "m", block.m), (matrices[1], "n", block.n)):
-        size = matrix.element_bytes
+    instruction = STEP_BYTES // element_bytes[0]
+    if mainloop.fragment_buffers == 2 and block.k % (2 * instruction):
+        need = f"a multiple of {2 * instruction}, two instructions, for fragments that are read ahead"
+        yield Reason("fragment_buffers", "mainloop.tile.threadblock.k", str(block.k), need, "fragment_buffers: 1")
+    for matrix, axis, extent, size in ((matrices[0], "m", block.m, element_bytes[0]), (matrices[1], "n", block.n, element_bytes[1])):
         along_k = matrix.contiguous == "k" or size != 2
         for field, length, used in (("k", block.k, along_k), (axis, extent, not along_k)):
             row = length * size
@@ -309,10 +428,39 @@ def _shape_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Ma
                 yield Reason("tile", f"mainloop.tile.threadblock.{field}", str(length), need)
 
 
-def _combination_reasons(spec: GemmSpec) -> Iterator[Reason]:
+def _box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture) -> Iterator[Reason]:
+    """Tiles that the copy engine cannot bring."""
+    block = mainloop.tile.threadblock
+    if not architecture.supports("tma"):
+        yield Reason("copies", "mainloop.copies", f"tma on {architecture.name}", "sm_90 or newer", "architecture: sm_90")
+    for matrix, axis, extent in ((matrices[0], "m", block.m), (matrices[1], "n", block.n)):
+        name, along_k = matrix.name.lower(), matrix.contiguous == "k"
+        if not along_k and matrix.element_bytes != 2:
+            stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
+            need, hint = "along k for copies: tma: ldmatrix turns around elements of 16 bits only", "copies: cp_async"
+            yield Reason("major", "transpose", stored, need, hint)
+        if matrix.alignment * matrix.element_bytes != CHUNK_BYTES:
+            need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine wants addresses and strides of {CHUNK_BYTES} bytes"
+            yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need, "copies: cp_async")
+        rows, field = (extent, axis) if along_k else (block.k, "k")
+        if rows > LARGEST_BOX:
+            yield Reason("box", f"mainloop.tile.threadblock.{field}", str(rows), f"at most {LARGEST_BOX} rows in a box of the copy engine")
+
+
+def _combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Scheme | None) -> Iterator[Reason]:
     decomposition = spec.decomposition
-    if decomposition.scheme not in ("data_parallel", "split_k_parallel"):
-        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, "data_parallel or split_k_parallel for mma_sync")
+    if scheme is not None and decomposition.scheme != "data_parallel":
+        need = "data_parallel where float32 is computed by planes with mma_sync"
+        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+    elif decomposition.scheme not in ("data_parallel", "split_k_parallel", "stream_k"):
+        need = "data_parallel, split_k_parallel or stream_k for mma_sync"
+        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+    if scheme is not None and (mainloop.copies == "tma" or mainloop.fragment_buffers == 2):
+        got = f"copies: {mainloop.copies}, fragment_buffers: {mainloop.fragment_buffers}"
+        yield Reason("planes", "mainloop.copies", got, "cp_async or registers, and 1, where float32 is computed by planes")
+    if isinstance(decomposition, StreamK) and mainloop.persistent_blocks:
+        need = "0 for stream_k: decomposition.blocks says how many there are"
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
     yield from result_reasons(spec)
     if spec.store != "direct":
         yield Reason("store", "store", spec.store, "direct for mma_sync")
@@ -321,19 +469,13 @@ def _combination_reasons(spec: GemmSpec) -> Iterator[Reason]:
 
 
 def _resource_reasons(loop: WarpLoop, architecture: Architecture) -> Iterator[Reason]:
-    blocks = loop.min_blocks_per_sm
-    limit = min(architecture.registers_per_thread, architecture.registers_per_sm // (blocks * loop.threads) // 8 * 8)
-    several = f"{blocks} block{'s' if blocks > 1 else ''}"
-    if loop.sums + OTHER_REGISTERS > limit:
-        got = f"{loop.sums} sums and about {OTHER_REGISTERS} other registers a thread"
-        need = f"at most {limit} registers for {several} of {loop.threads} threads on an SM"
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
+    limit = resident.allocated_registers
+    if loop.sums * (1 + loop.kept_sums) + OTHER_REGISTERS > limit:
+        got = f"{loop.sums * (1 + loop.kept_sums)} sums and about {OTHER_REGISTERS} other registers a thread"
+        need = f"at most {limit} registers for {resident.described} of {loop.threads} threads on an SM"
         yield Reason("registers", "mainloop.tile", got, need, "a smaller warp tile, or fewer blocks")
-    room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
-    if loop.shared_bytes > room:
-        need = f"at most {room} for {several} on an SM of {architecture.name}"
-        yield Reason(
-            "shared_memory", "mainloop.stages", f"{loop.shared_bytes} bytes of shared memory", need, "fewer stages or a smaller tile"
-        )
+    yield from resident.too_much_per_block(loop.shared_bytes)
 
 
 def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
@@ -346,4 +488,12 @@ def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
         meaning = f"tiles of {operand.name}, [stage][{operand.axis if operand.shared_k_major else 'k'}][{along}], swizzled"
         shape = (loop.stages, rows, operand.pitch // operand.element_bytes)
         regions.append(SharedRegion(f"tiles_{operand.suffix}", operand.c_type, shape, offset, loop.stages * operand.tile_bytes, meaning))
+    if loop.barriers:
+        offset = regions[-1].offset + regions[-1].bytes
+        meaning = "for each stage: its tiles are there"
+        regions.append(SharedRegion("barriers", "unsigned long long", (loop.barriers,), offset, BARRIER_BYTES * loop.barriers, meaning))
+    if loop.turned:
+        shape = (loop.threads // WARP_THREADS, BLOCK_ROWS, loop.turned_pitch)
+        meaning = "results on their way out, [warp][row][column], after the last tiles"
+        regions.append(SharedRegion("turned", loop.accumulator, shape, 0, loop.turned_bytes, meaning))
     return tuple(regions)

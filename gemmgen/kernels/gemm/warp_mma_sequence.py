@@ -5,14 +5,26 @@ from __future__ import annotations
 
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
+from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, partials_bytes, reduction_launch, workspace_argument
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
-from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, counting_arguments, works_text
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
+from gemmgen.kernels.gemm.tensor_sequence import (
+    FARTHEST_TILE,
+    LARGEST_INT,
+    counting_arguments,
+    grid_text,
+    matrix_map,
+    streamed_workspace,
+    work_constraint,
+)
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence
+from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
+
+SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
+"""The copy engine's permutation of rows of so many bytes in shared memory."""
 
 
 def warp_mma_sequence(
@@ -30,35 +42,47 @@ def warp_mma_sequence(
     partial = isinstance(spec.decomposition, SplitKParallel)
     slices = getattr(spec.decomposition, "slices", 1)
     counts = counting_arguments(spec)
-    factors: list[Argument] = [
-        *problem.extents, *counts, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars,
-    ]  # fmt: skip
+    stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
+    maps: list[Argument] = []
+    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
+    if loop.boxed:
+        maps += [
+            matrix_map(matrix, operand.box, SWIZZLES[operand.pitch]) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)
+        ]
+        strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
+        own = [*factors, *maps, *strides]
+    else:
+        own = [*factors, *stored]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    arguments: list[Argument] = [*factors, *result]
-    works = works_text(spec, loop)
-    main = arguments
+    arguments: list[Argument] = [*factors, *stored, *result, *maps]
+    main = [*own, *result]
     launches: tuple[KernelLaunch, ...] = ()
     if partial:
         sums: DataType = "s32" if loop.accumulator == "int" else "f32"
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
-        main = [*factors, workspace]
+        main = [*own, workspace]
         arguments = [*arguments, workspace]
         launches = (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
+    zero_bytes = Formula("0")
+    if isinstance(spec.decomposition, StreamK):
+        workspace, zero_bytes = streamed_workspace(spec, loop)
+        workspace_bytes = workspace.shape[0]
+        main, arguments = [*main, workspace], [*arguments, workspace]
     launch = KernelLaunch(
         entry=name,
-        grid=(Formula(f"min({works}, {loop.persistent_blocks})" if loop.persistent_blocks else works), Formula("1"), Formula("1")),
+        grid=(Formula(grid_text(spec, loop)), Formula("1"), Formula("1")),
         block=(loop.threads, 1, 1),
         arguments=tuple(argument.name for argument in main),
         dynamic_shared_bytes=Formula(str(dynamic_shared_bytes)),
         programmatic=spec.early_launch,
     )
-    fits = Constraint(Formula(f"{works} < {LARGEST_INT - 65536}"), "the pieces of work can be counted in an int")
     return LaunchSequence(
         name=name,
         dimensions=problem.dimensions,
         arguments=tuple(arguments),
         launches=(launch, *launches),
-        constraints=(*problem.constraints, fits),
+        constraints=(*problem.constraints, work_constraint(spec, loop)),
         workspace_bytes=workspace_bytes,
+        workspace_zero_bytes=zero_bytes,
     )

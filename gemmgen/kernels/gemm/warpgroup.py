@@ -16,6 +16,9 @@ WARPS = 4
 INSTRUCTION_BYTES = 32
 """Bytes along k that one instruction reads of a row."""
 BARRIER_BYTES = 8
+TICKETS = 4
+"""Pieces of work that a producer may be ahead of its consumers, where a counter deals them out."""
+TICKET_BYTES = 4
 OTHER_REGISTERS = 28
 """Registers of a consumer beside its sums, for descriptors, counters and coordinates; an estimate."""
 
@@ -38,6 +41,8 @@ class WarpgroupOperand:
     """Tiles of a stage, one behind the other, that hold parts of the same numbers."""
     row_bytes: int = SPAN_BYTES
     """Length of a row in shared memory, which the swizzle spans: 32, 64 or 128."""
+    pieces: int = 1
+    """Boxes of a tile, one below the other, of which only those are copied whose rows are of use."""
 
     @property
     def suffix(self) -> str:
@@ -71,7 +76,7 @@ class WarpgroupOperand:
     @property
     def box_rows(self) -> int:
         """Rows of a box: of those of the tile, this block's part; or all of k."""
-        return self.extent // self.blocks if self.k_major else self.tile_k
+        return self.extent // self.blocks // self.pieces if self.k_major else self.tile_k
 
     @property
     def box(self) -> tuple[int, int]:
@@ -97,6 +102,17 @@ class WarpgroupOperand:
     def step_bytes(self) -> int:
         """From one instruction along k to the next, where rows run along m or n."""
         return INSTRUCTION_BYTES // self.element_bytes * self.row_bytes
+
+    def step_offset(self, index: str) -> str:
+        """Bytes to an instruction's part of k, as an expression: within rows, or from some of the rows to the next."""
+        if not self.k_major:
+            return f"{index} * {self.step_bytes}"
+        steps = self.row_bytes // INSTRUCTION_BYTES
+        if self.spans == 1:
+            return f"{index} * {INSTRUCTION_BYTES}"
+        if steps == 1:
+            return f"{index} * {self.span_bytes}"
+        return f"{index} / {steps} * {self.span_bytes} + {index} % {steps} * {INSTRUCTION_BYTES}"
 
     def part_offset(self, columns: int) -> int:
         """Bytes from some of B's columns to as many next to them."""
@@ -187,6 +203,12 @@ class WarpgroupLoop:
     persistent_blocks: int = 0
     """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
     min_blocks_per_sm: int = 1
+    dynamic: bool = False
+    """True if a counter deals the tiles out to the blocks."""
+    a_in_registers: bool = False
+    """True if matrix instructions read A from registers."""
+    skips_rows: bool = False
+    """True if groups of warps whose rows of a tile are of no use let it pass."""
     residual: bool = False
     """True if a residual comes through shared memory, to where its results are collected."""
     column_bytes: int = 0
@@ -205,6 +227,25 @@ class WarpgroupLoop:
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
         return "kTileN"
+
+    @property
+    def shares_tile(self) -> bool:
+        """True if several groups multiply, each for rows of its own of one tile."""
+        return self.consumers > 1 and not self.ping_pong
+
+    @property
+    def consumers_description(self) -> str:
+        """Division of the work among the groups that multiply."""
+        if self.ping_pong:
+            return "groups take pieces of work by turns, so that one multiplies while the other stores"
+        return "each group has its own rows of the tile" if self.shares_tile else "one group"
+
+    @property
+    def cluster_description(self) -> str:
+        """Division of the work among the blocks of a cluster."""
+        if self.cluster_k > 1:
+            return "have a part of k each"
+        return "lie side by side along m and share B" if self.cluster_m > 1 else "lie side by side along n and share A"
 
     @property
     def blocks_m(self) -> int:
@@ -259,13 +300,16 @@ class WarpgroupLoop:
         """Modifiers of the operands: signs, and which operands are transposed."""
         if self.accumulator == "int":
             return ""
-        transposed = f", {int(not self.a.k_major)}, {int(not self.b.k_major)}" if self.a.element_bytes == 2 else ""
+        majors = (self.b,) if self.a_in_registers else (self.a, self.b)
+        transposed = "".join(f", {int(not operand.k_major)}" for operand in majors) if self.a.element_bytes == 2 else ""
         return f", 1, 1{transposed}"
 
     @property
     def mainloop(self) -> str:
         if self.kept_sums:
             return "multiply_planes"
+        if self.a_in_registers:
+            return "accumulate_from_registers"
         return "promote" if self.promote_steps else "accumulate"
 
     @property
@@ -275,9 +319,14 @@ class WarpgroupLoop:
 
     @property
     def barriers(self) -> int:
-        """Two for each stage, one for each group's turn, and one for each box of a residual that is on its way."""
+        """Two for each stage, one for each group's turn, one for each box of a residual that is on its way, and two for each ticket."""
         boxes = self.consumers * self.staging.buffers if self.residual and self.staging else 0
-        return 2 * self.stages + (self.consumers if self.ping_pong else 0) + boxes
+        return 2 * self.stages + (self.consumers if self.ping_pong else 0) + boxes + 2 * self.tickets
+
+    @property
+    def tickets(self) -> int:
+        """Places for the numbers of the pieces of work that the producer has drawn for its block."""
+        return TICKETS if self.dynamic else 0
 
     @property
     def sums(self) -> int:
@@ -287,7 +336,8 @@ class WarpgroupLoop:
     @property
     def estimated_registers(self) -> int:
         """Registers of a consumer's thread."""
-        return self.sums + OTHER_REGISTERS
+        held = 4 * self.blocks_m * (self.tile_k // self.instruction_k) if self.a_in_registers else 0
+        return self.sums + held + OTHER_REGISTERS
 
     @property
     def sums_bytes(self) -> int:
@@ -297,4 +347,5 @@ class WarpgroupLoop:
     @property
     def shared_bytes(self) -> int:
         staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else 0
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + BARRIER_BYTES * self.barriers
+        waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
+        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + waiting

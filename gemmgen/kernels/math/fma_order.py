@@ -35,6 +35,13 @@ class FmaOrder:
     pairs: tuple[tuple[int, int], ...] = ()
     """An irregular order: the (major, minor) indices of every product."""
 
+    @property
+    def description(self) -> str:
+        """End of a sentence about the outer product; empty where nothing is special about the order."""
+        if self.pairs:
+            return ", in maxas's order: circles of two rows and two columns"
+        return f": {'rows' if self.major_first else 'columns'} back and forth" if self.serpentine else ""
+
 
 def fma_order(name: OrderName) -> FmaOrder:
     """The order of that name."""

@@ -171,8 +171,7 @@ class Arithmetic:
     def identity(self) -> str:
         """The state of nothing, as a C expression."""
         low, high = _LIMITS[self.compute]
-        one = {"f32": "1.0f", "f64": "1.0", "s32": "1", "s64": "1"}[self.compute]
-        zero = {"f32": "0.0f", "f64": "0.0", "s32": "0", "s64": "0"}[self.compute]
+        zero, one = (ELEMENTS[self.compute].literal(number) for number in (0, 1))
         return {
             "add": zero,
             "multiply": one,

@@ -147,7 +147,7 @@ def choose(spec: ReductionSpec, element_bytes: int, state_bytes: int) -> Choice:
 
 
 def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatRows, widest: int, state_bytes: int) -> WalkChoice:
-    """What a strategy for tensors leaves open: vectors of 16 bytes, four loads on their way."""
+    """Numbers that a strategy for tensors leaves open: vectors of 16 bytes, four loads on their way."""
     threads = strategy.threads or 256
     vector, unroll = strategy.vector or widest, strategy.unroll or LOADS
     lanes, columns, longest = threads, 1, 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.kernels.family import Cost, Work
+from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 from gemmgen.kernels.reduction.tensor import TensorLayout
 
@@ -107,19 +107,24 @@ def cost(plan: ReductionPlan, problem: Mapping[str, int]) -> Cost:
     return Cost(float(elements), float(read + stored * results), "fp32")
 
 
+def fetches(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
+    """All arrays once: no element serves two threads."""
+    return (Fetch("all arrays", cost(plan, problem).bytes, 1.0),)
+
+
 def executed_operations(plan: ReductionPlan, problem: Mapping[str, int]) -> float:
     """The operations of ``cost``: padding takes part in none."""
     return cost(plan, problem).operations
 
 
-def peer(plan: ReductionPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[str, Any] | None:
-    """A callable that writes the result as the kernel does; None where torch has no single operation for it."""
+def peer(plan: ReductionPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+    """torch's operation that writes the result as the kernel does, where there is a single one."""
     import torch
 
     a, x = plan.arithmetic, arrays["X"]
     axis = 0 if plan.spec.shape in ("all", "columns") else 1
     if a.epilogue or plan.spec.prologue or a.state == "moments" or "Y" not in arrays:
-        return None
+        return "torch has no single operation for it"
     target = arrays["Y"].reshape(()) if plan.spec.shape == "all" else arrays["Y"]
     with_out = {
         "sum": lambda: torch.sum(x, axis, dtype=target.dtype, out=target),
@@ -135,4 +140,6 @@ def peer(plan: ReductionPlan, arrays: Mapping[str, Any], scalars: Mapping[str, f
     }
     call = with_out.get(a.operation)
     same_types = a.stored == a.output or a.operation in ("sum", "mean", "product", "argmin", "argmax")
-    return None if call is None or not same_types else (f"torch.{a.operation}", call)
+    if call is None or not same_types:
+        return f"torch has no {a.operation} of {a.stored} into {a.output}"
+    return Peer(f"torch.{a.operation}", call)

@@ -12,7 +12,7 @@ from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware.target import ARCHITECTURES, WARP_THREADS, Architecture
 from gemmgen.kernels.family import KernelPlan, SharedRegion
 from gemmgen.kernels.launch import Argument
-from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.reduction.arithmetic import Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import (
     VECTOR_BYTES,
@@ -90,14 +90,14 @@ class ReductionPlan(KernelPlan):
     vector: int
     """Elements that one load reads."""
     unroll: int
-    """Loads that a thread has on their way at the same time."""
+    """Loads that a thread has in flight at the same time."""
     accumulators: int
     """States that a thread combines elements into, independently of one another."""
     min_blocks_per_sm: int
     early_launch: bool
     finish: str | None
     """Combination of the results of several blocks; None if none do."""
-    packed_mail: bool
+    packed_partials: bool
     """True if a partial result and the sign that it is there fit into one word of 64 bits."""
     workspace: Workspace
     layout: Layout
@@ -249,7 +249,7 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
         min_blocks_per_sm=_resident_blocks(spec, arithmetic, choice),
         early_launch=choice.early_launch,
         finish=finish,
-        packed_mail=packed,
+        packed_partials=packed,
         workspace=workspace,
         layout=layout,
     )
@@ -333,10 +333,7 @@ def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
     if choice.vector > spec.alignment and not anywhere:
         hint = f"promise alignment: {choice.vector}, or load {spec.alignment} at a time"
         reasons.append(Reason("alignment", "strategy.vector", str(choice.vector), f"at most the alignment, {spec.alignment}", hint))
-    if choice.early_launch and not ARCHITECTURES[spec.architecture].supports("programmatic_launch"):
-        need, hint = "an architecture with programmatic launches", "architecture: sm_90"
-        reasons.append(Reason("early_launch", "strategy.early_launch", f"architecture: {spec.architecture}", need, hint))
-    return reasons
+    return reasons + launch_reasons(choice.early_launch, spec, "strategy.early_launch")
 
 
 def _layout_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, layout: Layout) -> list[Reason]:

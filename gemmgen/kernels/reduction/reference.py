@@ -98,9 +98,11 @@ def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
         combine = np.add if a.combiner == "add" else np.multiply
         return Tracked(combine.reduce(value, axis=1, dtype=value.dtype), none, a.compute)
     if a.combiner == "logsumexp":
-        # 2^x of the special function units errs by 2^-22, and its argument is rounded twice after the distance.
-        approximate = a.compute == "f32" and isinstance(plan.layout, TensorLayout)
-        return _logsumexp(elements, depth, *((4.0, 4.0) if approximate else (EXPONENTIAL_ULPS, 2.0)))
+        if a.compute == "f32" and isinstance(plan.layout, TensorLayout):
+            # 2^x of the special function units errs by 2^-22; its argument is rounded twice after the distance, and is relative to an
+            # element that is less than the largest by at most the logarithm of kLargeSum.
+            return _logsumexp(elements, depth, 4.0, 4.0, float(np.log(LARGE_SUM)))
+        return _logsumexp(elements, depth, EXPONENTIAL_ULPS, 2.0)
     return {"add": _sum, "multiply": _product}[a.combiner](elements, depth)
 
 
@@ -113,7 +115,7 @@ def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
         bound = clear_bounds(whole.bound / float(max(reduced, 1)))
         return rounded(whole.value / count.value, bound, a.result, ulps=_rounds(count, reduced))
     if a.operation == "l2_norm":
-        return square_root(to_type(result, a.result))
+        return square_root(to_type(result, a.result), of_squares=True)
     return result
 
 
@@ -179,11 +181,16 @@ def _product(elements: Tracked, depth: int) -> Tracked:
     return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
-def _logsumexp(elements: Tracked, depth: int, ulps: float, argument_roundings: float) -> Tracked:
+LARGE_SUM = 1024.0
+"""Sum of e^x over e^origin up to which the elements of a tensor keep their origin."""
+
+
+def _logsumexp(elements: Tracked, depth: int, ulps: float, argument_roundings: float, reach: float = 0.0) -> Tracked:
     """log(sum(exp(x))) = m + log(s): on its way an element is scaled by at most ``depth`` exponentials.
 
     Each of those errs by the exponential's own error (``ulps``), by u times its argument for each rounding of that, and by two
-    roundings; the arguments add up to m - x. The relative error of s is an absolute one of log(s).
+    roundings; the arguments add up to m - x, or are by at most ``reach`` longer. The relative error of s is an absolute one of
+    log(s).
     """
     kind, value = elements.kind, elements.value
     u = float_format(kind).roundoff
@@ -193,7 +200,8 @@ def _logsumexp(elements: Tracked, depth: int, ulps: float, argument_roundings: f
     total = weights.sum(axis=1)
     result = largest[:, 0] + np.log(total)
     shift = np.where(weights > 0, weights * distance, 0.0).sum(axis=1) / total
-    relative = depth * u * (2 * ulps + 3) + argument_roundings * u * shift + value.shape[1] * np.finfo(value.dtype).eps
+    relative = depth * u * (2 * ulps + 3) + value.shape[1] * np.finfo(value.dtype).eps
+    relative += argument_roundings * u * (shift + reach)
     log_error = relative / (1 - np.minimum(relative, 0.5)) + 4 * u * np.abs(np.log(total))
     bound = elements.bound.max(axis=1) + log_error + u * (np.abs(result) + log_error)
     undecided = ~np.isfinite(elements.bound).all(axis=1)

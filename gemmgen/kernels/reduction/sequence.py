@@ -27,7 +27,7 @@ class Workspace:
     """
 
     signs: Formula
-    """Bytes of tickets, flags or mail."""
+    """Bytes of tickets, flags or results with flags."""
     partials: Formula
     """Bytes of partial results; 0 if they travel with the signs."""
 

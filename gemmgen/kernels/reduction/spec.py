@@ -30,7 +30,7 @@ SERIES: tuple[str, ...] = (
 
 Finish = Literal["two_pass", "last_block", "first_block", "atomic"]
 """Combination of the partial results of several blocks: a second kernel reduces them; the block that ends last does, which it
-knows by a ticket; the first block waits for the others' mail; or atomic operations, where their order cannot matter."""
+knows by a ticket; the first block waits for the others' flags; or atomic operations, where their order cannot matter."""
 
 Threads = Annotated[int, Field(ge=32, le=1024, strict=True)]
 VectorWidth = Literal[1, 2, 4, 8, 16]
@@ -46,7 +46,7 @@ class Launching(SpecModel):
     vector: VectorWidth | None = None
     """Elements that one load reads; no more than ``alignment`` allows and 16 bytes hold."""
     unroll: Unroll | None = None
-    """Loads of a thread that are on their way at the same time."""
+    """Loads of a thread that are in flight at the same time."""
     early_launch: bool = False
     """The kernel is brought to the SMs while the work before it in the stream still runs, and waits for it there
     (programmatic dependent launch). Needs sm_90."""

@@ -23,7 +23,7 @@ BLOCKS = 4 * MULTIPROCESSORS
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """How a kernel walks through a tensor. The axes ``k0``, ``k1`` ... are kept, ``r0``, ``r1`` ... are reduced."""
+    """Walk of a kernel through a tensor. The axes ``k0``, ``k1`` ... are kept, ``r0``, ``r1`` ... are reduced."""
 
     choice: WalkChoice
     alignment: int
@@ -118,7 +118,7 @@ class TensorLayout:
 
     @property
     def divisors(self) -> tuple[str, ...]:
-        """What the kernel divides by, an index of several axes for each but the slowest of them."""
+        """Divisors of the kernel, an index of several axes for each but the slowest of them."""
         if self.choice.wide:
             return ()
         units = ("units",) if self.name == "tensor_rows" and self.outer_reduced else ()
@@ -150,7 +150,7 @@ class TensorLayout:
 
     @property
     def groups_of_parts(self) -> str:
-        """How often blocks meet, as a formula: for each result, tile of results, or place along the outer axes."""
+        """Number of meetings of blocks, as a formula: for each result, tile of results, or place along the outer axes."""
         outer = " * ".join(self.outer_kept) or "1"
         if self.name == "tensor_columns":
             tiles = f"ceil_div({self.inner}, {self.tile_columns})"

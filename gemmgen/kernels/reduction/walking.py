@@ -23,6 +23,10 @@ MOST_FLAT_COLUMNS = 127
 FLAT_COLUMN_THREADS = 512
 MOST_REPEATED = 256
 """Places that one thread stores a result for."""
+NARROW_LOADS = 16
+"""Loads of a thread that are on their way at the same time where each is of four bytes or less."""
+BYTES_ON_THEIR_WAY = 64
+"""Of a thread: with 1024 of them on each SM, as much as an H200's memory takes to be busy."""
 STATE_REGISTERS = 32
 """32-bit registers of states and of loads that the rule gives a thread."""
 
@@ -175,9 +179,9 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     lanes = min(power_of_two(vectors), max(32, THREADS // max(groups, 1)))
     groups = THREADS // lanes
     each = ceil_div(max(count, 1), groups)
-    unroll = min(8 if vector * size <= 4 else LOADS, power_of_two(each))
+    unroll = min(NARROW_LOADS if vector * size <= 4 else LOADS, power_of_two(each))
     columns = 1
-    while columns < 8 and unroll * columns * vector * size < 32 and lanes * columns * 2 <= vectors:
+    while columns < 8 and unroll * columns * vector * size < BYTES_ON_THEIR_WAY and lanes * columns * 2 <= vectors:
         columns *= 2
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2

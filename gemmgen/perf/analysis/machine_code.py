@@ -136,8 +136,9 @@ def find_main_loop(loops: Sequence[Loop]) -> Loop | None:
     """The loop with the most multiply-adds of its own, those in loops inside it not counted.
 
     Where no loop has any (reductions without FFMA), that with the most accesses to memory and floating-point operations. Of two
-    that tie, as a loop over tiles that has the last step of the loop over k in it does, the inner one; then the first. A loop that
-    the compiler unrolled has more multiply-adds than the one that does what is left over, and is taken.
+    that tie, as a loop over tiles that has the last step of the loop over k in it does, the inner one; then the shorter one, as that
+    over tiles without edges is; then the first. A loop that the compiler unrolled has more multiply-adds than the one that does what
+    is left over, and is taken.
     """
     if not loops:
         return None
@@ -145,7 +146,9 @@ def find_main_loop(loops: Sequence[Loop]) -> Loop | None:
     def weight(loop: Loop) -> tuple[int, ...]:
         multiply_adds = _multiply_adds(loop.own)
         streaming = sum(instruction_class(i).startswith(("load", "copy", "float", "atomic")) for i in loop.own)
-        return multiply_adds, loop.depth if multiply_adds else 0, streaming, loop.depth, -loop.first_address
+        if multiply_adds:
+            return multiply_adds, loop.depth, -len(loop.own), -loop.first_address
+        return 0, streaming, loop.depth, -loop.first_address
 
     return max(loops, key=weight)
 

@@ -65,5 +65,4 @@ class Roofline:
 
 def roofline(cost: Cost, device: Device) -> Roofline:
     """The roofs of ``device`` that hold for ``cost``, whose ``unit`` names the operation rate (``fp32``, ``int8``)."""
-    compute_roof: Figure | None = getattr(device, f"{cost.unit}_roof")
-    return Roofline(cost, device, compute_roof, device.memory_roof)
+    return Roofline(cost, device, device.roof(cost.unit), device.memory_roof)

@@ -51,6 +51,8 @@ def code_style() -> str:
     """Style sheet of the colours."""
     light = HtmlFormatter(style="default").get_style_defs(".code")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".code")
-    plain = [line for line in light.splitlines() if line.startswith(".code .")]
-    darker = [line for line in dark.splitlines() if line.startswith(".code .")]
+    # What a lexer does not know is no mistake of the reader's: it is not framed.
+    plain, darker = (
+        [line for line in text.splitlines() if line.startswith(".code .") and not line.startswith(".code .err ")] for text in (light, dark)
+    )
     return "\n".join([*plain, "@media (prefers-color-scheme: dark) {", *darker, "}"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gemmgen.hardware.target import Device
-from gemmgen.kernels.family import KernelPlan
 from gemmgen.present.comparison import Comparison
 from gemmgen.present.drawing import draw
 from gemmgen.present.launch_pictures import all_pictures
@@ -13,9 +10,10 @@ from gemmgen.present.web.colours import coloured_lines
 from gemmgen.present.web.pages import page
 
 
-def diff_page(comparison: Comparison, plans: Sequence[KernelPlan], device: Device) -> str:
+def diff_page(comparison: Comparison, device: Device) -> str:
     """The page of a comparison, with the pictures of both plans side by side."""
-    sides = [{picture.name: draw(plan.name, [picture]) for picture in all_pictures(plan, device)} for plan in plans]
+    plans = [side.plan for side in comparison.sides]
+    sides = [{picture.name: draw(plan.name, [picture]) for picture in all_pictures(plan, device)} if plan else {} for plan in plans]
     groups = [
         ("Spec", comparison.spec), ("Plan", comparison.plan), ("Resources and time", comparison.resources),
         ("Machine code, instructions by class", comparison.mix), ("Counters of one case on the emulator", comparison.counters),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS
@@ -102,8 +103,10 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
     if torch is not None and isinstance(array, torch.Tensor):
         return _describe_torch(array, name, torch)
     interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is not None and (interface["typestr"] in _BY_TYPESTR or not hasattr(array, "__dlpack__")):
-        return _describe_cuda_array(array, interface, name)
+    if interface is not None:
+        given = _CudaArray.of(interface, name)
+        if given.typestr in _BY_TYPESTR or not hasattr(array, "__dlpack__"):
+            return _describe_cuda_array(array, given, name)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return describe_dlpack(array, name, LEGACY_STREAM if stream is None else stream)
     raise LaunchError(f"{name} must be an array (NumPy, or anything with DLPack or __cuda_array_interface__), got {type(array).__name__}")
@@ -202,27 +205,47 @@ def _describe_torch(tensor: Any, name: str, torch: Any) -> ArrayView:
     )
 
 
-def _describe_cuda_array(array: Any, interface: dict[str, Any], name: str) -> ArrayView:
-    if interface.get("mask") is not None:
-        raise LaunchError(f"{name} is a masked array; kernels take plain ones")
-    pointer, read_only = interface["data"]
-    shape = tuple(interface["shape"])
-    typestr = interface["typestr"]
-    type_name = _BY_TYPESTR.get(typestr, f"of type {typestr!r}")
-    byte_strides = interface.get("strides")
-    strides = packed_strides(shape)
-    if byte_strides is not None:
-        strides = _strides_in_elements(tuple(byte_strides), element_bytes(type_name), name)
-    return ArrayView(
-        pointer or 0,
-        shape,
-        strides,
-        type_name,
-        ("cuda", _ordinal(array, pointer)),
-        bool(read_only),
-        interface.get("stream"),
-        array,
-    )
+@dataclass(frozen=True, slots=True)
+class _CudaArray:
+    """Content of a ``__cuda_array_interface__``, as the CUDA Array Interface, version 3, has it; checked."""
+
+    pointer: int
+    read_only: bool
+    shape: tuple[int, ...]
+    byte_strides: tuple[int, ...] | None
+    typestr: str
+    stream: int | None
+
+    @classmethod
+    def of(cls, interface: Any, name: str) -> _CudaArray:
+        """The content of an object's ``interface``; raises ``LaunchError`` for another form and for masked arrays."""
+        try:
+            if interface.get("mask") is not None:
+                raise LaunchError(f"{name} is a masked array; kernels take plain ones")
+            pointer, read_only = interface["data"]
+            strides, stream = interface.get("strides"), interface.get("stream")
+            found = cls(
+                index(pointer or 0),
+                bool(read_only),
+                tuple(index(extent) for extent in interface["shape"]),
+                None if strides is None else tuple(index(stride) for stride in strides),
+                str(interface["typestr"]),
+                None if stream is None else index(stream),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise LaunchError(f"{name} has a __cuda_array_interface__ of another form: {type(error).__name__}: {error}") from None
+        if min(found.shape, default=0) < 0 or len(found.byte_strides or found.shape) != len(found.shape):
+            raise LaunchError(f"{name} has the shape {found.shape} and the strides {found.byte_strides}, which describe no array")
+        return found
+
+
+def _describe_cuda_array(array: Any, given: _CudaArray, name: str) -> ArrayView:
+    type_name = _BY_TYPESTR.get(given.typestr, f"of type {given.typestr!r}")
+    strides = packed_strides(given.shape)
+    if given.byte_strides is not None:
+        strides = _strides_in_elements(given.byte_strides, element_bytes(type_name), name)
+    device = ("cuda", _ordinal(array, given.pointer))
+    return ArrayView(given.pointer, given.shape, strides, type_name, device, given.read_only, given.stream, array)
 
 
 def _ordinal(array: Any, pointer: int | None) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gemmgen.emulator.counters.costs import copy_costs, global_costs, rows_of_warps, shared_costs
 from gemmgen.hardware.shared_memory import shared_access_cost
+from measurements import copy_wavefronts as copy_wavefronts_program
 
 MEASURED = json.loads((Path(__file__).parents[2] / "data" / "shared_memory_wavefronts_h200.json").read_text())
 
@@ -28,15 +29,16 @@ def test_reproduces_every_measured_pattern() -> None:
         assert got == [(pattern["wavefronts"], pattern["conflicts"]) for pattern in patterns]
 
 
-COPIES = json.loads((Path(__file__).parents[2] / "data" / "async_copy_wavefronts_h200.json").read_text())
+DATA = Path(__file__).parents[2] / "data"
+COPIES = json.loads((DATA / "async_copy_wavefronts_h200.json").read_text())
 BOTH_RANDOM = "rand2_ rand4_"
 
 
 def copy_wavefronts(pattern) -> int:
-    taken, width = np.array(pattern["bytes"]), pattern["width"]
-    sources = np.where(taken > 0, pattern["source"], -1)
-    destinations = np.where(taken >= 0, pattern["destination"], -1)
-    return int(copy_costs(sources[None], destinations[None], width, pattern["mode"] == "cg").wavefronts[0])
+    taken, width = np.array([pattern["bytes"]]), pattern["width"]
+    sources, destinations = (np.where(taken >= 0, pattern[side], -1) for side in ("source", "destination"))
+    form = pattern.get("form", "sized")
+    return int(copy_costs(sources, destinations, taken == 0, width, form, pattern["mode"] == "cg").wavefronts[0])
 
 
 @pytest.mark.parametrize(("mode", "count"), [("ca", 137), ("cg", 47)])
@@ -44,6 +46,15 @@ def test_reproduces_every_measured_copy_with_a_regular_side(mode: str, count: in
     regular = [p for p in COPIES if p["mode"] == mode and not p["name"].startswith(tuple(BOTH_RANDOM.split()))]
     assert len(regular) == count
     assert [copy_wavefronts(pattern) for pattern in regular] == [pattern["wavefronts"] for pattern in regular]
+
+
+@pytest.mark.parametrize("form", list(copy_wavefronts_program.FORMS))
+def test_reproduces_every_measured_form_of_a_copy(form: str) -> None:
+    listed = list(copy_wavefronts_program.patterns())
+    measured = json.loads((DATA / "copy_wavefronts_h200.json").read_text())["wavefronts"]
+    of_form = [(pattern, count) for pattern, count in zip(listed, measured, strict=True) if pattern["form"] == form]
+    assert len(of_form) == {"whole": 30, "chosen": 174, "sized": 174}[form]
+    assert [copy_wavefronts(pattern) for pattern, _ in of_form] == [count for _, count in of_form]
 
 
 def test_is_at_most_40_percent_low_for_copies() -> None:

@@ -243,3 +243,42 @@ extern "C" __global__ void copies(const char* in, char* out)
     loads, stores = counters.total.global_memory["bulk load"], counters.total.global_memory["bulk store"]
     assert (loads.requests, loads.sectors, loads.bytes) == (6, 96, 3072)
     assert (stores.requests, stores.sectors, stores.bytes) == (3, 96, 3072)
+
+
+def test_a_prefetched_tensor_map_is_no_traffic() -> None:
+    source = r"""
+struct __align__(64) CUtensorMap { unsigned long long opaque[16]; };
+extern "C" __global__ void prefetches(const __grid_constant__ CUtensorMap map)
+{
+    if (threadIdx.x == 0) asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+"""
+    array = np.zeros((8, 16), np.float32)
+    ptx = compile_ptx(source, "compute_90")
+    counters = count(ptx[ptx.index(".version") :], [emulator.TensorMap("f32", (16, 8), (64,), (16, 8), base=array)])
+    assert not counters.total.global_memory
+    assert counters.total.instructions["other"] == 1
+
+
+def test_accesses_within_a_cluster_have_kinds_of_their_own() -> None:
+    source = r"""
+extern "C" __global__ void passes(float* out)
+{
+    __shared__ float mine[32];
+    unsigned at = (unsigned)__cvta_generic_to_shared(&mine[threadIdx.x]), peer;
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(at), "r"(1 - blockIdx.x));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(peer), "f"(1.f + blockIdx.x) : "memory");
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    out[32 * blockIdx.x + threadIdx.x] = mine[threadIdx.x];
+}
+"""
+    out = np.zeros((2, 32), np.float32)
+    ptx = compile_ptx(source, "compute_90")
+    counters = count(ptx[ptx.index(".version") :], [out], grid=2, cluster=2)
+    assert (out == [[2.0], [1.0]]).all()
+    shared = counters.total.shared_memory
+    assert (shared["cluster store"].requests, shared["cluster store"].wavefronts, shared["load"].requests) == (2, 2, 2)
+    assert "store" not in shared
+    assert counters.total.instructions["store cluster"] == 2
+    assert (counters.total.shared_loads, counters.total.shared_stores) == (2, 2)

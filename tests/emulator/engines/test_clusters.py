@@ -66,13 +66,19 @@ def test_the_peer_has_to_have_started():
 
 def test_a_barrier_of_the_block_orders_nothing_in_the_cluster():
     started = NEIGHBOUR.replace("mine[threadIdx.x] = 100.f", "cluster_sync(); mine[threadIdx.x] = 100.f")
-    twins(started, "cluster_sync();\n    u32", emulator.SharedRace, OUT, instead="__syncthreads(); u32", grid=8, block=64, cluster=4)
-    twins(started, "cluster_sync();\n    mine", emulator.SharedRace, OUT, instead="mine", grid=8, block=64, cluster=4)
+    assert "shared memory race" in twins(
+        started, "cluster_sync();\n    u32", emulator.SharedRace, OUT, instead="__syncthreads(); u32", grid=8, block=64, cluster=4
+    )
+    assert "shared memory race" in twins(
+        started, "cluster_sync();\n    mine", emulator.SharedRace, OUT, instead="mine", grid=8, block=64, cluster=4
+    )
 
 
 def test_a_relaxed_arrival_orders_nothing():
     body = NEIGHBOUR.replace("cluster_sync();\n    u32", 'asm volatile("barrier.cluster.arrive.aligned;"); cluster_wait();\n    u32')
-    twins(body, "arrive.aligned", emulator.SharedRace, OUT, instead="arrive.relaxed.aligned", grid=8, block=64, cluster=4)
+    assert "shared memory race: read of shared mine[1]" in twins(
+        body, "arrive.aligned", emulator.SharedRace, OUT, instead="arrive.relaxed.aligned", grid=8, block=64, cluster=4
+    )
 
 
 def test_a_block_must_not_end_while_others_read_it():
@@ -192,16 +198,18 @@ REMOTE_RING = """KERNEL(const __grid_constant__ CUtensorMap map, float* out, int
 }"""
 
 
-def remote_ring(body: str, **kwargs) -> None:
+def remote_ring(body: str, **kwargs) -> np.ndarray:
+    """Sums of the rows that each of two blocks took."""
     out = np.zeros((2, 128), np.float32)
     run(body, rows_map(), out, 2, grid=2, block=128, cluster=2, hazards=True, **kwargs)
-    want = ROWS.reshape(2, 256)[:, :128].sum(axis=0)
-    np.testing.assert_array_equal(out, [want, 2 * want])
+    return out
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_consumers_of_both_blocks_free_a_slot(seed):
-    remote_ring(REMOTE_RING, **({} if seed is None else {"schedule": emulator.RandomCrowds(seed)}))
+    sums = remote_ring(REMOTE_RING, **({} if seed is None else {"schedule": emulator.RandomCrowds(seed)}))
+    want = ROWS.reshape(2, 256)[:, :128].sum(axis=0)
+    np.testing.assert_array_equal(sums, [want, 2 * want])
 
 
 REMOTE_MISTAKES = {
@@ -251,8 +259,17 @@ def test_stores_that_signal_a_barrier(operation, change):
 def test_stores_that_signal_have_to_be_waited_for():
     body = SIGNAL.replace("OPERATION", "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];")
     for seed in (1, 2):
-        twins(body, "wait(&bar, 0);", emulator.EmulatorError, np.zeros((2, 64), np.int32), grid=2, block=64, cluster=2,
-              schedule=emulator.RandomWarps(seed))  # fmt: skip
+        message = twins(
+            body,
+            "wait(&bar, 0);",
+            emulator.EmulatorError,
+            np.zeros((2, 64), np.int32),
+            grid=2,
+            block=64,
+            cluster=2,
+            schedule=emulator.RandomWarps(seed),
+        )
+        assert "nobody has seen the phase of its barrier complete" in message
 
 
 COPY = """KERNEL(float* out) {
@@ -278,4 +295,6 @@ def test_bulk_copies_between_blocks():
 
 
 def test_bulk_copies_between_blocks_need_their_fence():
-    twins(COPY, "fence_async();", emulator.MissingProxyFence, np.zeros((2, 64), np.float32), grid=2, block=64, cluster=2)
+    assert "no fence.proxy.async lies between" in twins(
+        COPY, "fence_async();", emulator.MissingProxyFence, np.zeros((2, 64), np.float32), grid=2, block=64, cluster=2
+    )

@@ -59,4 +59,6 @@ def test_launches_that_do_not_overlap_need_no_wait():
     data, out = np.ones(64, np.float32), np.zeros(64, np.float32)
     source = PRELUDE + FIRST
     emulator.launch(compile_ptx(source, "compute_90a"), "kernel", grid=1, block=64, args=[data, out], hazards=True)
-    run(SECOND.replace('asm volatile("griddepcontrol.wait;" ::: "memory");', ""), data, out, data.copy(), block=64, hazards=True)
+    assert not run(
+        SECOND.replace('asm volatile("griddepcontrol.wait;" ::: "memory");', ""), data, out, data.copy(), block=64, hazards=True
+    ).findings

@@ -1,11 +1,17 @@
 """cp.async.bulk.tensor: boxes land where the map says, swizzled, filled outside of the array."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from gemmgen import emulator
 from gemmgen.emulator import TensorMap
-from gemmgen.hardware.tensor_map import packed_strides, swizzled
+from gemmgen.hardware.tensor_map import packed_strides, problems, swizzled
+from measurements import tensor_copies
 
+from ..helpers import compile_ptx
 from .prelude import run
 
 LOAD = """KERNEL(const __grid_constant__ CUtensorMap map, u8* out, int x, int y, int bytes) {
@@ -33,7 +39,7 @@ def expected(width: int, height: int, x: int, y: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
-@pytest.mark.parametrize(("x", "y"), [(0, 0), (32, 5), (-16, -3), (240, 35), (7, 1), (-99, 50)])
+@pytest.mark.parametrize(("x", "y"), [(0, 0), (32, 5), (-16, -3), (240, 35), (48, 1), (-96, 50)])
 def test_a_box_lands_swizzled_and_filled(swizzle, x, y):
     width = {"none": 64, "32B": 32, "64B": 64, "128B": 128}[swizzle]
     tensor_map = TensorMap("u8", (256, 40), (256,), (width, 16), swizzle=swizzle, base=ARRAY)
@@ -63,7 +69,71 @@ STORE = """KERNEL(const __grid_constant__ CUtensorMap map, int x, int y) {
 }"""
 
 
-def test_a_store_writes_whole_units_of_16_bytes_beyond_the_end_of_rows():
+def test_a_store_writes_whole_units_of_16_bytes_beyond_row_ends():
     array = np.zeros((16, 64), np.uint8)
     run(STORE, TensorMap("u8", (37, 16), (64,), (64, 16), base=array), 0, 0)
     assert (array[:, :48] == np.arange(1, 17, dtype=np.uint8)[:, None]).all() and not array[:, 48:].any()
+
+
+@pytest.mark.parametrize(("x", "y", "why"), [(7, 1, "innermost coordinate 7, 7 bytes"), (-99, 0, "innermost coordinate -99")])
+def test_an_innermost_coordinate_off_16_bytes_is_an_error(x, y, why):
+    with pytest.raises(emulator.InvalidCopy, match=why):
+        loaded(TensorMap("u8", (256, 40), (256,), (32, 16), base=ARRAY), x, y)
+
+
+def test_a_store_at_negative_coordinates_is_an_error():
+    with pytest.raises(emulator.InvalidCopy, match="negative coordinates"):
+        run(STORE, TensorMap("u8", (64, 16), (64,), (64, 16), base=np.zeros((16, 64), np.uint8)), 0, -1)
+
+
+def test_tf32_elements_are_rounded_on_their_way():
+    values = np.array([1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, np.nan, np.inf, 1e-45, 3.0, 0.1] * 2, np.float32)
+    got = loaded(TensorMap("tf32", (16, 1), (64,), (16, 1), base=values[None]), 0, 0).view(np.uint32)
+    nearest = np.array([1, 1 + 2**-9, -1, 0, np.inf, 0, 3, 0.1], np.float32).view(np.uint32)
+    nearest[3], nearest[7] = 0x7FFFE000, 0x3DCCC000
+    assert got.tolist() == nearest.tolist() * 2
+
+
+INTERLEAVED = """KERNEL(const __grid_constant__ CUtensorMap map, u8* out, int width, int height, int slice, int image, int bytes) {
+    __shared__ __align__(1024) u8 tile[4096]; __shared__ u64 bar;
+    if (threadIdx.x == 0) { init(&bar, 1); fence_init(); fence_async(); }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        arrive_expect(&bar, bytes);
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+            :: "r"(shared_address(tile)), "l"(&map), "r"(shared_address(&bar)), "r"(width), "r"(height), "r"(slice), "r"(image) : "memory");
+    }
+    wait(&bar, 0);
+    for (int i = threadIdx.x; i < bytes; i += 128) out[i] = tile[i];
+}"""
+
+
+@pytest.mark.parametrize("interleave", ["16B", "32B"])
+def test_a_box_of_an_interleaved_layout_holds_one_slice(interleave):
+    unit, swizzle = (16, "none") if interleave == "16B" else (32, "32B")
+    images = np.random.default_rng(0).integers(1, 256, (2, 3, 5, 6, unit)).astype(np.uint8)  # N, slices, H, W, bytes of a slice
+    strides = packed_strides("f16", (6, 5, 3, 2), interleave)
+    tensor_map = TensorMap("f16", (6, 5, 3, 2), strides, (8, 3, 64, 1), interleave=interleave, swizzle=swizzle, base=images)
+    assert tensor_map.box_bytes == 8 * 3 * unit
+    out = np.zeros(tensor_map.box_bytes, np.uint8)
+    run(INTERLEAVED, tensor_map, out, -1, 3, 2, 1, tensor_map.box_bytes)
+    linear = np.array([out[swizzled(byte, swizzle)] for byte in range(len(out))]).reshape(3, 8, unit)
+    wanted = np.zeros_like(linear)
+    wanted[:2, 1:7] = images[1, 2, 3:]
+    np.testing.assert_array_equal(linear, wanted)
+
+
+RECORDED = np.load(Path(__file__).parents[2] / "data" / tensor_copies.NAME)
+
+
+def test_interleaved_copies_leave_what_an_h200_left():
+    cases = json.loads(str(RECORDED["cases"]))[::32]
+    ptx = compile_ptx(tensor_copies.source(), "compute_90a")
+    assert len(cases) == 21 and {case["map"]["interleave"] for case in cases} == {"16B", "32B"}
+    assert [tensor_copies.on_emulator(ptx, case) for case in cases] == RECORDED["sums"].tolist()[::32]
+
+
+def test_maps_are_judged_as_the_driver_does():
+    maps, codes = json.loads(str(RECORDED["maps"])), RECORDED["codes"].tolist()
+    assert (len(codes), np.count_nonzero(codes)) == (490, 96)
+    assert [bool(problems(tensor_copies.map_of({"map": described}))) for described in maps] == [bool(code) for code in codes]

@@ -17,8 +17,10 @@ def test_threads_of_one_block():
 def test_a_barrier_orders_no_other_block():
     source = "int* data, int* out) { int t = threadIdx.x + 64 * blockIdx.x; data[t] = t; __syncthreads(); out[t] = data[t ^ 1]; }"
     for lanes_per_wave in (1, 2048):
-        twins(source, "data[t ^ 1]", emulator.GlobalRace, ints(256), ints(256), instead="data[t ^ 64]", grid=4,
-              lanes_per_wave=lanes_per_wave)  # fmt: skip
+        message = twins(
+            source, "data[t ^ 1]", emulator.GlobalRace, ints(256), ints(256), instead="data[t ^ 64]", grid=4, lanes_per_wave=lanes_per_wave
+        )
+        assert "global memory race" in message
 
 
 def test_two_blocks_write_one_element():
@@ -30,17 +32,26 @@ def test_two_blocks_write_one_element():
 def test_a_block_writes_what_another_one_has_read():
     source = "int* data, int* out) { int t = threadIdx.x + 64 * blockIdx.x; out[t] = data[t]; data[t] = 5; }"
     for lanes_per_wave in (1, 2048):
-        twins(source, "data[t] = 5", emulator.GlobalRace, ints(320), ints(320), instead="data[t + 64] = 5", grid=4,
-              lanes_per_wave=lanes_per_wave)  # fmt: skip
+        message = twins(
+            source,
+            "data[t] = 5",
+            emulator.GlobalRace,
+            ints(320),
+            ints(320),
+            instead="data[t + 64] = 5",
+            grid=4,
+            lanes_per_wave=lanes_per_wave,
+        )
+        assert "global memory race" in message
 
 
 def test_reading_together_is_fine():
-    check("const int* data, int* out) { out[threadIdx.x + 64 * blockIdx.x] = data[7]; }", ints(8), ints(256), grid=4)
-    check("int* data, int* out) { out[threadIdx.x + 64 * blockIdx.x] = data[7]; }", ints(8), ints(256), grid=4)
+    assert not check("const int* data, int* out) { out[threadIdx.x + 64 * blockIdx.x] = data[7]; }", ints(8), ints(256), grid=4).findings
+    assert not check("int* data, int* out) { out[threadIdx.x + 64 * blockIdx.x] = data[7]; }", ints(8), ints(256), grid=4).findings
 
 
 def test_own_elements_may_be_updated_in_place():
-    check("int* data) { int t = threadIdx.x; for (int i = 0; i < 4; ++i) data[t] = data[t] + 1; }", ints(64))
+    assert not check("int* data) { int t = threadIdx.x; for (int i = 0; i < 4; ++i) data[t] = data[t] + 1; }", ints(64)).findings
 
 
 LAST_BLOCK = """extern "C" __global__ void kernel(int* partial, int* out, unsigned* ticket) {
@@ -75,7 +86,7 @@ FENCE = "__threadfence();"
     dict(writers=FENCE + "__syncthreads();", acquire=FENCE),
 ])  # fmt: skip
 def test_the_last_block_may_read_what_all_wrote(parts, lanes_per_wave):
-    check(last_block(**parts), ints(64 * 8), ints(64), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave)
+    assert not check(last_block(**parts), ints(64 * 8), ints(64), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave).findings
 
 
 @pytest.mark.parametrize("lanes_per_wave", [1, 128, 2048])
@@ -150,8 +161,18 @@ def test_a_chain_of_blocks_hands_on_what_it_received():
         if (b == 0) *data = 42;
         if (b == 2) *out = *data;
         store(flag + b); }"""
-    twins(source, "load(flag + b - 1) == 0", emulator.GlobalRace, ints(1), ints(3), ints(1), grid=3, block=1,
-          instead="b == 2 ? false : load(flag + b - 1) == 0")  # fmt: skip
+    message = twins(
+        source,
+        "load(flag + b - 1) == 0",
+        emulator.GlobalRace,
+        ints(1),
+        ints(3),
+        ints(1),
+        grid=3,
+        block=1,
+        instead="b == 2 ? false : load(flag + b - 1) == 0",
+    )
+    assert "which an unordered read by another thread touches" in message
 
 
 def test_a_plain_flag_is_a_race():
@@ -166,12 +187,16 @@ def test_reductions_acquire_nothing():
             asm volatile("{.reg .b32 %%old; OBSERVE}" :: "l"(flag) : "memory");
             __threadfence(); *out = *data; } }"""
     atom, red = "atom.global.add.u32 %%old, [%0], 1;", "red.global.add.u32 [%0], 1;"
-    twins(source.replace("OBSERVE", atom), atom, emulator.GlobalRace, ints(1), ints(1), ints(1), grid=2, instead=red,
-          lanes_per_wave=1)  # fmt: skip
+    message = twins(
+        source.replace("OBSERVE", atom), atom, emulator.GlobalRace, ints(1), ints(1), ints(1), grid=2, instead=red, lanes_per_wave=1
+    )
+    assert "global memory race: read of" in message
 
 
 def test_histograms_need_no_fences():
-    check("int* bins) { for (int i = 0; i < 9; ++i) atomicAdd(&bins[(threadIdx.x * i) & 7], 1); __threadfence(); }", ints(8), grid=9)
+    assert not check(
+        "int* bins) { for (int i = 0; i < 9; ++i) atomicAdd(&bins[(threadIdx.x * i) & 7], 1); __threadfence(); }", ints(8), grid=9
+    ).findings
 
 
 def test_whoever_saw_a_message_may_take_it_out():
@@ -184,4 +209,4 @@ def test_whoever_saw_a_message_may_take_it_out():
             *out = letter; }
         __syncthreads();
         if (threadIdx.x == 9 && blockIdx.x == 0) *mail = 0; }"""
-    twins(source, "__syncthreads();", emulator.GlobalRace, np.zeros(1, np.uint64), ints(1), grid=2)
+    assert "global memory race: write of" in twins(source, "__syncthreads();", emulator.GlobalRace, np.zeros(1, np.uint64), ints(1), grid=2)

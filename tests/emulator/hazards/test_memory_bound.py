@@ -5,6 +5,7 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator.hazards import shadow
+from gemmgen.emulator.hazards.clocks import NOTHING, Clocks
 from gemmgen.emulator.hazards.destinations import destinations
 from gemmgen.emulator.program import link
 
@@ -58,3 +59,34 @@ def test_a_long_log_keeps_some_accesses_of_each_granule(monkeypatch):
     assert sum(len(chunk) for chunk, _ in accesses._log) <= 4 * shadow._ACCESSES_KEPT * 3
     threads = accesses.accesses_to(2) & 0xFFFFFFFF
     assert set(threads // 250) == {0, 1, 2, 3}
+
+
+def test_clocks_that_nobody_holds_go():
+    clocks, held = Clocks(), [NOTHING]
+    clocks.holders.append(lambda: held)
+    most = 0
+    for time in range(1, 20001):
+        clocks.drop_unheld()
+        held[0] = clocks.join_all([held[0], clocks.new({}, {time % 8: time})])
+        most = max(most, len(clocks))
+    assert most <= 5000
+    threads, last = np.arange(8), np.array([20000, *range(19993, 20000)])
+    assert clocks[held[0]].covers(threads, last, 32).all()
+    assert not clocks[held[0]].covers(threads, last + 1, 32).any()
+
+
+def test_joined_clocks_know_what_their_sides_know():
+    rng = np.random.default_rng(0)
+    clocks, numbers, known = Clocks(), [NOTHING], [np.zeros((2, 40), np.int64)]
+    for _ in range(400):
+        first, second = rng.integers(0, len(numbers), 2).tolist()
+        table = np.zeros((2, 40), np.int64)
+        table[0, rng.integers(0, 5)], table[1, rng.integers(0, 40)] = rng.integers(1, 100, 2)
+        blocks, threads = ({key: int(row[key]) for key in np.flatnonzero(row).tolist()} for row in table)
+        numbers.append(clocks.join_all([numbers[first], numbers[second], clocks.new(blocks, threads)]))
+        known.append(np.maximum(np.maximum(known[first], known[second]), table))
+    for number, table in zip(numbers, known, strict=True):
+        latest = np.maximum(np.repeat(table[0, :5], 8), table[1])
+        threads = np.arange(40)
+        assert clocks[number].covers(threads[latest > 0], latest[latest > 0], 8).all()
+        assert not clocks[number].covers(threads, latest + 1, 8).any()

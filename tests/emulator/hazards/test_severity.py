@@ -1,4 +1,4 @@
-"""What is wrong by CUDA's rules, what only may be, and what is none of both."""
+"""Severity of findings: wrong by CUDA's rules, possibly wrong, and neither."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,9 @@ def test_atomics_of_block_scope_do_not_order_blocks(operation):
 
 def test_block_scope_and_device_scope_do_not_mix():
     source = "int* p) { if (blockIdx.x) atomicAdd(p, 1); else atomicAdd(p, 1); }"
-    twins(source, "else atomicAdd(", emulator.ScopeRace, ints(1), instead="else atomicAdd_block(", grid=2)
+    assert "scope too narrow: atomic operation" in twins(
+        source, "else atomicAdd(", emulator.ScopeRace, ints(1), instead="else atomicAdd_block(", grid=2
+    )
 
 
 def test_volatile_conflicts_are_warnings():

@@ -34,7 +34,9 @@ def test_two_writes_to_one_byte():
     source = """int* out) {
         __shared__ int tile[64]; int t = threadIdx.x;
         tile[t] = t; __syncthreads(); tile[63 - t] += 1; __syncthreads(); out[t] = tile[t]; }"""
-    twins(source, "__syncthreads(); tile[63 - t] += 1;", emulator.SharedRace, ints(64), instead="tile[63 - t] = 1;")
+    assert "write of shared tile[63]" in twins(
+        source, "__syncthreads(); tile[63 - t] += 1;", emulator.SharedRace, ints(64), instead="tile[63 - t] = 1;"
+    )
 
 
 @pytest.mark.parametrize(("value", "error"), [("t", emulator.SharedRace), ("7", emulator.SameValue)])
@@ -47,9 +49,9 @@ def test_two_lanes_of_one_instruction_write_one_byte(value, error):
 
 
 def test_parts_of_one_word_do_not_race():
-    check("""unsigned char* out) {
+    assert not check("""unsigned char* out) {
         __shared__ unsigned char tile[64]; int t = threadIdx.x;
-        tile[t] = t; out[t] = tile[t]; }""", np.zeros(64, np.uint8))  # fmt: skip
+        tile[t] = t; out[t] = tile[t]; }""", np.zeros(64, np.uint8)).findings  # fmt: skip
 
 
 def test_lanes_of_a_warp_are_not_ordered_by_themselves():
@@ -68,7 +70,7 @@ def test_shuffles_and_votes_order_no_memory():
         __shared__ int tile[64]; int t = threadIdx.x;
         tile[t] = t; int v = __shfl_xor_sync(~0u, t, 1) + __ballot_sync(~0u, t & 1); /* sync */ __syncwarp();
         out[t] = tile[t ^ 1] + v; }"""
-    twins(source, "/* sync */ __syncwarp();", emulator.SharedRace, ints(64))
+    assert "read of shared tile[1]" in twins(source, "/* sync */ __syncwarp();", emulator.SharedRace, ints(64))
 
 
 def test_a_warp_barrier_orders_the_lanes_of_its_mask_only():
@@ -76,16 +78,16 @@ def test_a_warp_barrier_orders_the_lanes_of_its_mask_only():
         __shared__ int tile[64]; int t = threadIdx.x;
         tile[t] = t; __syncwarp(t & 16 ? 0xffff0000u : 0xffffu);
         out[t] = tile[t ^ 1]; }"""
-    twins(source, "t ^ 1", emulator.SharedRace, ints(64), instead="t ^ 16")
+    assert "read of shared tile[16]" in twins(source, "t ^ 1", emulator.SharedRace, ints(64), instead="t ^ 16")
 
 
 def test_warp_barriers_are_cumulative():
-    check("""int* out) {
+    assert not check("""int* out) {
         __shared__ int tile[64]; int t = threadIdx.x, lane = t & 31;
         tile[t] = t;
         if (lane < 16) __syncwarp(0xffffu);
         if (lane >= 8 && lane < 24) __syncwarp(0xffff00u);
-        if (lane >= 16 && lane < 24) out[t] = tile[t & 32]; }""", ints(64))  # fmt: skip
+        if (lane >= 16 && lane < 24) out[t] = tile[t & 32]; }""", ints(64)).findings  # fmt: skip
 
 
 NAMED = """int* out) {
@@ -104,8 +106,15 @@ def test_arriving_hands_over_what_was_written():
         __shared__ int tile[64]; int t = threadIdx.x;
         if (t < 64) { tile[t] = t; asm volatile("bar.arrive 1, 128;" ::: "memory"); }
         else { asm volatile("bar.sync 1, 128;" ::: "memory"); out[t - 64] = tile[127 - t]; } }"""
-    twins(source, 'tile[t] = t; asm volatile("bar.arrive 1, 128;" ::: "memory");', emulator.SharedRace, ints(64),
-          instead='asm volatile("bar.arrive 1, 128;" ::: "memory"); tile[t] = t;', block=128)  # fmt: skip
+    message = twins(
+        source,
+        'tile[t] = t; asm volatile("bar.arrive 1, 128;" ::: "memory");',
+        emulator.SharedRace,
+        ints(64),
+        instead='asm volatile("bar.arrive 1, 128;" ::: "memory"); tile[t] = t;',
+        block=128,
+    )
+    assert "read of shared tile[63]" in message
 
 
 def test_atomics_race_with_plain_accesses_only():
@@ -130,11 +139,11 @@ def test_many_readers_of_one_word_before_it_is_overwritten():
         if (t != 20) out[t] = word;
         __syncthreads(); /* ordered */
         if (t == 1) word = 6; }"""
-    twins(source, "__syncthreads(); /* ordered */", emulator.SharedRace, ints(64))
+    assert "write of shared word[0]" in twins(source, "__syncthreads(); /* ordered */", emulator.SharedRace, ints(64))
 
 
 def test_blocks_have_shared_memories_of_their_own():
-    check(REVERSE.replace("out[t]", "out[64 * blockIdx.x + t]"), ints(64 * 40), grid=40)
+    assert not check(REVERSE.replace("out[t]", "out[64 * blockIdx.x + t]"), ints(64 * 40), grid=40).findings
 
 
 def test_flags_in_shared_memory():
@@ -145,7 +154,7 @@ def test_flags_in_shared_memory():
         if (t == 0) { data = *out; /* release */ __threadfence_block(); *f = 1; }
         if (t == 32) { while (*f == 0) {} /* acquire */ __threadfence_block(); out[0] = data; } }"""
     for remove in ("/* release */ __threadfence_block();", "/* acquire */ __threadfence_block();"):
-        twins(source, remove, emulator.SharedRace, ints(1))
+        assert "read of shared data[0]" in twins(source, remove, emulator.SharedRace, ints(1))
 
 
 LAST_WARP = """int* out) {
@@ -170,17 +179,17 @@ def test_volatile_sums_that_need_lockstep(loop):
 
 @pytest.mark.parametrize("barrier", ["/* read */ __syncwarp();", "/* written */ __syncwarp();"])
 def test_volatile_sums_need_both_warp_barriers(barrier):
-    twins(LAST_WARP.replace("LOOP", ROLLED), barrier, emulator.SharedRace, ints(1))
+    assert "of shared states[16]" in twins(LAST_WARP.replace("LOOP", ROLLED), barrier, emulator.SharedRace, ints(1))
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (1, 40)], ids=["lanes of a warp", "warps"])
 def test_a_volatile_flag_may_be_waited_for(first, second):
-    check(f"""int* out) {{
+    assert not check(f"""int* out) {{
         __shared__ int flag; int t = threadIdx.x; volatile int* f = &flag;
         if (t == 0) flag = 0;
         __syncthreads();
         if (t == {first}) {{ while (*f == 0) {{}} out[0] = 1; }}
-        if (t == {second}) *f = 7; }}""", ints(1))  # fmt: skip
+        if (t == {second}) *f = 7; }}""", ints(1)).findings  # fmt: skip
 
 
 def test_volatile_data_between_warps_is_not_a_matter_of_lockstep():

@@ -24,7 +24,9 @@ def test_a_vector_that_reaches_one_unwritten_byte():
         __shared__ __align__(16) unsigned char tile[16]; int t = threadIdx.x;
         if (t < 16) tile[t] = t;
         __syncthreads(); out[t] = *(int4*)tile; }"""
-    twins(source, "t < 16", emulator.UnwrittenRead, ints(4 * 64), instead="t < 15")
+    assert "tile[3] (its byte 3), which nothing has written" in twins(
+        source, "t < 16", emulator.UnwrittenRead, ints(4 * 64), instead="t < 15"
+    )
 
 
 def test_shared_memory_of_an_earlier_block():

@@ -81,8 +81,9 @@ def test_a_fence_before_the_last_write_is_a_warning():
 
 
 def test_accumulators_need_no_fence_between_operations():
-    check(body("wgmma_fence(); mma(d, da, db, 0); mma(d, da + 2, db + 2, 1); wgmma_commit(); mma(d, da, db, 1); wgmma_commit(); "
-               "wgmma_wait<1>(); wgmma_wait<0>();"), np.zeros(1024, np.float32), block=128, architecture="compute_90a")  # fmt: skip
+    first = "wgmma_fence(); mma(d, da, db, 0); mma(d, da + 2, db + 2, 1); wgmma_commit();"
+    text = first + " mma(d, da, db, 1); wgmma_commit(); wgmma_wait<1>(); wgmma_wait<0>();"
+    assert not check(body(text), np.zeros(1024, np.float32), block=128, architecture="compute_90a").findings
 
 
 @pytest.mark.parametrize(("remove", "instead", "remedy"), [
@@ -124,7 +125,9 @@ def test_a_result_that_is_used_as_a_fragment_too_early():
     text = """wgmma_fence(); mma(d, da, db, 0); wgmma_commit(); wgmma_wait<0>();
     uint32_t g[4]; for (int i = 0; i < 4; ++i) g[i] = __float_as_uint(d[i]);
     wgmma_fence(); mma_a(e, g, db, 0); wgmma_commit(); wgmma_wait<0>();"""
-    caught(text, "wgmma_commit(); wgmma_wait<0>();\n", emulator.RegisterInFlight, "wgmma_commit();\n")
+    assert "a wgmma in flight has yet to write it" in caught(
+        text, "wgmma_commit(); wgmma_wait<0>();\n", emulator.RegisterInFlight, "wgmma_commit();\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,5 +228,5 @@ def test_another_warpgroup_overwrites_operand_without_barrier():
 
 
 def test_the_warps_that_waited_may_overwrite_an_operand():
-    check(body(PLAIN + " b[threadIdx.x] = 0;"), np.zeros(1024, np.float32), block=128, architecture="compute_90a",
-          schedule=emulator.RandomWarps(3))  # fmt: skip
+    assert not check(body(PLAIN + " b[threadIdx.x] = 0;"), np.zeros(1024, np.float32), block=128, architecture="compute_90a",
+          schedule=emulator.RandomWarps(3)).findings  # fmt: skip

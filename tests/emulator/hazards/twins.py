@@ -12,11 +12,13 @@ from gemmgen import emulator
 from ..helpers import compile_ptx
 
 
-def check(source: str, *args: Any, grid: int = 1, block: int = 64, architecture: str = "compute_80", **kwargs: Any) -> None:
+def check(
+    source: str, *args: Any, grid: int = 1, block: int = 64, architecture: str = "compute_80", **kwargs: Any
+) -> emulator.LaunchResult:
     """Launches `kernel` of a source with all hazards looked for."""
     whole = source if "__global__" in source else f'extern "C" __global__ void kernel({source}'
     arguments = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
-    emulator.launch(
+    return emulator.launch(
         compile_ptx(whole, architecture), "kernel", grid=grid, block=block, args=arguments, source=whole, hazards=True, **kwargs
     )
 

@@ -70,7 +70,7 @@ MUTANTS = {
     "a filter column's bit in the next one's place": ("<< (16 + j)", "<< (15 + j)"),
     "a step of the first tap for all": ("taps.increment[pixels.tap]", "taps.increment[0]"),
     "a tail multiplied with what follows": ("pixels.entries_left > 0", "true"),
-    "channels beyond the last": ("pixel < total_pixels && first_channel + 32 * block < group_channels", "pixel < total_pixels"),
+    "channels beyond the last": ("pixel < total_pixels && first_channel + 32 * block < k", "pixel < total_pixels"),
     "pixels beyond the last": ("pixel < total_pixels && first_channel", "first_channel"),
     "images of one size too few": ("images * next_image", "next_image"),
     "filters beyond the last": ("filters.inside[pass] && ", ""),

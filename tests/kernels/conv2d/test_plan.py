@@ -1,4 +1,4 @@
-"""What a plan decides, and every reason for which there is none."""
+"""Decisions of plans, and every reason for which there is none."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +48,24 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "four blocks that share rows of pixels": spec(
         (64, 96, 64), {"activations": "rows", "cluster": {"blocks": 4, "share": "pixels"}, "persistent_blocks": 8}, convolution=POINTWISE
     ),
+    "a cluster that divides the sums": spec(
+        (64, 64, 64), {"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 0}, bias="f32", store="tma", early_launch=True
+    ),
+    "a cluster that divides the sums of rows of pixels": spec(
+        (128, 64, 64),
+        {"activations": "rows", "cluster": {"blocks": 2, "share": "tile"}, "persistent_blocks": 0, "consumers": 2},
+        convolution=POINTWISE,
+        input={"type": "f16", "layout": "nhwc"},
+        output={"type": "f16", "layout": "nhwc"},
+        residual=True,
+    ),
+    "a cluster that divides the sums of taps that share pixels": spec(
+        (64, 64, 64),
+        WINDOWS | {"cluster": {"blocks": 8, "share": "tile"}, "persistent_blocks": 0, "consumers": 2, "division": "pixels"},
+        convolution=ROW_OF_3,
+    ),
     "results by the copy engine": spec((128, 64, 64), {"consumers": 2}, store="tma", activation={"op": "relu"}),
+    "results by the copy engine, two tiles at a time": spec((64, 64, 64), {"store_buffers": 2}, store="tma", bias="f32"),
     "float16 by the copy engine": spec((64, 32, 128), output={"type": "f16", "layout": "nhwc"}, residual=True, store="tma"),
     "taps that share pixels": spec((64, 128, 64), WINDOWS | {"consumers": 2, "division": "pixels"}, convolution=ROW_OF_3, bias="f32"),
     "taps that share pixels, a cluster that shares filters": spec(
@@ -100,6 +118,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+DIVIDED = COMBINATIONS["a cluster that divides the sums"]
+
+
 def failures(plan: WarpgroupPlan, begin: int, stride: int) -> list[tuple[str, Any]]:
     binary = compile_plan(plan)
     assert all(used.spill_loads == used.spill_stores == used.local_bytes == 0 for used in binary.resources.values())
@@ -133,16 +154,36 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+DIVIDED_MUTANTS = {
+    "sums that nobody waits for": ("            sync_cluster();\n            if (rank > 0)", "            if (rank > 0)"),
+    "sums of a block left out": ("other < kClusterBlocks - 1", "other < kClusterBlocks - 2"),
+    "steps taken twice": ("(rank + 1) * steps / kClusterBlocks - ", "(rank + 2) * steps / kClusterBlocks - "),
+    "channels that begin anew": ("(work.first_step - tap * channel_steps) * kTileK", "0"),
+}
+
+
+@pytest.mark.parametrize("mutant", [*MUTANTS, *DIVIDED_MUTANTS])
 def test_a_broken_kernel_is_found_out(mutant: str) -> None:
-    plan = api.plan(COMBINATIONS["two groups, each with its pixels"] | {"store": "tma"})
+    divided = mutant in DIVIDED_MUTANTS
+    plan = api.plan(DIVIDED if divided else COMBINATIONS["two groups, each with its pixels"] | {"store": "tma"})
     source = render(plan).text
-    before, after = MUTANTS[mutant]
+    before, after = (DIVIDED_MUTANTS if divided else MUTANTS)[mutant]
     assert before in source
     binary = compile_source(source.replace(before, after), architecture="sm_90a", options=COMPILE_OPTIONS)
     wanted = ("3 x 3, uneven", "more tiles than blocks", "3 x 3, padding 3", "many steps")
     cases = sorted(oracle_of("conv2d").cases(plan), key=lambda case: case.name not in wanted)
     assert any(not verify_case(plan, binary, EmulatorBackend(), case).passed for case in cases)
+
+
+def test_a_launch_that_does_not_wait_is_found_out() -> None:
+    plan = api.plan(DIVIDED)
+    twice = replace(plan, sequence=replace(plan.sequence, launches=plan.sequence.launches * 2))
+    source, wait = render(plan).text, '    asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+    assert wait in source
+    hasty = compile_source(source.replace(wait, ""), architecture="sm_90a", options=COMPILE_OPTIONS)
+    case = next(case for case in oracle_of("conv2d").cases(plan) if case.name == "1 x 1")
+    assert verify_case(twice, compile_plan(plan), EmulatorBackend(), case).passed
+    assert not verify_case(twice, hasty, EmulatorBackend(), case).passed
 
 
 @pytest.mark.parametrize(
@@ -160,7 +201,9 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
         (spec(output={"type": "f32", "layout": "nhwc"}), "store"),
         (spec(convolution={"c": 40}), "channels"),
         (spec(output={"layout": "nchw32"}, store="tma"), "store"),
+        (spec(more={"store_buffers": 2}), "store"),
         (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
+        (spec(more={"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 4}), "persistent_blocks"),
     ],
 )  # fmt: skip
 def test_a_spec_that_cannot_work_says_why(fields: dict[str, Any], reason: str) -> None:

@@ -24,10 +24,19 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     ping_pong = consumers == 2 and draw(st.booleans())
     decomposition: dict[str, Any] = draw(
         st.sampled_from(
-            ({"scheme": "data_parallel"},) * 3 + ({"scheme": "split_k_parallel", "slices": 3}, {"scheme": "split_k_cluster", "slices": 2})
+            ({"scheme": "data_parallel"},) * 3
+            + (
+                {"scheme": "split_k_parallel", "slices": 3},
+                {"scheme": "split_k_cluster", "slices": 2},
+                {"scheme": "stream_k", "blocks": draw(st.integers(1, 5))},
+            )
         )
     )
-    cluster = draw(st.sampled_from(({}, {}, {"m": 2}, {"n": 2}))) if decomposition["scheme"] != "split_k_cluster" else {}
+    whole_tiles = decomposition["scheme"] == "data_parallel"
+    streamed = decomposition["scheme"] == "stream_k"
+    ping_pong = ping_pong and not streamed
+    cluster = draw(st.sampled_from(({}, {}, {"m": 2}, {"n": 2}))) if decomposition["scheme"] != "split_k_cluster" and not streamed else {}
+    persistent = draw(st.sampled_from((0, 2, 4))) if decomposition["scheme"] != "split_k_cluster" and not streamed else 0
     store = draw(st.sampled_from(("direct", "tma"))) if decomposition["scheme"] != "split_k_parallel" and not column_major else "direct"
     whole = 16 // ELEMENT_BYTES.get(c, 1)
     reads = c in ("f32", "f16", "bf16")
@@ -37,8 +46,9 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     batches = ["none", "none", "strided"]
     batches += ["grouped", "grouped"] if decomposition["scheme"] == "data_parallel" and not column_major else []
     batch = draw(st.sampled_from(batches))
-    may_copy = decomposition["scheme"] != "split_k_parallel" and batch != "grouped"
+    may_copy = decomposition["scheme"] != "split_k_parallel" and batch != "grouped" and not streamed
     copied = draw(st.sampled_from(("none", "none", "a", "b", *(("both",) if a == b else ())))) if may_copy else "none"
+    dynamic = persistent and whole_tiles and not cluster and copied == "none" and draw(st.booleans())
     letters = [
         draw(st.sampled_from("nt")) if size == 2 or copied in (name, "both") else letter for name, letter in zip("ab", along_k, strict=True)
     ]
@@ -74,6 +84,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "schedule": "ping_pong" if ping_pong else "cooperative",
             "cluster": cluster,
             "copied": copied,
-            "persistent_blocks": draw(st.sampled_from((0, 2, 4))) if decomposition["scheme"] != "split_k_cluster" else 0,
+            "persistent_blocks": persistent,
+            "a_from": "registers" if letters[0] == along_k[0] and size > 1 and draw(st.integers(0, 3)) == 0 else "shared",
+            "tiles": "dynamic" if dynamic else "static",
         },
     }

@@ -47,6 +47,7 @@ def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
         (["early_launch=true", "architecture=sm_90"], "Blocks", "launch", "while the work before them"),
         (["decomposition={scheme: stream_k, blocks: 132}"], "Blocks", "workspace", "768 + 8650752 bytes, of which the first 528 are 0"),
         (["mainloop.copies=cp_async", "cache.l1_b=keep"], "Copies of one tile along k", "B", "the L1 keeps them"),
+        (["mainloop.copies=cp_async", "cache.l2_policy_b=evict_first"], "Copies of one tile along k", "B", "for them is evict_first"),
         (["mainloop.copies=cp_async", "cache.l2_prefetch_b=128"], "Copies of one tile along k", "B", "the L2 fetches 128 bytes around"),
         (["mainloop.copies=cp_async"], "Copies of one tile along k", "path", "cp.async"),
         (["mainloop.loaders=halves", "transpose=tn"], "Copies of one tile along k", "loaders", "half of the threads copy A"),

@@ -33,6 +33,14 @@ def tiled(threadblock: tuple[int, int, int], warp: tuple[int, int], **changes: A
     return {**SPEC, "mainloop": {**MAINLOOP, "tile": tile, **changes}}
 
 
+BOXED = {
+    **SPEC, "architecture": "sm_90",
+    "mainloop": {**MAINLOOP, "copies": "tma", "fragment_buffers": 2, "persistent_blocks": 2},
+}  # fmt: skip
+AHEAD = {**SPEC, "mainloop": {**MAINLOOP, "fragment_buffers": 2}}
+STREAMED = {**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 5}}
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Small tiles of every type, order and alignment."""
@@ -41,11 +49,12 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     c = draw(st.sampled_from(RESULTS.get(a, ("f32", "bf16"))))
     size, plain = ELEMENT_BYTES[a], c == "s32"
     column_major = draw(st.integers(0, 3)) == 0
-    batches = ["none", "none", "strided"] + ([] if column_major else ["grouped"])
+    streamed = draw(st.integers(0, 3)) == 0
+    batches = ["none", "none", "strided"] + ([] if column_major or streamed else ["grouped"])
     warp_m, warp_n = draw(st.sampled_from(((16, 32), (32, 16), (32, 32))))
     return {
         "kind": "gemm",
-        "architecture": "sm_90" if "e4m3" in (a, c) else "sm_80",
+        "architecture": "sm_90",
         "order": "column_major" if column_major else "row_major",
         "transpose": draw(st.sampled_from(("nn", "nt", "tn", "tt"))),
         "alpha": "one" if plain else draw(st.sampled_from(("one", "argument"))),
@@ -54,6 +63,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "batch": draw(st.sampled_from(batches)),
         "alignment": {name: min(draw(st.sampled_from((1, 2, 4, 8, 16))), 16 // size) for name in ("a", "b")} | {"c": 1},
         "epilogue": [] if plain else draw(st.sampled_from(([], [{"op": "factor", "per": "column"}, {"op": "relu"}]))),
+        "decomposition": {"scheme": "stream_k", "blocks": 5} if streamed else {"scheme": "data_parallel"},
         "mainloop": {
             "strategy": "mma_sync",
             "tile": {
@@ -61,8 +71,9 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
                 "warp": {"m": warp_m, "n": warp_n},
             },
             "stages": draw(st.integers(2, 4)),
-            "copies": draw(st.sampled_from(("cp_async", "cp_async", "registers"))),
-            "persistent_blocks": draw(st.sampled_from((0, 3))),
+            "copies": draw(st.sampled_from(("cp_async", "cp_async", "registers", "tma"))),
+            "fragment_buffers": draw(st.sampled_from((1, 2))),
+            "persistent_blocks": 0 if streamed else draw(st.sampled_from((0, 3))),
         },
     }
 
@@ -79,7 +90,12 @@ def test_a_random_spec_is_rejected_or_verifies(batch: int) -> None:
         ({**SPEC, "architecture": "sm_75"}, "mma_sync"),
         ({**SPEC, "storage": {"a": "f32", "b": "f32", "c": "f32"}, "alignment": {}}, "storage"),
         ({**SPEC, "storage": {"a": "e4m3", "b": "e4m3", "c": "f32"}, "alignment": {}}, "storage"),
-        ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "decomposition"),
+        ({**SPEC, "decomposition": {"scheme": "split_k_serial", "slices": 4}}, "decomposition"),
+        ({**tiled((64, 64, 32), (32, 32), persistent_blocks=2), "decomposition": {"scheme": "stream_k", "blocks": 4}}, "persistent_blocks"),
+        (tiled((64, 64, 16), (32, 32), fragment_buffers=2), "fragment_buffers"),
+        (tiled((64, 64, 32), (32, 32), copies="tma"), "copies"),
+        ({**BOXED, "alignment": {"a": 4, "b": 8, "c": 2}}, "alignment"),
+        ({**BOXED, "storage": {"a": "tf32", "b": "tf32", "c": "f32"}, "alignment": {"a": 4, "b": 4, "c": 2}}, "major"),
         ({**SPEC, "store": "through_shared"}, "store"),
         ({**SPEC, "cache": {"l2_prefetch_a": 128}}, "cache"),
         (tiled((64, 64, 32), (24, 32)), "warp_tile"),
@@ -100,7 +116,7 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     plan = gemmgen.plan(spec)
     text = gemmgen.render(plan).text
     assert old in text, f"{old!r} is not in the source any more"
-    binary = compile_source(text.replace(old, new), architecture="sm_80", options=COMPILE_OPTIONS)
+    binary = compile_source(text.replace(old, new), architecture=spec["architecture"], options=COMPILE_OPTIONS)
     cases = [case for case in oracle_of("gemm").cases(plan) if case.name in ("many steps", "primes") and case.data == "integers"]
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
@@ -109,7 +125,9 @@ UNALIGNED = {**SPEC, "transpose": "tn", "alignment": {"a": 1, "b": 1, "c": 1}}
 TURNED = {**SPEC, "transpose": "tn", "storage": {"a": "tf32", "b": "tf32", "c": "f32"}, "alignment": {"a": 4, "b": 4, "c": 1}}
 
 
-@pytest.mark.parametrize("spec", [SPEC, UNALIGNED, TURNED], ids=["cp_async", "unaligned", "turned"])
+@pytest.mark.parametrize(
+    "spec", [SPEC, UNALIGNED, TURNED, AHEAD, BOXED, STREAMED], ids=["cp_async", "unaligned", "turned", "ahead", "boxed", "streamed"]
+)
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -117,12 +135,19 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "old", "new"),
     [
-        (SPEC, "copies_wait<kStages - 2>();", "copies_wait<kStages - 1>();"),
+        (SPEC, "copy_async_wait<kStages - 2>();", "copy_async_wait<kStages - 1>();"),
         (SPEC, "__syncthreads();\n\n            // The stage", "\n            // The stage"),
-        (SPEC, "min(max(available, 0), 8) * 2", "available > 0 ? 16 : 0"),
+        (SPEC, "min(max(available, 0), 8) * 2", "16"),
         (SPEC, "load_matrices_transposed(words", "load_matrices(words"),
         (SPEC, "warp % kWarpsN * kWarpN, part", "0, part"),
-        (SPEC, "free = stage;", "free = 0;"),
+        (SPEC, "const int filled = stage == 0 ? kStages - 1 : stage - 1;", "const int filled = stage;"),
+        (AHEAD, "fragments_a[(part + 1) % 2]", "fragments_a[part % 2]"),
+        (AHEAD, "if (step + 1 < work.steps) {", "if (step + 2 < work.steps) {"),
+        (BOXED, "mbarrier_wait(full + 8 * stage, phase);", ""),
+        (BOXED, "__syncthreads();\n                        load", "load"),
+        (BOXED, "kBytesA + kBytesB);", "kBytesA);"),
+        (STREAMED, "store_release(flags + slot, 1);", "flags[slot] = 1;"),
+        (STREAMED, "sum[(block * (kWarpN / 2) + i) * kThreads] =", "sum[(block * (kWarpN / 2) + i)] ="),
         (UNALIGNED, "available > 0 ? *source", "true ? *source"),
         (UNALIGNED, "if (fills)\n                get_tile_a", "if (step == 0)\n                get_tile_a"),
         (TURNED, "offset_a(m + i, k)", "offset_a(m, k)"),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SPECS
+from sampling import ALL
 
 import gemmgen
 from gemmgen.core.errors import PlanError
@@ -153,7 +154,8 @@ def test_every_division_of_k_goes_with_every_other_axis(backend: Any, scheme: st
     changes = {"decomposition": SCHEMES[scheme], "batch": batch, "store": store, "transpose": "tn", "epilogue": [{"op": "residual"}]}
     plan = planned(**changes, mainloop={"tile": SMALL, **loop})
     cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if case.data != "reals"]
-    report = gemmgen.verify(plan.spec, backend, cases=cases[:: 1 if batch == "strided" else 2])
+    every = 1 if ALL else 6  # from another start for each combination
+    report = gemmgen.verify(plan.spec, backend, cases=cases[int(plan.spec_digest, 16) % every :: every])
     assert report.passed, [(result.case.name, result.failure) for result in report.failures]
 
 
@@ -231,10 +233,10 @@ def test_bfloat16_is_rounded_by_integers_only() -> None:
 
 def test_copies_of_16_bytes_pass_by_l1_or_are_kept_in_it() -> None:
     changes: dict[str, Any] = {"architecture": "sm_80", "transpose": "tn", "mainloop": {"copies": "cp_async"}}
-    assert "cp.async.ca" not in gemmgen.render(planned(**changes)).text
+    assert "copy_async_cached" not in gemmgen.render(planned(**changes)).text
     plan = planned(**changes, cache={"l1_b": "keep"})
     text = gemmgen.render(plan).text
-    assert text.count("cp.async.cg") == text.count("cp.async.ca") == 1
+    assert text.count("        copy_async<16>(") == text.count("        copy_async_cached(") == 1
     assert plan.name != planned(**changes, cache={"l1_a": "keep"}).name
     assert gemmgen.verify(plan, "emulator", cases=oracle_of(plan.spec.kind).cases(plan)[:4]).passed
     assert codes(cache={"l1_a": "keep"}) == {"l1"}

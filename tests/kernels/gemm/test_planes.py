@@ -8,12 +8,16 @@ from conftest import SPECS
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.planes import SCHEMES
 from gemmgen.kernels.gemm.planes_numbers import scale_exponents, split, stored_planes
 
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
+MMA = SPECS / "gemm" / "mma"
 SMALL = ["mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=2", "early_launch=false"]
 HOLDS = {
     "f16x3": ([1.0, 2.0**-28], [1.0, 2.0**-29]),
@@ -72,6 +76,49 @@ def test_smallest_normal_floats_keep_their_bits():
     a = np.full((2, 4), np.float32(1.2345678) * np.float32(2.0**-126), np.float32)
     b = np.full((2, 4), 2.0**20, np.float32)
     assert product(kernel(), a, b).tolist() == [[float(a[0, 0]) * 2.0**22] * 2] * 2
+
+
+def mma_kernel(scheme: str = "f16x3", *overrides: str) -> gemmgen.Kernel:
+    """Such a product by ``mma.sync``, with scalars."""
+    path = MMA / f"f32_by_{'bf16x6' if scheme == 'bf16x9' else scheme}.yaml"
+    changes = [f"mainloop.arithmetic.f32_by={scheme}", "alpha=argument", "beta=argument", *overrides]
+    return gemmgen.compile(gemmgen.plan(path, "sm_80", changes))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_products_by_warps_stay_within_their_bound(name):
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((64, 128), np.float32), rng.standard_normal((64, 128), np.float32)
+    got = product(mma_kernel(name), a, b)
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
+    scheme = SCHEMES[name]
+    factor = scheme.error_factor(128, scheme.promote_every, scheme.scaled)
+    assert (np.abs(got - exact) <= factor * UNIT_ROUNDOFF * size).all()
+
+
+def test_warps_leave_what_planes_cannot_hold_to_the_repair():
+    rng = np.random.default_rng(6)
+    a, b = (rng.standard_normal((64, 96), np.float32) for _ in range(2))
+    a[3, 5], b[7] = np.inf, b[7] * np.float32(2.0) ** rng.integers(-60, 60, 96).astype(np.float32)
+    got = product(mma_kernel(), a, b)
+    np.testing.assert_array_equal(got[3], np.copysign(np.inf, b[:, 5]))
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
+    others = np.arange(64) != 3
+    assert (np.abs(got[others] - exact[others]) <= 96 * UNIT_ROUNDOFF * size[others]).all()
+
+
+@pytest.mark.parametrize("setting", ["decomposition={scheme: split_k_parallel, slices: 2}", "batch=grouped", "store=through_shared"])
+def test_warps_refuse_what_planes_cannot_serve(setting):
+    with pytest.raises(PlanError):
+        gemmgen.plan(MMA / "f32_by_f16x3.yaml", "sm_80", [setting])
+
+
+@pytest.mark.parametrize(("name", "unit"), [("A100", "planes"), ("RTX 4090", "ffma"), ("RTX 3090", "ffma")])
+def test_planes_by_warps_are_taken_where_they_are_faster(name, unit):
+    chosen = choose(parse_problem("gemm:4096,4096,4096,nt"), device(name)).chosen
+    assert ("f32_by" in chosen.candidate.label) == (unit == "planes")
 
 
 @pytest.mark.parametrize("transpose", ["nt", "nn"])

@@ -29,6 +29,12 @@ PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_
 CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
 AMAX = {**SPEC, "amax": "stored", "epilogue": [{"op": "bias", "per": "column"}]}
 GROUPED = {**SPEC, "batch": "grouped"}
+UNEVEN = {**GROUPED, "mainloop": {**MAINLOOP, "tile": {**TILE, "m": 128}, "consumers": 2, "tiles": "dynamic"}}
+ROWS = {**SPEC, "mainloop": {**MAINLOOP, "a_from": "registers"}}
+STREAMED = {
+    **SPEC, "epilogue": [{"op": "residual"}], "decomposition": {"scheme": "stream_k", "blocks": 5},
+    "mainloop": {**MAINLOOP, "tile": {**TILE, "m": 128}, "consumers": 2, "persistent_blocks": 0},
+}  # fmt: skip
 COPIED = {**SPEC, "transpose": "nn", "alignment": {"a": 1, "b": 1, "c": 8}, "mainloop": {**MAINLOOP, "copied": "both"}}
 RESIDUAL = {**SPEC, "epilogue": [{"op": "bias", "per": "column"}, {"op": "residual"}, {"op": "factor", "per": "row"}]}
 INTEGERS = {
@@ -54,7 +60,12 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         ({**SPEC, "alignment": {"a": 8, "b": 8, "c": 2}}, "alignment"),
         ({**SPEC, "order": "column_major"}, "store"),
         ({**SPEC, "multiple_of": {"n": 4}}, "multiple_of"),
-        ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "decomposition"),
+        ({**SPEC, "decomposition": {"scheme": "split_k_serial", "slices": 4}}, "decomposition"),
+        ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "persistent_blocks"),
+        ({**with_loop(STREAMED, cluster={"m": 2})}, "decomposition"),
+        (with_loop(tiles="dynamic", persistent_blocks=0), "tiles"),
+        (with_loop(COPIED, tiles="dynamic"), "tiles"),
+        ({**with_loop(a_from="registers"), "transpose": "tt"}, "a_from"),
         ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
         (with_loop(schedule="ping_pong"), "consumers"),
         (with_loop(consumers=2), "tile_m"),
@@ -105,8 +116,8 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, PING_PONG, CLUSTER, GROUPED, COPIED, INTEGERS, RESIDUAL],
-    ids=["cooperative", "ping_pong", "cluster", "grouped", "copied", "integers", "residual"],
+    [SPEC, PING_PONG, CLUSTER, GROUPED, COPIED, INTEGERS, RESIDUAL, UNEVEN, STREAMED, ROWS],
+    ids=["cooperative", "ping_pong", "cluster", "grouped", "copied", "integers", "residual", "uneven", "streamed", "rows"],
 )
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
@@ -146,6 +157,19 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (GROUPED, "first + 64 > work.end", "first + 64 > m"),
         (GROUPED, "problem.row = problem.end;", "problem.row = problem.end + 1;"),
         (GROUPED, "problem.first += ", "problem.first = "),
+        (UNEVEN, "if (group >= work.groups)", "if (group > work.groups)"),
+        (UNEVEN, "work.groups * (kBytesA / kGroups)", "kBytesA"),
+        (UNEVEN, "atomicExch(workspace, 0);", ";"),
+        (UNEVEN, "next = gridDim.x + atomicAdd(workspace, 1);", "next = gridDim.x + atomicAdd(workspace, 2);"),
+        (UNEVEN, "count / kTickets & 1) ^ 1", "count / kTickets & 1)"),
+        (ROWS, "    __syncwarp();  // all lanes", "    // all lanes"),
+        (ROWS, "^ row % 8", "^ row % 4"),
+        (ROWS, "wgmma_wait<0>();\n                __syncwarp", "__syncwarp"),
+        (STREAMED, "work.finishes = end == depth;", "work.finishes = true;"),
+        (STREAMED, "flags[slot] = 0;", ""),
+        (STREAMED, "while (load_acquire(flags + slot) == 0) {\n                    }", ""),
+        (STREAMED, "if (first_step(other, shared_steps) <= work.tile_begin)", "if (true)"),
+        (STREAMED, "thread == 0 && work.finishes", "thread == 0"),
     ],
 )
 def test_a_planted_mistake_is_caught(spec: dict[str, Any], old: str, new: str) -> None:

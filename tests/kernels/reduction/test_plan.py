@@ -1,4 +1,4 @@
-"""What a plan decides, and why it refuses."""
+"""Decisions of plans, and reasons for refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels give for odd values, called as a user calls them; and that they always give the same."""
+"""Results for odd values, called as a user calls them; and that they are always the same."""
 
 from __future__ import annotations
 

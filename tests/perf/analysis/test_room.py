@@ -1,4 +1,4 @@
-"""What it would take for one more block on an SM."""
+"""Resources that one more block on an SM would need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted in the innermost loop of an instance for a processor."""
+"""Counts in the innermost loop of an instance for a processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every shipped spec's pictures are legible: nothing overlaps or leaves the page, and colors have contrast in both schemes."""
+"""Pictures of shipped specs are legible: nothing overlaps or leaves the page, and colors have contrast in both schemes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 import pytest
+from sampling import sampled
 
 import gemmgen
 from gemmgen.kernels.shipped import shipped_specs
@@ -20,11 +21,11 @@ LARGEST_FILE = 200_000
 
 @cache
 def pictures_of(kind: str) -> list[tuple[str, str]]:
-    """Every picture of every shipped spec of a family."""
+    """Every picture of one in six of a family's shipped specs, at least one of every folder."""
     drawn = []
-    for name, path in shipped_specs().items():
+    for name in sampled(shipped_specs(), 6, str, lambda name: name.rpartition("/")[0]):
         if name.startswith(f"{kind}/"):
-            plan = gemmgen.plan(path)
+            plan = gemmgen.plan(shipped_specs()[name])
             drawn += [(f"{name} {each.name}", draw(plan.name, [each])) for each in illustration_of(plan.spec.kind).pictures(plan)]
     return drawn
 

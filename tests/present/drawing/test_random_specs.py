@@ -36,7 +36,7 @@ def check_division(division: Division) -> None:
 
 
 def check_tree(tree: Tree) -> None:
-    """What is combined at the end has every thread's state exactly once, in one result or, for several rows or columns, in some."""
+    """States combined at the end: every thread's exactly once, in one result or, for several rows or columns, in some."""
     held = {thread: Counter([thread]) for thread in range(tree.threads)}
     for step in tree.steps:
         before = dict(held)

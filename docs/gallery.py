@@ -1,0 +1,191 @@
+"""The gallery: a page for every shipped spec, with its pictures, its kernel, what was proven of it and its counters.
+
+What a spec has no certificate for is verified and counted while the site is built, in processes beside each other, and kept in
+build/gallery.json for the next time. GEMMGEN_SITE_GALLERY limits the number of specs, for quick builds.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_KINDS = {
+    "gemm": "Products of matrices",
+    "conv2d": "Convolutions",
+    "reduction": "Reductions",
+    "elementwise": "Elementwise",
+    "cpu": "Processors",
+}
+
+
+def plain(text: str) -> str:
+    """A text on one line of a table."""
+    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
+
+
+def _cell(text: str) -> str:
+    """A text in a table, of which nothing is a link or markup."""
+    return plain(html.escape(text)).replace("[", "&#91;").replace("*", "&#42;").replace("_", "&#95;")
+
+
+def gallery_pages() -> Iterator[tuple[str, str]]:
+    """A page for every shipped spec, and one that lists them."""
+    from gemmgen.kernels.shipped import shipped_specs
+
+    limit = int(os.environ.get("GEMMGEN_SITE_GALLERY", "100000"))
+    specs = list(shipped_specs().items())
+    chosen = specs if len(specs) <= limit else specs[:: max(1, len(specs) // limit)]
+    manifest = {
+        entry["spec_file"].removesuffix(".yaml"): entry
+        for entry in json.loads((ROOT / "generated" / "manifest.json").read_text())["instances"]
+    }
+    told = f"All {len(specs)} specs that ship with gemmgen, each with its pictures, its kernel, its certificates and its counters."
+    lines = ["# Gallery", "", told, ""]
+    groups: dict[str, list[str]] = {}
+    proven = _proven({name: path for name, path in chosen if name not in manifest})
+    for name, path in chosen:
+        made = _gallery_page(name, path, _certified(manifest[name]) if name in manifest else proven[name])
+        if made is None:
+            continue
+        page, picture, summary = made
+        yield f"gallery/{name}.md", page
+        if picture:
+            yield f"gallery/{name}.svg", picture
+        groups.setdefault(name.partition("/")[0], []).append(f"| [`{name}`]({name}.md) | {summary} |")
+    for kind, rows in groups.items():
+        lines += [f"## {_KINDS.get(kind, kind)}", "", "| spec | for |", "|---|---|", *rows, ""]
+    yield "gallery/index.md", "\n".join(lines)
+
+
+def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str, str] | None:
+    import gemmgen
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.dispatch.prediction import device_for
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.present.drawing import draw
+    from gemmgen.present.explanation import explanation_of
+    from gemmgen.present.launch_pictures import all_pictures
+
+    try:
+        plan = gemmgen.plan(path)
+    except GemmgenError:  # a spec that another machine is needed for
+        return None
+    for_gpu = isinstance(plan, KernelPlan)
+    pictures = all_pictures(plan, device_for(plan.architecture if for_gpu else None))
+    description = plain(str(plan.spec.description or ""))
+    lines = [f"# {name}", "", description, "", f"`{plan.name}`", ""]
+    svg = draw(plan.name, pictures) if pictures else ""
+    if svg:
+        lines += [f"![Pictures of {name}]({path.stem}.svg)", ""]
+    lines += ["## The spec", "", "```yaml", path.read_text().rstrip(), "```", "", "## The plan", ""]
+    for section in explanation_of(plan.spec.kind).explain(plan):
+        lines += [f"**{section.title}**", "", "| | |", "|---|---|"]
+        lines += [f"| {_cell(label)} | {_cell(text)} |" for label, text in section.lines] + [""]
+    lines += evidence
+    lines += ["## The kernel", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
+    return "\n".join(lines), svg, description
+
+
+_HEADINGS = "| architecture | registers | spills, bytes | blocks on an SM | verified on | cases | error / bound |"
+
+
+def _certified(entry: dict[str, Any]) -> list[str]:
+    """The certificates of an instance of the library, and the counters of one case."""
+    lines = ["## Certificates", "", _HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
+    predicted: dict[str, Any] = {}
+    for architecture, file in entry["certificates"].items():
+        certificate = json.loads((ROOT / "generated" / file).read_text())
+        blocks = min(found["blocks_per_sm"] for found in certificate["occupancy"].values())
+        lines.append(_evidence_row(architecture, certificate["binary"].values(), blocks, certificate["verification"]))
+        predicted = certificate["predicted"] or predicted
+    return [*lines, *(_counters(predicted) if predicted else []), ""]
+
+
+def _proven(paths: dict[str, Path]) -> dict[str, list[str]]:
+    """The same of specs that the library does not hold, verified now or when the site was built before."""
+    from gemmgen.library.workers import run_tasks
+
+    kept_path = ROOT / "build" / "gallery.json"
+    kept = json.loads(kept_path.read_text()) if kept_path.exists() else {}
+    keys = {name: _evidence_key(path) for name, path in paths.items()}
+    missing = [name for name, key in keys.items() if key not in kept]
+    if (here := str(Path(__file__).parent)) not in sys.path:  # where the processes find this module
+        sys.path.insert(0, here)
+    for place, found in run_tasks(_prove, [(paths[name],) for name in missing], os.cpu_count() or 1):
+        if isinstance(found, Exception):
+            raise found
+        kept[keys[missing[place]]] = found
+        kept_path.parent.mkdir(exist_ok=True)
+        kept_path.write_text(json.dumps({key: value for key, value in kept.items() if key in keys.values()}, indent=1) + "\n")
+    return {name: kept[key] for name, key in keys.items()}
+
+
+def _evidence_key(path: Path) -> str:
+    """Everything that the evidence depends on, but for gemmgen's own code: the kernel, and the cases that it is verified on."""
+    import gemmgen
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.core.version import __version__
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.library.digests import cases_digest
+
+    try:
+        plan = gemmgen.plan(path)
+    except GemmgenError:
+        return path.read_text()
+    cases = cases_digest(plan) if isinstance(plan, KernelPlan) else ""
+    return " ".join([__version__, gemmgen.render(plan).digest, cases])
+
+
+def _prove(path: Path) -> list[str]:
+    """Verifies a spec on the emulator, or on this processor, and counts one case."""
+    import gemmgen
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.hardware.target import occupancy
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.library.compiled import facts_of
+    from gemmgen.library.emulator_run import prove, verification_fields
+    from gemmgen.toolchain.compilation import compile_plan
+
+    lines = ["## Evidence", "", "Not in the library, and so without a certificate: verified when this page was made.", ""]
+    try:
+        plan = gemmgen.plan(path)
+        if not isinstance(plan, KernelPlan):
+            report = gemmgen.verify(path)
+            run = verification_fields(report) | {"device": report.device}
+            return [*lines, "| verified on | cases | error / bound |", "|---|---:|---:|",
+                    f"| {run['device']} | {run['cases']} | {run['worst_ratio']:.3g} |", ""]  # fmt: skip
+        record = prove(path, plan.architecture.name)
+    except GemmgenError as error:
+        return [*lines[:2], f"This machine could not verify it: {_cell(str(error))}", ""]
+    kernels = facts_of(plan, compile_plan(plan)).kernels
+    run = record["verification"] | {"device": record["device"]}
+    blocks = []
+    for launch in plan.sequence.launches:
+        registers, static = (kernels[launch.entry][name] or 0 for name in ("registers", "static_shared_bytes"))
+        shared = static + launch.dynamic_shared_bytes.evaluate(record["traffic"]["problem"])
+        blocks.append(occupancy(plan.architecture, launch.threads, registers, shared).blocks_per_sm)
+    lines += [_HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
+    return [*lines, _evidence_row(plan.architecture.name, kernels.values(), min(blocks), [run]), *_counters(record["traffic"]), ""]
+
+
+def _evidence_row(architecture: str, kernels: Any, blocks: int, runs: list[dict[str, Any]]) -> str:
+    spills = max(kernel["spill_stores"] + kernel["spill_loads"] for kernel in kernels)
+    told = ", ".join(dict.fromkeys(run["device"] for run in runs))
+    worst = max((run["worst_ratio"] for run in runs), default=0)
+    cases = sum(run["cases"] for run in runs)
+    registers = max(kernel["registers"] for kernel in kernels)
+    return f"| {architecture} | {registers} | {spills} | {blocks} | {told} | {cases} | {worst:.3g} |"
+
+
+def _counters(traffic: dict[str, Any]) -> list[str]:
+    sizes = " ".join(f"{name}={value}" for name, value in traffic["problem"].items())
+    counters = f"{traffic['wavefronts']:,} wavefronts of shared memory, {traffic['bank_conflicts']:,} of them conflicts; "
+    counters += f"{traffic['sectors']:,} sectors of global memory; {traffic['barriers']:,} barriers"
+    return ["", "## Counters", "", f"Of the case *{traffic['case']}* ({sizes}): {counters}."]

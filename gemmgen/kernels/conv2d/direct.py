@@ -1,0 +1,140 @@
+"""Convolutions whose threads sum up by themselves: plan and launch sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
+from gemmgen.kernels.conv2d.epilogue import plan_operations, saturation_of
+from gemmgen.kernels.conv2d.problem import (
+    EXTENT_P,
+    EXTENT_Q,
+    MAXIMUM_EXTENT,
+    dimensions,
+    fixed_parameters,
+    integer,
+    most_products,
+)
+from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
+from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.tiles.division import divisors_argument
+
+DIVISORS = {"channels": "k", "group_channels": "(k // groups)", "image_pixels": "(p * q)", "q": "q"}
+"""Divisors of the kernel, by name."""
+
+
+@dataclass(frozen=True)
+class DirectPlan(FinishingPlan):
+    """A convolution instance without tiles."""
+
+    threads: int
+    pixels: int
+    """Consecutive pixels of one output channel that a thread computes."""
+
+    @property
+    def accumulator(self) -> str:
+        return "float" if ELEMENTS[self.spec.input.type].is_float else "int"
+
+
+def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Architecture) -> DirectPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    message = f"no kernel for this spec on {architecture.name}:"
+    reasons = architecture_reasons(spec, architecture) + launch_reasons(spec.early_launch, spec)
+    reasons += [*mainloop_reasons(spec), *exact_reasons(spec), *_reasons(spec)]
+    if reasons:
+        raise PlanError(message, reasons)
+    saturation = saturation_of(spec)
+    computed = spec.output.type != "s32" and saturation is None
+    steps = plan_operations(spec, reasons) if computed else ()
+    if reasons:
+        raise PlanError(message, reasons)
+    fixed = fixed_parameters(spec)
+    parts = ["direct", spec.input.type, f"{mainloop.threads}x{mainloop.pixels}", f"{spec.output.type}_{spec.output.layout}"]
+    name = instance_name("conv2d", parts, spec)
+    sequence = _sequence(spec, mainloop, name, steps)
+    return DirectPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=sequence,
+        template="conv2d/direct.cu.j2",
+        shared_memory=(),
+        dynamic_shared_bytes=0,
+        spec=spec,
+        filter_order="taps",
+        v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
+        constants=tuple(LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed),
+        divisors=tuple(DIVISORS),
+        saturation=saturation,
+        unit=False,
+        biased=False,
+        steps=steps,
+        kernel_arguments=sequence.parameters_of(0),
+        threads=mainloop.threads,
+        pixels=mainloop.pixels,
+    )
+
+
+def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+    if spec.input.layout != "nhwc":
+        yield Reason("input", "input.layout", spec.input.layout, "nhwc with strategy: direct")
+    if spec.output.layout != "nhwc":
+        yield Reason("output", "output.layout", spec.output.layout, "nhwc with strategy: direct")
+    if spec.store != "direct":
+        yield Reason("store", "store", spec.store, "direct with strategy: direct", "store: direct")
+    if ELEMENTS[spec.input.type].is_float and spec.zero_point != "none":
+        yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types")
+
+
+def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...]) -> LaunchSequence:
+    known = {dimension.name: dimension for dimension in dimensions(spec)}
+    fixed = fixed_parameters(spec)
+    read = [argument for step in steps for argument in step.arguments]
+    zero = [ScalarArgument("zero_point", "f32", "what stands for zero in x, an integer", default=0.0)] if spec.zero_point != "none" else []
+    numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
+    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
+    filter_type = "s8" if spec.input.type == "u8" else spec.input.type
+    x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
+    meaning = 'the filter, reordered by gemmgen.layouts.reorder_filter(w, "taps")'
+    filters = packed("filter", filter_type, "input", ("r", "s", "c // groups", "k"), meaning)
+    residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
+    inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
+    y = output_array(spec, "y", "output", "the result")
+    integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
+    divided = divisors_argument(DIVISORS)
+    arguments: list[Argument] = [*inputs, y, *integers, *numbers, divided]
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(f"ceil_div(ceil_div(n * p * q, {mainloop.pixels}) * k, {mainloop.threads})"), Formula("1"), Formula("1")),
+        block=(mainloop.threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        programmatic=spec.early_launch,
+    )
+    constraints = [
+        ("c % groups == 0", "groups have the same number of input channels"),
+        ("k % groups == 0", "groups have the same number of output channels"),
+        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
+        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
+        (f"(n * p * q + {mainloop.pixels}) * k <= {MAXIMUM_EXTENT}", "results can be counted with an int"),
+        (f"max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w) <= {MAXIMUM_EXTENT}", "places fit into an int"),
+    ]
+    if spec.input.type in ("s8", "u8"):
+        limit = most_products(spec)
+        constraints.append((f"c // groups * r * s <= {limit}", f"sums have at most {limit} products each, so that they fit into int32"))
+    constraints += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items()]
+    return LaunchSequence(
+        name,
+        tuple(known.values()),
+        tuple(arguments),
+        (launch,),
+        tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints),
+    )

@@ -1,0 +1,15 @@
+// Numbers by which blocks tell each other how far they are.
+
+// Reads a number that another block writes; what that block had written before is then visible, too.
+__device__ __forceinline__ int load_acquire(const int* source)
+{
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
+    return value;
+}
+
+// Writes a number for another block to read, after all that this thread has written or seen.
+__device__ __forceinline__ void store_release(int* target, int value)
+{
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
+}

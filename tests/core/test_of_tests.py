@@ -1,0 +1,55 @@
+"""Form of the tests themselves: direct assertions, short names; docstrings everywhere that are no questions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+PACKAGE = sorted((ROOT / "gemmgen").rglob("*.py"))
+LONGEST_NAME = 60
+CHECKS = ("pytest.raises", "pytest.warns", "pytest.fail", "np.testing.")
+QUESTIONS = ("What ", "Which ", "Whether ", "How ")
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef]:
+    """The tests of a module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node
+
+
+def asserts_directly(test: ast.FunctionDef) -> bool:
+    """True if a statement of the test itself can fail it."""
+    calls = (ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call))
+    return any(isinstance(node, ast.Assert) for node in ast.walk(test)) or any(call.startswith(CHECKS) for call in calls)
+
+
+def questions(path: Path) -> Iterator[str]:
+    """Docstrings, also of attributes, that open like a question."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        for statement in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str):
+                text = statement.value.value
+                if text.lstrip().startswith(QUESTIONS):
+                    yield f"{path.relative_to(ROOT)}:{statement.lineno}: {text.splitlines()[0]}"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in TESTS}), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_test_asserts_directly(folder: Path) -> None:
+    indirect = [
+        f"{path.name}: {test.name}" for path in sorted(folder.glob("*.py")) for test in functions(path) if not asserts_directly(test)
+    ]
+    assert not indirect
+
+
+def test_names_of_tests_are_short() -> None:
+    assert not [test.name for path in TESTS for test in functions(path) if len(test.name) > LONGEST_NAME]
+
+
+def test_docstrings_open_with_noun_phrases() -> None:
+    assert not [found for path in [*PACKAGE, *TESTS] for found in questions(path)]

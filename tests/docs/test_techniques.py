@@ -1,0 +1,45 @@
+"""Every technique of the sources has a spec, a template, a picture and a measurement, and every step of a story was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gemmgen.kernels.spec_files import load_spec
+from measurements.stories import CHAPTERS
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "docs" / "stories" / "techniques.md"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in TABLE.read_text().splitlines()
+    if line.startswith("| ") and not line.startswith("| technique")
+]
+
+
+def test_the_table_has_all_five_sources() -> None:
+    sections = re.findall(r"^## (.*)$", TABLE.read_text(), re.MULTILINE)
+    assert len(sections) == 5 and len(ROWS) >= 30
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_technique_is_complete(row: list[str]) -> None:
+    _, specs, template, picture, measurement = row
+    named = [name for name in re.findall(r"`([^`]+)`", specs) if re.fullmatch(r"(gemm|conv2d|reduction|elementwise|cpu)/\w+", name)]
+    assert named or specs.startswith("any")
+    for name in named:
+        load_spec(name)
+    assert template == "–" or (ROOT / template.strip("`")).exists()
+    assert re.match(r"`gemmgen (draw|explain|analyze|banks|diff) ", picture) or picture.startswith("[")
+    assert re.search(r"\]\([^)]+\)", measurement)
+
+
+def test_every_step_of_the_stories_was_measured() -> None:
+    measured = json.loads((ROOT / "measurements" / "stories.json").read_text())
+    found = {chapter["chapter"]: [(step["spec"], tuple(step["changes"])) for step in chapter["steps"]] for chapter in measured["chapters"]}
+    assert found == {chapter.name: [(step.spec, step.changes) for step in chapter.steps] for chapter in CHAPTERS}
+    assert measured["device"].startswith("NVIDIA") and measured["date"]
+    assert all(step["checked"] and step["median_us"] > 0 for chapter in measured["chapters"] for step in chapter["steps"])
