@@ -159,8 +159,13 @@ def _prove(path: Path) -> list[str]:
         if not isinstance(plan, KernelPlan):
             report = gemmgen.verify(path)
             run = verification_fields(report) | {"device": report.device}
-            return [*lines, "| verified on | cases | error / bound |", "|---|---:|---:|",
-                    f"| {run['device']} | {run['cases']} | {run['worst_ratio']:.3g} |", ""]  # fmt: skip
+            return [
+                *lines,
+                "| verified on | cases | error / bound |",
+                "|---|---:|---:|",
+                f"| {run['device']} | {run['cases']} | {run['worst_ratio']:.3g} |",
+                "",
+            ]
         record = prove(path, plan.architecture.name)
     except GemmgenError as error:
         return [*lines[:2], f"This machine could not verify it: {_cell(str(error))}", ""]

@@ -53,9 +53,15 @@ class Block:
         for index, layer in enumerate(self.layers):
             last = index == len(self.layers) - 1
             y = ops.conv2d(
-                y, layer.weights, bias=layer.bias, alpha=layer.alpha, padding=layer.padding, activation="relu",
-                residual=x if last else None, gamma=self.residual_factor if last else 1.0,
-            )  # fmt: skip
+                y,
+                layer.weights,
+                bias=layer.bias,
+                alpha=layer.alpha,
+                padding=layer.padding,
+                activation="relu",
+                residual=x if last else None,
+                gamma=self.residual_factor if last else 1.0,
+            )
         return y
 
 

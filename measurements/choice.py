@@ -227,9 +227,12 @@ def collect_all(seed: int, types: Sequence[str], seconds: float, output: Path) -
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(seed)
     about = {
-        "device": device.name, "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "seed": seed,
-    }  # fmt: skip
+        "device": device.name,
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "seed": seed,
+    }
     problems: list[Problem] = []
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         compiled = [pool.submit(compile_tried, shape.problem(type), device.name) for shape, type in jobs]

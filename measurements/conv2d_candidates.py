@@ -66,8 +66,16 @@ class Candidate:
             "stages": self.stages,
             "input_cache": self.input_cache,
             "convolution": {
-                "c": c, "k": k, "r": r, "s": r, "stride_h": stride, "stride_w": stride, "padding_h": r // 2,
-                "padding_w": r // 2, "dilation_h": 1, "dilation_w": 1,
+                "c": c,
+                "k": k,
+                "r": r,
+                "s": r,
+                "stride_h": stride,
+                "stride_w": stride,
+                "padding_h": r // 2,
+                "padding_w": r // 2,
+                "dilation_h": 1,
+                "dilation_w": 1,
             },
             "bias": "f32",
             "activation": {"op": "relu"},
@@ -77,7 +85,7 @@ class Candidate:
             "float_conversion": self.float_conversion,
             "persistent_blocks": self.persistent * sm_count or None,
             "min_blocks_per_sm": self.blocks,
-        }  # fmt: skip
+        }
 
 
 CANDIDATES = (

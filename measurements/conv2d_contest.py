@@ -93,9 +93,13 @@ class Contestant:
 
 
 def measure(
-    layer: Layer, n: int, compiled: Mapping[tuple[Layer, Candidate], tuple[Conv2dPlan, Binary]], ordinal: int, l2_bytes: int,
+    layer: Layer,
+    n: int,
+    compiled: Mapping[tuple[Layer, Candidate], tuple[Conv2dPlan, Binary]],
+    ordinal: int,
+    l2_bytes: int,
     clocks: ClockReader,
-) -> LayerResult:  # fmt: skip
+) -> LayerResult:
     """Checks and times every candidate and cuDNN on one layer."""
     entries = {c.name: entry for (at, c), entry in compiled.items() if at == layer and n in c.batches}
     plan = next(iter(entries.values()))[0]
@@ -131,9 +135,16 @@ def measure(
 
 
 def _candidate(
-    cleanup: ExitStack, name: str, plan: Conv2dPlan, binary: Binary, problem: Mapping[str, int], tensors: Tensors, alpha: float,
-    stream: int, ordinal: int,
-) -> Contestant:  # fmt: skip
+    cleanup: ExitStack,
+    name: str,
+    plan: Conv2dPlan,
+    binary: Binary,
+    problem: Mapping[str, int],
+    tensors: Tensors,
+    alpha: float,
+    stream: int,
+    ordinal: int,
+) -> Contestant:
     loaded = LoadedBinary(binary.cubin, binary.architecture, ordinal)
     cleanup.callback(loaded.unload)
     launcher = Launcher(loaded, plan.sequence.resolve(problem), problem)
@@ -198,9 +209,14 @@ def _graph(cleanup: ExitStack, contestant: Contestant, launches: int, copies: in
 
 
 def _time(
-    cleanup: ExitStack, contestants: Sequence[Contestant], copies: int, stream: int, cost: Cost, clocks: ClockReader,
+    cleanup: ExitStack,
+    contestants: Sequence[Contestant],
+    copies: int,
+    stream: int,
+    cost: Cost,
+    clocks: ClockReader,
     rounds: int = ROUNDS,
-) -> list[Timing]:  # fmt: skip
+) -> list[Timing]:
     """Every contestant's graph takes at least ``GRAPH_SECONDS`` and visits every copy equally often."""
     trial = replay_seconds(stream, [_graph(cleanup, c, 2, 2, stream) for c in contestants], 3, lambda: None)
     graphs, launches = [], []
@@ -217,10 +233,15 @@ def _time(
         p10, median, p90 = (float(value) / count for value in np.percentile(np.array(seconds), [10, 50, 90]))
         timings.append(
             Timing(
-                contestant.name, median * 1e6, p10 * 1e6, p90 * 1e6, cost.operations / median * 1e-12,
-                cost.bytes / median * 1e-12, contestant.agrees,
+                contestant.name,
+                median * 1e6,
+                p10 * 1e6,
+                p90 * 1e6,
+                cost.operations / median * 1e-12,
+                cost.bytes / median * 1e-12,
+                contestant.agrees,
             )
-        )  # fmt: skip
+        )
     return timings
 
 

@@ -56,9 +56,19 @@ class Layer:
     def sizes(self) -> dict[str, int]:
         """The dimensions that are given; the others follow."""
         return {
-            "c": self.c, "h": self.h, "w": self.w, "k": self.k, "r": self.r, "s": self.s, "stride_h": self.stride, "stride_w": self.stride,
-            "padding_h": self.padding[0], "padding_w": self.padding[1], "dilation_h": self.dilation, "dilation_w": self.dilation,
-        }  # fmt: skip
+            "c": self.c,
+            "h": self.h,
+            "w": self.w,
+            "k": self.k,
+            "r": self.r,
+            "s": self.s,
+            "stride_h": self.stride,
+            "stride_w": self.stride,
+            "padding_h": self.padding[0],
+            "padding_w": self.padding[1],
+            "dilation_h": self.dilation,
+            "dilation_w": self.dilation,
+        }
 
     @property
     def cells(self) -> str:
@@ -84,9 +94,15 @@ UNUSUAL = (
     Layer(192, 35, 35, 64, 1, 1),
 )
 CONTESTS: tuple[tuple[str, int, tuple[Layer, ...]], ...] = (
-    ("s8", 128, RESNET), ("s8", 16, RESNET), ("s8", 1, RESNET), ("s8", 64, LARGE), ("f16", 128, RESNET),
-    ("s8", 64, UNUSUAL), ("s8", 3, UNUSUAL), ("s8", 1, UNUSUAL),
-)  # fmt: skip
+    ("s8", 128, RESNET),
+    ("s8", 16, RESNET),
+    ("s8", 1, RESNET),
+    ("s8", 64, LARGE),
+    ("f16", 128, RESNET),
+    ("s8", 64, UNUSUAL),
+    ("s8", 3, UNUSUAL),
+    ("s8", 1, UNUSUAL),
+)
 
 
 @dataclass

@@ -108,9 +108,14 @@ def patterns() -> Iterator[dict[str, Any]]:
                         if (mode, width) != ("cg", 16) and (mask_name not in _FEW_MASKS or source_name.startswith(("columns", "image"))):
                             continue
                         yield {
-                            "name": f"{source_name} / {to_name} / {mask_name}", "form": form, "mode": mode, "width": width,
-                            "source": of.tolist(), "destination": to.tolist(), "bytes": sizes.tolist(),
-                        }  # fmt: skip
+                            "name": f"{source_name} / {to_name} / {mask_name}",
+                            "form": form,
+                            "mode": mode,
+                            "width": width,
+                            "source": of.tolist(),
+                            "destination": to.tolist(),
+                            "bytes": sizes.tolist(),
+                        }
 
 
 def launch_all() -> None:
@@ -146,16 +151,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report"
         command = [
-            ncu, "--clock-control", "none", "--force-overwrite", "--export", str(report),
-            "--metrics", ",".join(f"{metric}.sum" for metric in METRICS), sys.executable, "-m", "measurements.copy_wavefronts", "--launch",
-        ]  # fmt: skip
+            ncu,
+            "--clock-control",
+            "none",
+            "--force-overwrite",
+            "--export",
+            str(report),
+            "--metrics",
+            ",".join(f"{metric}.sum" for metric in METRICS),
+            sys.executable,
+            "-m",
+            "measurements.copy_wavefronts",
+            "--launch",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         rows = read_report(ncu, report.with_suffix(".ncu-rep"), METRICS)
     counted = [[int(row["values"][metric]) for metric in METRICS] for row in rows]
     found = {
-        "device": driver.gpu(0).name, "date": datetime.date.today().isoformat(),
-        "wavefronts": [values[0] + values[1] for values in counted], "sectors": [values[2] + values[3] for values in counted],
-    }  # fmt: skip
+        "device": driver.gpu(0).name,
+        "date": datetime.date.today().isoformat(),
+        "wavefronts": [values[0] + values[1] for values in counted],
+        "sectors": [values[2] + values[3] for values in counted],
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "copy_wavefronts_h200.json").write_text(json.dumps(found) + "\n")
     print(f"{len(counted)} of {len(list(patterns()))} patterns", done.stderr[-500:])

@@ -99,10 +99,12 @@ QUANTITIES = (
     Quantity("shared store wavefronts", _shared("wavefronts", "store", "stmatrix"), ((_WAVEFRONTS + "st",),)),
     Quantity("shared store conflicts", _shared("conflicts", "store", "stmatrix"), ((_CONFLICTS + "st",),)),
     Quantity(
-        "copy wavefronts", _shared("wavefronts", "cp.async"),
+        "copy wavefronts",
+        _shared("wavefronts", "cp.async"),
         (
             ("sm" + _SASS[4:] + "ldgsts_cache_access", "sm" + _SASS[4:] + "ldgsts_cache_bypass"),
-            (_SASS + "ldgsts",), (_WAVEFRONTS + "ldgsts",),
+            (_SASS + "ldgsts",),
+            (_WAVEFRONTS + "ldgsts",),
         ),
     ),
     Quantity("global load sectors", _global("sectors", "load", "cp.async"), ((_SECTORS + "ld",),)),
@@ -110,10 +112,13 @@ QUANTITIES = (
     Quantity("global store sectors", _global("sectors", "store"), ((_SECTORS + "st",),)),
     Quantity("global store requests", _global("requests", "store"), ((_REQUESTS + "st",),)),
     Quantity(
-        "copy sectors", _global("sectors", "cp.async"),
+        "copy sectors",
+        _global("sectors", "cp.async"),
         (
-            ("sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access",
-             "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass"),
+            (
+                "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access",
+                "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass",
+            ),
             (_SECTORS + "ldgsts_cache_access", _SECTORS + "ldgsts_cache_bypass"),
             (_SECTORS + "ldgsts",),
         ),
@@ -135,7 +140,7 @@ QUANTITIES = (
     Quantity("copy instructions", _instructions("cp.async"), (("smsp__inst_executed_op_ldgsts",),), False),
     Quantity("local load sectors", lambda tally: 0, (("l1tex__t_sectors_pipe_lsu_mem_local_op_ld",),), False),
     Quantity("instructions", lambda tally: tally.total_instructions, (("smsp__inst_executed",),), False),
-)  # fmt: skip
+)
 
 
 def predict(job: tuple[SpecFile, str, bool]) -> dict[str, Any]:
@@ -194,10 +199,23 @@ def measure(
         with tempfile.TemporaryDirectory() as folder:
             report, log = Path(folder) / "report", Path(folder) / "log"
             command = [
-                ncu, "--target-processes", "all", "--clock-control", "none", "--force-overwrite", "--export", str(report),
-                "--metrics", ",".join(f"{metric}.sum" for metric in metrics), sys.executable, "-m", "measurements.run_one_case",
-                *left[:_BATCH], "--log", str(log),
-            ]  # fmt: skip
+                ncu,
+                "--target-processes",
+                "all",
+                "--clock-control",
+                "none",
+                "--force-overwrite",
+                "--export",
+                str(report),
+                "--metrics",
+                ",".join(f"{metric}.sum" for metric in metrics),
+                sys.executable,
+                "-m",
+                "measurements.run_one_case",
+                *left[:_BATCH],
+                "--log",
+                str(log),
+            ]
             try:
                 timeout = max(deadline - time.monotonic(), 1)
                 done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=HERE.parent)

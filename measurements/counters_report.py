@@ -110,11 +110,14 @@ def _unequal(row: Mapping[str, Any], used: Sequence[str]) -> list[str]:
 
 
 _COUNTED_BY = {
-    "shared load": ("shared load instructions", "ldmatrix instructions"), "ldmatrix": ("ldmatrix instructions",),
-    "shared store": ("shared store instructions",), "copy engine": ("copy engine instructions",),
-    "copy": ("copy instructions",), "global load": ("global load instructions", "copy instructions"),
+    "shared load": ("shared load instructions", "ldmatrix instructions"),
+    "ldmatrix": ("ldmatrix instructions",),
+    "shared store": ("shared store instructions",),
+    "copy engine": ("copy engine instructions",),
+    "copy": ("copy instructions",),
+    "global load": ("global load instructions", "copy instructions"),
     "global store": ("global store instructions",),
-}  # fmt: skip
+}
 """The instructions behind a quantity, by its first words."""
 
 

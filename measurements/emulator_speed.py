@@ -176,17 +176,26 @@ def main() -> None:
                         instructions, speed = run(tree, ptx, kernel, hazards)
                         found.append(speed)
                 ratios = [after / before for before, after in zip(*speeds, strict=True)]
-                rows.append({
-                    "kernel": kernel.name, "hazards": hazards, "instructions": instructions,
-                    "before": statistics.median(speeds[0]), "after": statistics.median(speeds[1]), "ratio": statistics.median(ratios),
-                    "ratios": [round(ratio, 3) for ratio in ratios],
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "kernel": kernel.name,
+                        "hazards": hazards,
+                        "instructions": instructions,
+                        "before": statistics.median(speeds[0]),
+                        "after": statistics.median(speeds[1]),
+                        "ratio": statistics.median(ratios),
+                        "ratios": [round(ratio, 3) for ratio in ratios],
+                    }
+                )
                 mode, last = "checks" if hazards else "plain", rows[-1]
                 print(f"{kernel.name:10} {mode:6} {last['before'] / 1e6:7.1f} {last['after'] / 1e6:7.1f} {last['ratio']:.2f}", flush=True)
     about = {
-        "before": commit_of(trees[0]), "after": commit_of(trees[1]), "date": datetime.date.today().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}", "rounds": options.rounds,
-    }  # fmt: skip
+        "before": commit_of(trees[0]),
+        "after": commit_of(trees[1]),
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}",
+        "rounds": options.rounds,
+    }
     (HERE / "emulator_speed.json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     (HERE / "emulator_speed.md").write_text(markdown(about, rows))
 
@@ -194,16 +203,21 @@ def main() -> None:
 def markdown(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The table of both trees."""
     lines = [
-        "# Speed of the emulator", "",
+        "# Speed of the emulator",
+        "",
         f"Millions of thread instructions a second of processor time, one process, by `python -m measurements.emulator_speed`; before:"
         f" {about['before']}, after: {about['after']}. Medians of {about['rounds']} turns and, pair by pair, of the ratio;"
-        f" {about['machine']}, {about['date']}.", "",
+        f" {about['machine']}, {about['date']}.",
+        "",
         "| kernel | thread instructions | plain, before | after | ratio | with checks, before | after | ratio |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    ]
     for plain, checked in zip(rows[::2], rows[1::2], strict=True):
-        cells = [f"{number:.1f}" if key != "ratio" else f"{number:.2f}" for row in (plain, checked) for key, number in (
-            ("before", row["before"] / 1e6), ("after", row["after"] / 1e6), ("ratio", row["ratio"]))]  # fmt: skip
+        cells = [
+            f"{number:.1f}" if key != "ratio" else f"{number:.2f}"
+            for row in (plain, checked)
+            for key, number in (("before", row["before"] / 1e6), ("after", row["after"] / 1e6), ("ratio", row["ratio"]))
+        ]
         lines.append(f"| {plain['kernel']} | {plain['instructions']:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -152,14 +152,14 @@ def markdown(about: Mapping[str, str], layers: Sequence[Mapping[str, Any]], sing
         "# float32 through ops.matmul",
         "",
         "Device time from CUDA graphs, in turns, medians; torch with TF32 off. `ops`: what `ops.matmul` chooses by default, splitting",
-        "included; `ffma`: with `precision=\"ffma\"`; `kept`: the right factor as `ops.Planes`. Operands of single products are rotated",
+        'included; `ffma`: with `precision="ffma"`; `kept`: the right factor as `ops.Planes`. Operands of single products are rotated',
         f"beyond the L2. `python -m measurements.f32_ops` makes this file. {about['device']}, {about['date']}.",
         "",
         "## Three layers with relu",
         "",
         "| width | batch | torch µs | ops µs | ops / torch | kept | ffma |",
         "|---:|---:|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    ]
 
     def ratios(times: Mapping[str, float]) -> str:
         def ratio(name: str) -> str:

@@ -47,9 +47,17 @@ SCHEMES: dict[str, tuple[str, ...]] = {
 }
 """Ways whose errors are measured."""
 SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
-    (16, 4096, 4096), (128, 4096, 4096), (512, 4096, 4096), (4096, 4096, 64), (4096, 4096, 256), (512, 512, 16384),
-    (8192, 128, 1024), (50260, 1024, 768), (2048, 4096, 11008), (1024, 1024, 65536),
-]  # fmt: skip
+    (16, 4096, 4096),
+    (128, 4096, 4096),
+    (512, 4096, 4096),
+    (4096, 4096, 64),
+    (4096, 4096, 256),
+    (512, 512, 16384),
+    (8192, 128, 1024),
+    (50260, 1024, 768),
+    (2048, 4096, 11008),
+    (1024, 1024, 65536),
+]
 LAYOUTS = ("nt", "nn", "tn", "tt")
 DEPTHS = (1, 2, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 ROWS, COLUMNS = 512, 256
@@ -137,9 +145,12 @@ def accuracy() -> list[dict[str, Any]]:
                 residual = (difference.norm() / exact.norm()).item()
                 elementwise = difference / exact.abs()
                 errors[name] = [
-                    relative.max().item(), relative.pow(2).mean().sqrt().item(), residual,
-                    elementwise.max().item(), elementwise.median().item(),
-                ]  # fmt: skip
+                    relative.max().item(),
+                    relative.pow(2).mean().sqrt().item(),
+                    residual,
+                    elementwise.max().item(),
+                    elementwise.median().item(),
+                ]
             rows.append({"data": kind, "k": k, "errors": errors})
             print(kind, k, {name: f"{worst:.1e} {rms:.1e}" for name, (worst, rms, *_) in errors.items()}, flush=True)
     return rows

@@ -20,8 +20,12 @@ GREY = "#808890"
 COLOURS = {"cuBLAS": "#d9822b", "FFMA in order of k": "#a05195", "f16x3": "#2f7ed8", "bf16x6": "#2a9d6f"}
 PICTURED = ("normal", "uniform positive", "2^±20 by element", "cancelling")
 MEASURES = (
-    ("largest / Σ|a||b|", 0), ("rms / Σ|a||b|", 1), ("residual / ‖AB‖", 2), ("largest / |AB|", 3), ("median / |AB|", 4),
-)  # fmt: skip
+    ("largest / Σ|a||b|", 0),
+    ("rms / Σ|a||b|", 1),
+    ("residual / ‖AB‖", 2),
+    ("largest / |AB|", 3),
+    ("median / |AB|", 4),
+)
 LEAST_DEPTH = 64
 """k from which on the schemes' bounds are below that of multiply-adds."""
 

@@ -21,9 +21,15 @@ from gemmgen import ops
 from gemmgen.core.errors import GemmgenError
 
 CASES = (
-    (8, 8192, 4096, 4096), (16, 8192, 4096, 4096), (32, 16384, 4096, 4096), (64, 32768, 2048, 4096), (128, 65536, 2048, 2048),
-    (8, 4096, 7168, 2048), (64, 8192, 4096, 2048), (128, 8192, 2048, 4096),
-)  # fmt: skip
+    (8, 8192, 4096, 4096),
+    (16, 8192, 4096, 4096),
+    (32, 16384, 4096, 4096),
+    (64, 32768, 2048, 4096),
+    (128, 65536, 2048, 2048),
+    (8, 4096, 7168, 2048),
+    (64, 8192, 4096, 2048),
+    (128, 8192, 2048, 4096),
+)
 """(groups, m, n, k)."""
 ROUNDS, LAUNCHES = 15, 4
 BANDWIDTH = 4.8e12
@@ -100,8 +106,11 @@ def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
     refused = ""
     try:
         if scales:
-            graphs["torch"] = captured(lambda: torch._scaled_grouped_mm(a, views, scale_a=scales["scale_a"], scale_b=scales["scale_b"],
-                                                                        offs=ends, out_dtype=torch.bfloat16))  # fmt: skip
+            graphs["torch"] = captured(
+                lambda: torch._scaled_grouped_mm(
+                    a, views, scale_a=scales["scale_a"], scale_b=scales["scale_b"], offs=ends, out_dtype=torch.bfloat16
+                )
+            )
         else:
             graphs["torch"] = captured(lambda: torch._grouped_mm(a, views, offs=ends))
     except (AttributeError, RuntimeError) as error:
@@ -111,11 +120,18 @@ def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
     size = a.element_size()
     roof = (m * k * size + groups * n * k * size + m * n * 2) / BANDWIDTH * 1e6
     return {
-        "type": kind, "groups": groups, "m": m, "n": n, "k": k, "microseconds": {name: round(time, 2) for name, time in times.items()},
-        "tflops": round(operations / times["grouped"] / 1e6, 1), "of_one_product": round(times["one product"] / times["grouped"], 3),
-        "of_torch": round(times["torch"] / times["grouped"], 3) if "torch" in times else None, "torch_refused": refused,
+        "type": kind,
+        "groups": groups,
+        "m": m,
+        "n": n,
+        "k": k,
+        "microseconds": {name: round(time, 2) for name, time in times.items()},
+        "tflops": round(operations / times["grouped"] / 1e6, 1),
+        "of_one_product": round(times["one product"] / times["grouped"], 3),
+        "of_torch": round(times["torch"] / times["grouped"], 3) if "torch" in times else None,
+        "torch_refused": refused,
         "memory_microseconds": round(roof, 2),
-    }  # fmt: skip
+    }
 
 
 def table(rows: list[dict[str, Any]], header: str) -> str:

@@ -134,10 +134,11 @@ def entry_of(form: Form, name: str) -> str:
     letters = "abce"[: len(sizes)]
     parameters = ", ".join(f".param .u64 {name}_{letter}" for letter in (*letters, "d"))
     lines = [
-        f".visible .entry {name}({parameters})", "{",
+        f".visible .entry {name}({parameters})",
+        "{",
         ".reg .b64 %addr, %at; .reg .b32 %t, %u, %v; .reg .pred %p, %q, %r; .reg .b16 %h<4>; .reg .b32 %w<8>; .reg .b64 %x<8>;",
         "mov.u32 %u, %ctaid.x; mov.u32 %v, %ntid.x; mov.u32 %t, %tid.x; mad.lo.u32 %t, %u, %v, %t;",
-    ]  # fmt: skip
+    ]
     for letter, size in zip(letters, sizes, strict=True):
         lines.append(f".reg .b{size * 8} %{letter}; ld.param.u64 %addr, [{name}_{letter}]; mul.wide.u32 %at, %t, {size};")
         lines.append(f"add.s64 %addr, %addr, %at; ld.global.b{size * 8} %{letter}, [%addr];")
@@ -454,9 +455,16 @@ def approximations() -> Iterator[Form]:
 
 
 GROUPS = {
-    "integers": integers, "bits": bits, "comparisons": comparisons, "floats": floats, "halves": halves, "conversions": conversions,
-    "warps": warps, "atomics": atomics, "approximations": approximations,
-}  # fmt: skip
+    "integers": integers,
+    "bits": bits,
+    "comparisons": comparisons,
+    "floats": floats,
+    "halves": halves,
+    "conversions": conversions,
+    "warps": warps,
+    "atomics": atomics,
+    "approximations": approximations,
+}
 
 
 def forms() -> list[Form]:

@@ -105,10 +105,17 @@ class Trials:
         started = time.perf_counter()
         verdict = tried(subject, mutant, self.seconds)
         entry = {
-            "digest": digest, "spec": subject.name, "kind": mutant.kind, "line": mutant.line, "previous": mutant.previous,
-            "before": mutant.before, "after": mutant.after, "outcome": verdict.outcome, "how": verdict.how[:200],
+            "digest": digest,
+            "spec": subject.name,
+            "kind": mutant.kind,
+            "line": mutant.line,
+            "previous": mutant.previous,
+            "before": mutant.before,
+            "after": mutant.after,
+            "outcome": verdict.outcome,
+            "how": verdict.how[:200],
             "seconds": round(time.perf_counter() - started, 2),
-        }  # fmt: skip
+        }
         with self.journal.open("ab", buffering=0) as journal:  # one write, which others do not come between
             journal.write(json.dumps(entry).encode() + b"\n")
         return entry
@@ -185,8 +192,10 @@ def main() -> None:
     subject_of.cache_clear()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         entries = pool.map(run, tasks, chunksize=1)
-    whole, drawn_ones = ([entry for task, found in zip(tasks, entries, strict=True) if (task[1] is None) == all_ for entry in found]
-                         for all_ in (True, False))  # fmt: skip
+    whole, drawn_ones = (
+        [entry for task, found in zip(tasks, entries, strict=True) if (task[1] is None) == all_ for entry in found]
+        for all_ in (True, False)
+    )
     result = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": commit(),

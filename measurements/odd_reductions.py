@@ -267,8 +267,9 @@ def main() -> None:
         torch.cuda.empty_cache()
         print(
             f"{row.ratio:5.2f} {row.ours:9.1f} us {row.tbps:5.2f} TB/s  {row.text}  [{row.instance}] {row.failure[:150]} "
-            f"({time.perf_counter() - started:.1f} s)", flush=True,
-        )  # fmt: skip
+            f"({time.perf_counter() - started:.1f} s)",
+            flush=True,
+        )
     device = torch.cuda.get_device_name()
     date = time.strftime("%Y-%m-%d")
     origin = {"device": device, "torch": torch.__version__, "date": date, "seed": arguments.seed, "rounds": ROUNDS}

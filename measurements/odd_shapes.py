@@ -139,17 +139,37 @@ def _batch(rng: random.Random) -> Shape:
 
 
 KINDS: Sequence[tuple[Draw, int]] = (
-    (_vector, 6), (_narrow, 6), (_deep, 5), (_shallow, 4), (_cube, 6), (_large, 5), (_wide, 2), (_layer, 5), (_fused, 2),
-    (_shifted, 2), (_batch, 3),
-)  # fmt: skip
+    (_vector, 6),
+    (_narrow, 6),
+    (_deep, 5),
+    (_shallow, 4),
+    (_cube, 6),
+    (_large, 5),
+    (_wide, 2),
+    (_layer, 5),
+    (_fused, 2),
+    (_shifted, 2),
+    (_batch, 3),
+)
 SEEN = (
-    Shape("seen before", 4096, 1, 4096), Shape("seen before", 1, 4096, 4096, "nt"), Shape("seen before", 64, 64, 1 << 20),
-    Shape("seen before", 16, 16, 65536), Shape("seen before", 3, 3, 1000003), Shape("seen before", 4097, 4097, 31),
-    Shape("seen before", 65536, 16, 16), Shape("seen before", 2048, 2048, 2048, "nt"), Shape("seen before", 1024, 1024, 65536, "tn"),
-    Shape("seen before", 512, 30522, 768, "nt"), Shape("seen before", 333, 4096, 11008), Shape("seen before", 2500, 2500, 2500),
-    Shape("seen before", 2048, 2048, 2048, offset=1), Shape("seen before", 1024, 4096, 1024, "nt", gelu=True),
-    Shape("seen before", 33, 33, 33, batch=1000), Shape("seen before", 2047, 2047, 2047), Shape("seen before", 4096, 4096, 4096, "nt"),
-)  # fmt: skip
+    Shape("seen before", 4096, 1, 4096),
+    Shape("seen before", 1, 4096, 4096, "nt"),
+    Shape("seen before", 64, 64, 1 << 20),
+    Shape("seen before", 16, 16, 65536),
+    Shape("seen before", 3, 3, 1000003),
+    Shape("seen before", 4097, 4097, 31),
+    Shape("seen before", 65536, 16, 16),
+    Shape("seen before", 2048, 2048, 2048, "nt"),
+    Shape("seen before", 1024, 1024, 65536, "tn"),
+    Shape("seen before", 512, 30522, 768, "nt"),
+    Shape("seen before", 333, 4096, 11008),
+    Shape("seen before", 2500, 2500, 2500),
+    Shape("seen before", 2048, 2048, 2048, offset=1),
+    Shape("seen before", 1024, 4096, 1024, "nt", gelu=True),
+    Shape("seen before", 33, 33, 33, batch=1000),
+    Shape("seen before", 2047, 2047, 2047),
+    Shape("seen before", 4096, 4096, 4096, "nt"),
+)
 """Shapes that an earlier measurement found slow."""
 
 

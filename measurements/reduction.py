@@ -50,9 +50,12 @@ def verify_everything() -> dict[str, Any]:
             backend.close()
         failures = [f"{result.case.name} ({result.case.data}): {result.failure}" for result in report.failures]
         return {
-            "spec": file.name, "cases": len(report.results), "elements": report.elements, "worst_ratio": report.worst_ratio,
+            "spec": file.name,
+            "cases": len(report.results),
+            "elements": report.elements,
+            "worst_ratio": report.worst_ratio,
             "failures": failures,
-        }  # fmt: skip
+        }
 
     with ThreadPoolExecutor(VERIFYING_PROCESSES) as pool:
         specs = list(pool.map(verify, sorted(SPECS.glob("*.yaml"))))

@@ -103,9 +103,13 @@ def axis_specs(axis: Axis, sweep: bool) -> dict[str, Spec]:
     lines, reduced = (axis.rows, axis.columns) if along_rows else (axis.columns, axis.rows)
     typical = {"outer": lines, "reduced": reduced} if along_rows else {"reduced": reduced, "inner": lines}
     common = {
-        "kind": "reduction", "operation": "sum", "architecture": "sm_90", "alignment": 4, "typical": typical,
+        "kind": "reduction",
+        "operation": "sum",
+        "architecture": "sm_90",
+        "alignment": 4,
+        "typical": typical,
         "shape": "rows" if along_rows else "columns",
-    }  # fmt: skip
+    }
     specs: dict[str, Spec] = {RULE: common}
     if sweep:
         variants = _row_variants(reduced) if along_rows else _column_variants(lines)
@@ -127,9 +131,22 @@ def _row_variants(reduced: int) -> dict[str, Spec]:
                             variants[f"{lanes} lanes x {rows} rows, {threads}x{unroll}"] = {"name": "row_lanes", **fields}
     if reduced >= 1 << 10:
         for threads, unroll, blocks in (
-            (128, 2, 1), (256, 1, 1), (256, 4, 1), (256, 8, 1), (512, 4, 1), (512, 8, 1), (1024, 4, 1),
-            (256, 4, 4), (256, 8, 4), (512, 4, 2), (512, 4, 4), (512, 4, 8), (512, 8, 4), (512, 4, 16), (1024, 4, 4),
-        ):  # fmt: skip
+            (128, 2, 1),
+            (256, 1, 1),
+            (256, 4, 1),
+            (256, 8, 1),
+            (512, 4, 1),
+            (512, 8, 1),
+            (1024, 4, 1),
+            (256, 4, 4),
+            (256, 8, 4),
+            (512, 4, 2),
+            (512, 4, 4),
+            (512, 4, 8),
+            (512, 8, 4),
+            (512, 4, 16),
+            (1024, 4, 4),
+        ):
             if threads * unroll * blocks * 4 <= reduced:
                 fields = {"threads": threads, "unroll": unroll, "blocks_per_row": blocks}
                 variants[f"{blocks} blocks a row, {threads}x{unroll}"] = {"name": "row_blocks", **fields}

@@ -109,9 +109,15 @@ class Contest:
         return timings, copies
 
     def _own(
-        self, cleanup: ExitStack, name: str, instance: Instance, problem: Mapping[str, int], inputs: Sequence[torch.Tensor],
-        expected: torch.Tensor, magnitude: torch.Tensor,
-    ) -> Contestant:  # fmt: skip
+        self,
+        cleanup: ExitStack,
+        name: str,
+        instance: Instance,
+        problem: Mapping[str, int],
+        inputs: Sequence[torch.Tensor],
+        expected: torch.Tensor,
+        magnitude: torch.Tensor,
+    ) -> Contestant:
         loaded = LoadedBinary(instance.binary.cubin, instance.binary.architecture, 0)
         cleanup.callback(loaded.unload)
         sequence = instance.plan.sequence

@@ -29,8 +29,13 @@ class Cub:
         self.wait()
         self._sum = ctypes.CDLL(str(self._library)).cub_sum
         self._sum.argtypes = [
-            ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p,
-        ]  # fmt: skip
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_size_t),
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        ]
 
     def workspace(self, size: int) -> Any:
         """Memory for a sum of ``size`` elements, as a torch tensor."""

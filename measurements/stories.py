@@ -28,9 +28,16 @@ from gemmgen.toolchain.compilation import compile_plan
 
 OUTPUT = Path(__file__).resolve().parent / "stories.json"
 SERIES = (
-    "s0_interleaved", "s1_interleaved_compact", "s2_sequential", "s3_first_add", "s4_unroll_last_warp", "s5_fully_unrolled",
-    "s6_grid_stride", "s7_shuffle", "s8_streaming",
-)  # fmt: skip
+    "s0_interleaved",
+    "s1_interleaved_compact",
+    "s2_sequential",
+    "s3_first_add",
+    "s4_unroll_last_warp",
+    "s5_fully_unrolled",
+    "s6_grid_stride",
+    "s7_shuffle",
+    "s8_streaming",
+)
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,12 @@ SHARED = _gemm(
     ("swizzled_cp_async", (), "k-major, XOR swizzle"),
     (
         "swizzled_cp_async",
-        ("mainloop.shared_a.order=mn_major", "mainloop.shared_a.k_vector=1", "mainloop.shared_a.fragment=quads_in_warp",
-         "mainloop.shared_a.swizzle=none"),
+        (
+            "mainloop.shared_a.order=mn_major",
+            "mainloop.shared_a.k_vector=1",
+            "mainloop.shared_a.fragment=quads_in_warp",
+            "mainloop.shared_a.swizzle=none",
+        ),
         "transposed, 4 bytes at a time",
     ),
     ("swizzled_cp_async", ("mainloop.edges=each_tile",), "XOR swizzle, edges apart"),
@@ -105,7 +116,7 @@ SHARED = _gemm(
     ("swizzled_cp_async", ("cache.l2_prefetch_a=128", "cache.l2_prefetch_b=128"), "L2 prefetch of 128 bytes"),
     ("swizzled_cp_async", ("cache.l2_policy_a=evict_first", "cache.l2_policy_b=evict_last"), "L2 policies: A first, B last"),
     ("swizzled_cp_async", ("cache.l2_policy_a=evict_last", "cache.l2_policy_b=evict_last"), "L2 policies: both last"),
-)  # fmt: skip
+)
 CONV = (
     Step("conv2d/turing_one_stage", (), "m8n8k16, one stage"),
     Step("conv2d/turing_128x64x64", (), "m8n8k16, two stages"),

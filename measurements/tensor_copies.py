@@ -168,9 +168,17 @@ def random_map(rng: np.random.Generator, interleave: str, im2col: bool, element:
         walk = Im2col(lower, upper, box[0], int(rng.integers(1, 40)))
     fill = pick("zeros", "nan") if element in FLOATING_ELEMENTS and element not in ("tf32", "f32_ftz") else "zeros"
     found = TensorMap(
-        element, tuple(extents), tuple(strides[1:]), () if im2col else tuple(box), tuple(steps), interleave, swizzle, fill,  # type: ignore[arg-type]
-        "none", walk,
-    )  # fmt: skip
+        element,
+        tuple(extents),
+        tuple(strides[1:]),
+        () if im2col else tuple(box),
+        tuple(steps),
+        interleave,
+        swizzle,
+        fill,  # type: ignore[arg-type]
+        "none",
+        walk,
+    )
     fits = found.shared_bytes <= TILE_BYTES and found.array_bytes <= 1 << 17
     return found if fits and not problems(found) else None
 
@@ -227,9 +235,14 @@ def outside_stores() -> Iterator[dict[str, Any]]:
     for interleave in SLICE_BYTES:
         unit = SLICE_BYTES[interleave]
         found = TensorMap(
-            "u16", (10, 6, 5, 4), (16 * unit, 128 * unit, 1024 * unit), (8, 3, 8, 2), (1, 1, 1, 1), interleave,  # type: ignore[arg-type]
+            "u16",
+            (10, 6, 5, 4),
+            (16 * unit, 128 * unit, 1024 * unit),
+            (8, 3, 8, 2),
+            (1, 1, 1, 1),
+            interleave,  # type: ignore[arg-type]
             "none" if unit == 16 else "32B",
-        )  # fmt: skip
+        )
         for here in ([9, 0, 0, 0], [0, 5, 0, 0], [0, 0, 0, 3], [0, 0, 5, 0]):
             yield {"direction": "store", "map": described(found), "coordinates": here, "offsets": []}
 
@@ -400,10 +413,12 @@ def measure(out: Path) -> None:
     print(f"{len(kept)} of {len(listed)} copies ran, {len(different)} differ; {len(unlike)} of {len(codes)} maps are judged otherwise")
     out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
-        out / NAME, cases=json.dumps([listed[number] for number in kept]),
+        out / NAME,
+        cases=json.dumps([listed[number] for number in kept]),
         sums=np.array([results[number]["sum"] for number in kept], np.uint64),
-        maps=json.dumps([described(each) for each in doubtful_maps()]), codes=np.array(codes, np.int32),
-    )  # fmt: skip
+        maps=json.dumps([described(each) for each in doubtful_maps()]),
+        codes=np.array(codes, np.int32),
+    )
     np.savez_compressed(out / "tiles.npz", **tiles)
 
 

@@ -150,9 +150,7 @@ def ordinary(rng: np.random.Generator, types: tuple[str, str, str]) -> tuple[np.
 
 def overflowing(rng: np.random.Generator, types: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """bf16 operands whose sums cross 2**128 in both directions."""
-    a, b = (
-        np.ldexp(rng.normal(size=(CASES, rows, 16)), 63).astype(np.float32).view(np.uint32) >> np.uint32(16) for rows in (64, 8)
-    )  # fmt: skip
+    a, b = (np.ldexp(rng.normal(size=(CASES, rows, 16)), 63).astype(np.float32).view(np.uint32) >> np.uint32(16) for rows in (64, 8))
     c = np.ldexp(rng.choice([-1.0, 1.0], (CASES, 64, 8)) * rng.uniform(1, 2 - 2.0**-23, (CASES, 64, 8)), 127).astype(np.float32)
     return a.astype(np.uint16), b.astype(np.uint16), c.view(np.uint32)
 

@@ -83,9 +83,15 @@ LARGEST_TURNED = 256
 RULED_OUT = 2.2
 """Instances that the model says take so many times as long as the best are not timed."""
 FACTORS = {
-    "bf16": "bf16", "f16": "bf16", "int8": "s8", "int8_scaled": "s8", "fp8": "e4m3", "tf32": "tf32", "bias_gelu": "bf16",
+    "bf16": "bf16",
+    "f16": "bf16",
+    "int8": "s8",
+    "int8_scaled": "s8",
+    "fp8": "e4m3",
+    "tf32": "tf32",
+    "bias_gelu": "bf16",
     "bias_residual_relu": "bf16",
-}  # fmt: skip
+}
 """The type of A in instances that are timed on a kind of problem."""
 
 
@@ -170,11 +176,17 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
         print(described(text, outcome.peer, outcome.times, outcome.wrong), flush=True)
         rows.append(
             {
-                "kind": kind, "problem": text, "shape": request.sizes, "batch": request.c.shape[0] if request.batched else 1,
-                "peer_us": outcome.peer, "fused_us": outcome.fused, "times_us": outcome.times, "trials_us": outcome.trials,
+                "kind": kind,
+                "problem": text,
+                "shape": request.sizes,
+                "batch": request.c.shape[0] if request.batched else 1,
+                "peer_us": outcome.peer,
+                "fused_us": outcome.fused,
+                "times_us": outcome.times,
+                "trials_us": outcome.trials,
                 "wrong": outcome.wrong,
             }
-        )  # fmt: skip
+        )
     return rows
 
 

@@ -21,9 +21,14 @@ from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.toolchain.nvrtc import Binary
 
 TYPES = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "s32": torch.int32, "s8": torch.int8,
-    "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2,
-}  # fmt: skip
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "s32": torch.int32,
+    "s8": torch.int8,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+}
 GRAPH_SECONDS = 1e-3
 TRIAL_SECONDS = 2.5e-4
 KEPT = 1.1

@@ -21,15 +21,25 @@ import gemmgen
 
 HERE = Path(__file__).resolve().parent
 SHAPES = (
-    (4096, 4096, 4096), (1536, 1536, 1536), (8192, 8192, 8192), (2048, 6144, 4096), (2048, 2048, 2048), (512, 512, 16384),
+    (4096, 4096, 4096),
+    (1536, 1536, 1536),
+    (8192, 8192, 8192),
+    (2048, 6144, 4096),
+    (2048, 2048, 2048),
+    (512, 512, 16384),
     (1024, 1024, 4096),
-)  # fmt: skip
+)
 ROUNDS, LAUNCHES = 5, 3
 BLOCKS = 132
 COMMON = {
-    "kind": "gemm", "transpose": "nt", "alpha": "one", "beta": "zero", "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
-    "alignment": {"a": 8, "b": 8, "c": 8}, "rasterization": {"group": 8},
-}  # fmt: skip
+    "kind": "gemm",
+    "transpose": "nt",
+    "alpha": "one",
+    "beta": "zero",
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+    "alignment": {"a": 8, "b": 8, "c": 8},
+    "rasterization": {"group": 8},
+}
 
 
 def by_wgmma(m: int, n: int, stages: int, streamed: bool = False, **more: Any) -> dict[str, Any]:

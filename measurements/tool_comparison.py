@@ -76,9 +76,15 @@ def emulated(kernel: Kernel, strict: bool = False) -> str:
 
     ptx, symbols = compiled()
     result = gemmgen.emulate(
-        ptx, symbols[kernel.name], grid=kernel.blocks, block=128, shared_bytes=kernel.shared_bytes, architecture="sm_90",
-        args=[f"i32[{COUNT}]=zeros", f"i32[{COUNT}]", COUNT], strict=strict,
-    )  # fmt: skip
+        ptx,
+        symbols[kernel.name],
+        grid=kernel.blocks,
+        block=128,
+        shared_bytes=kernel.shared_bytes,
+        architecture="sm_90",
+        args=[f"i32[{COUNT}]=zeros", f"i32[{COUNT}]", COUNT],
+        strict=strict,
+    )
     told = [finding.code if finding.severity == "error" else f"{finding.severity}: {finding.code}" for finding in result.findings]
     return ", ".join(dict.fromkeys(told))
 
@@ -103,9 +109,7 @@ def in_python(tool: str, kernel: Kernel) -> str | None:
         return None
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
     try:
-        done = subprocess.run(
-            [sys.executable, module, kernel.name], env=environment, capture_output=True, text=True, timeout=SECONDS
-        )  # fmt: skip
+        done = subprocess.run([sys.executable, module, kernel.name], env=environment, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return "did not end"
     if done.returncode == 0:

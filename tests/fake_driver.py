@@ -309,9 +309,13 @@ def install(fake, set_attribute=setattr):
     for module in (checked, timing, worker, benchmark, launcher):
         set_attribute(module, "bindings", lambda: fake)
     raw = types.SimpleNamespace(
-        launch=fake.launch_raw, current_context=fake.current_context, is_capturing=fake.is_capturing, stream_id=fake.stream_id,
-        encode_tiled=fake.encode_tiled, encode_im2col=fake.encode_im2col,
-    )  # fmt: skip
+        launch=fake.launch_raw,
+        current_context=fake.current_context,
+        is_capturing=fake.is_capturing,
+        stream_id=fake.stream_id,
+        encode_tiled=fake.encode_tiled,
+        encode_im2col=fake.encode_im2col,
+    )
     for module in (workspaces, launcher):
         set_attribute(module, "raw_functions", lambda: raw)
     set_attribute(checked.LoadedBinary, "function", fake.recording(checked.LoadedBinary.function))

@@ -227,12 +227,25 @@ def _roofs(analysis: Analysis) -> Lines:
 
 
 COLUMNS = (
-    Column("spec", folds=True), Column("regs", "right"), Column("spill B", "right"), Column("blocks/SM", "right"),
-    Column("warps", "right"), Column("limited by"), Column("loop", "right"), Column("FFMA", "right"), Column("MMA", "right"),
-    Column("wide", "right"), Column("reused", "right"), Column("lost", "right"), Column("ceiling", "right"),
-    Column("wavefronts/ideal", "right"), Column("conflicts", "right"), Column("sectors used", "right"), Column("filled", "right"),
+    Column("spec", folds=True),
+    Column("regs", "right"),
+    Column("spill B", "right"),
+    Column("blocks/SM", "right"),
+    Column("warps", "right"),
+    Column("limited by"),
+    Column("loop", "right"),
+    Column("FFMA", "right"),
+    Column("MMA", "right"),
+    Column("wide", "right"),
+    Column("reused", "right"),
+    Column("lost", "right"),
+    Column("ceiling", "right"),
+    Column("wavefronts/ideal", "right"),
+    Column("conflicts", "right"),
+    Column("sectors used", "right"),
+    Column("filled", "right"),
     Column("of roof", "right"),
-)  # fmt: skip
+)
 
 COLUMN_NOTES = (
     "loop: instructions in the main loop; FFMA, MMA: their share of it; wide: shared and global accesses in it of 16 bytes a lane.",
@@ -254,9 +267,13 @@ def _row(label: str, analysis: Analysis) -> list[str]:
     kernel = analysis.main_kernel
     used, fits = kernel.resources, kernel.occupancy
     row = [
-        label, str(used.registers), count(used.spill_stores + used.spill_loads), str(fits.blocks_per_sm), str(fits.warps),
+        label,
+        str(used.registers),
+        count(used.spill_stores + used.spill_loads),
+        str(fits.blocks_per_sm),
+        str(fits.warps),
         ", ".join(fits.limited_by),
-    ]  # fmt: skip
+    ]
     main = analysis.code[kernel.entry].main_loop if analysis.code else None
     row += _loop_cells(main) if main else [""] * 7
     total = analysis.traffic.counters.total if analysis.traffic else None

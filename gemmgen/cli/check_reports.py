@@ -88,9 +88,14 @@ def junit(command: str, checks: Sequence[Check]) -> str:
         members = [check for check in checks if check.group == group]
         failed = sum(bool(check.failure) for check in members)
         suite = ElementTree.SubElement(
-            root, "testsuite", name=_text(group), tests=str(len(members)), failures=str(failed), errors="0",
+            root,
+            "testsuite",
+            name=_text(group),
+            tests=str(len(members)),
+            failures=str(failed),
+            errors="0",
             time=f"{sum(check.seconds for check in members):.3f}",
-        )  # fmt: skip
+        )
         for check in members:
             case = ElementTree.SubElement(
                 suite, "testcase", name=_text(check.name), classname=_text(group), file=check.file, time=f"{check.seconds:.3f}"

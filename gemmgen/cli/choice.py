@@ -136,17 +136,23 @@ def _print(choice: Choice) -> None:
         click.echo(f"{label:<10} {text}")
     rows = [
         [
-            other.candidate.label, duration(other.seconds), f"{other.seconds / option.seconds:.2f}", other.source,
+            other.candidate.label,
+            duration(other.seconds),
+            f"{other.seconds / option.seconds:.2f}",
+            other.source,
             ", ".join(other.fit.derived),
         ]
         for other in _runners_up(choice)
-    ]  # fmt: skip
+    ]
     if rows:
         click.echo("")
         columns = [
-            Column("runner-up", folds=True), Column("time", "right"), Column("x chosen", "right"), Column("estimate"),
+            Column("runner-up", folds=True),
+            Column("time", "right"),
+            Column("x chosen", "right"),
+            Column("estimate"),
             Column("derived", folds=True),
-        ]  # fmt: skip
+        ]
         print_table(columns, rows)
     click.echo(f"\n{counted(len(choice.options), 'instance')} can do it, {len(choice.rejected)} cannot.")
 

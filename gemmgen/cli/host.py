@@ -68,13 +68,19 @@ def print_compiled(planned: Sequence[PlannedSpec], as_json: bool) -> None:
 
     compiled = [(item, compile_host_plan(item.plan)) for item in planned]
     if as_json:
-        print_json([
-            {
-                "spec": item.file.label, "name": item.plan.name, "architecture": binary.architecture, "compiler": binary.compiler,
-                "options": list(binary.options), "library_bytes": len(binary.library),
-            }
-            for item, binary in compiled
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "spec": item.file.label,
+                    "name": item.plan.name,
+                    "architecture": binary.architecture,
+                    "compiler": binary.compiler,
+                    "options": list(binary.options),
+                    "library_bytes": len(binary.library),
+                }
+                for item, binary in compiled
+            ]
+        )
         return
     columns = [Column("spec", folds=True), Column("arch"), Column("library B", "right"), Column("compiler", folds=True)]
     print_table(columns, [[item.file.label, binary.architecture, count(len(binary.library)), binary.compiler] for item, binary in compiled])
@@ -158,7 +164,7 @@ def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None
                 ("loads", f"{loop.loads}, {loop.broadcasts} of them broadcasts: {loop.loads_per_fma:.2f} for each multiply-add"),
                 ("prefetches", str(loop.prefetches)),
                 ("registers", f"{loop.vector_registers} of {plan.architecture.registers}; spills: {loop.spills or 'none'}"),
-            ]  # fmt: skip
+            ]
         roofs = [("", f"this machine does not run code for {plan.architecture.name}")]
         bound = 0.0
         if rates is not None:
@@ -169,19 +175,24 @@ def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None
                 ("arithmetic", f"{duration(arithmetic)} at {rates.operations_per_second * 1e-9:.0f} GFLOP/s, {counted(threads, 'thread')}"),
                 ("memory", f"{duration(memory)} at {rates.bytes_per_second * 1e-9:.1f} GB/s, measured"),
                 ("bound by", "arithmetic" if arithmetic > memory else "memory"),
-            ]  # fmt: skip
+            ]
             roofs += [("reaches", f"{bound / seconds:.0%} of the roof in {duration(seconds)}")] if seconds is not None else []
         results.append((item, loop, rates, bound, [*explain(plan), Section("Machine code", tuple(code)), Section("Roofs", tuple(roofs))]))
     if as_json:
-        print_json([
-            {
-                "spec": item.file.label, "name": item.plan.name, "inner_loop": loop.to_json() if loop else None,
-                "operations_per_second": rates.operations_per_second if rates else None,
-                "bytes_per_second": rates.bytes_per_second if rates else None, "least_seconds": bound or None,
-                "sections": [{"title": section.title, "lines": [list(line) for line in section.lines]} for section in sections],
-            }
-            for item, loop, rates, bound, sections in results
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "spec": item.file.label,
+                    "name": item.plan.name,
+                    "inner_loop": loop.to_json() if loop else None,
+                    "operations_per_second": rates.operations_per_second if rates else None,
+                    "bytes_per_second": rates.bytes_per_second if rates else None,
+                    "least_seconds": bound or None,
+                    "sections": [{"title": section.title, "lines": [list(line) for line in section.lines]} for section in sections],
+                }
+                for item, loop, rates, bound, sections in results
+            ]
+        )
         return
     for item, _, _, _, sections in results:
         print_sections(item.plan.name, sections)

@@ -86,9 +86,13 @@ ALL_ARCHITECTURES = "all"
 
 specs_argument: Decorator[Any] = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_spec)
 set_option: Decorator[Any] = click.option(
-    "overrides", "--set", metavar="PATH=VALUE", multiple=True, shell_complete=complete_override,
+    "overrides",
+    "--set",
+    metavar="PATH=VALUE",
+    multiple=True,
+    shell_complete=complete_override,
     help="Replace one field of the specs, for example mainloop.stages=1. Repeatable.",
-)  # fmt: skip
+)
 json_option: Decorator[Any] = click.option("as_json", "--json", is_flag=True, help="Print JSON instead of a table.")
 
 

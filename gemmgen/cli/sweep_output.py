@@ -54,11 +54,14 @@ def print_counts(results: Sequence[PointResult]) -> None:
     """The table of statuses and reasons."""
     rows: list[list[str | Text]] = [
         [
-            styled(line["status"], _STYLES[line["status"]]), line["stage"], count(line["points"]), line["reason_code"],
+            styled(line["status"], _STYLES[line["status"]]),
+            line["stage"],
+            count(line["points"]),
+            line["reason_code"],
             _shortened(line["example"]),
         ]
         for line in by_reason(results)
-    ]  # fmt: skip
+    ]
     print_table([Column("status"), Column("at"), Column("points", "right"), Column("reason"), Column("for example", folds=True)], rows)
 
 
@@ -91,11 +94,12 @@ def _print_predicted(results: Sequence[PointResult]) -> None:
     predicted = best_points(results, metric="predicted_us")
     rows: list[list[str | Text]] = [
         [
-            result.instance, f"{result.metrics['predicted_us']:.2f}",
+            result.instance,
+            f"{result.metrics['predicted_us']:.2f}",
             f"{registers:.0f}" if (registers := result.metrics.get("registers")) is not None else "",
         ]
         for result in predicted
-    ]  # fmt: skip
+    ]
     if rows:
         click.echo("\nNothing was timed. The fastest by the model, on the problems of the sweep or else a typical one:\n")
         columns = [Column("instance", folds=True), Column("µs predicted", "right"), Column("registers", "right")]
@@ -113,11 +117,14 @@ def print_comparison(name: str, before: Sequence[PointResult], results: Sequence
     few = moved[:BEST] + moved[BEST:][-BEST:]
     rows: list[list[str | Text]] = [
         [
-            ",".join(map(str, pair.after.problem.values())), pair.after.instance,
-            f"{pair.before.metrics[found.metric]:.4g}", f"{pair.after.metrics[found.metric]:.4g}", f"{ratio:.3f}x",
+            ",".join(map(str, pair.after.problem.values())),
+            pair.after.instance,
+            f"{pair.before.metrics[found.metric]:.4g}",
+            f"{pair.after.metrics[found.metric]:.4g}",
+            f"{ratio:.3f}x",
         ]
         for pair, ratio in few
-    ]  # fmt: skip
+    ]
     for pair in found.changed[:BEST]:
         problem = ",".join(map(str, pair.after.problem.values()))
         statuses = [styled(str(one.status), _STYLES[str(one.status)]) for one in (pair.before, pair.after)]

@@ -134,7 +134,7 @@ _TABLE = (
     Element("u32", 4, "uint32", "uint32", "unsigned int", "uint32_t", "c_uint", (1, 32)),
     Element("s64", 8, "int64", "int64", "long long", "int64_t", "c_longlong", (0, 64)),
     Element("bool", 1, "bool", "bool", "bool", "bool", "c_bool", (6, 8), None, "s32"),
-)  # fmt: skip
+)
 
 ELEMENTS: dict[str, Element] = {element.name: element for element in _TABLE}
 """Every type by its name."""

@@ -43,9 +43,10 @@ def _matching(nodes: Iterable[Schema], root: Schema, data: Any) -> list[Schema]:
     if not isinstance(data, dict):
         return variants
     fitting = [
-        one for one in variants
+        one
+        for one in variants
         if all(data.get(name, below["const"]) == below["const"] for name, below in one.get("properties", {}).items() if "const" in below)
-    ]  # fmt: skip
+    ]
     return fitting or variants
 
 

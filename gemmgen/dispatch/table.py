@@ -146,13 +146,15 @@ class Table:
             **self.origin,
             "problems": [
                 {
-                    "kind": row.kind, "problem": row.problem, "peer": row.peer,
+                    "kind": row.kind,
+                    "problem": row.problem,
+                    "peer": row.peer,
                     "times": dict(sorted(row.times.items(), key=lambda item: item[1])),
                     "models": {name: row.models[name] for name in sorted(row.models)},
                 }
                 for row in self.rows
             ],
-        }  # fmt: skip
+        }
 
 
 def parse_problem(text: str) -> Request:

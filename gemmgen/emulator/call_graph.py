@@ -33,9 +33,11 @@ def candidates(module: Module, results: tuple[Variable, ...], parameters: tuple[
     return [
         function
         for function in module.functions.values()
-        if function.defined and not function.is_entry and function.name in taken
+        if function.defined
+        and not function.is_entry
+        and function.name in taken
         and ([v.size for v in function.results], [v.size for v in function.parameters]) == sizes
-    ]  # fmt: skip
+    ]
 
 
 def _taken(module: Module) -> Iterator[str]:

@@ -202,9 +202,7 @@ class Control:
         if (counts % WARP).any() or (counts == 0).any():
             self.binder.fail(DivergentBarrier, "a barrier count must be a positive multiple of 32", inst, who)
         blocks = self.binder.geometry.block_of_lane[who]
-        for block, barrier, wanted in {
-            (int(b), int(n), int(c)) for b, n, c in zip(blocks, numbers, counts, strict=True)
-        }:  # fmt: skip
+        for block, barrier, wanted in {(int(b), int(n), int(c)) for b, n, c in zip(blocks, numbers, counts, strict=True)}:
             known = self.state.expected.setdefault((block, barrier), wanted)
             if known != wanted:
                 self.binder.fail(DivergentBarrier, f"barrier {barrier} with counts {known} and {wanted}", inst, who)
@@ -277,8 +275,9 @@ class Control:
                 self.binder.fail(
                     DivergentBarrier,
                     f"a barrier of whole warps that only a part of a warp reached; missing: {geometry.describe(missing)}",
-                    inst, here,
-                )  # fmt: skip
+                    inst,
+                    here,
+                )
             others = here[state.site[here] != state.site[here[0]]]
             if len(others):
                 elsewhere = self.sites[int(state.site[others[0]])][0]
@@ -286,8 +285,9 @@ class Control:
                     DivergentBarrier,
                     f"lanes of one warp wait at different barriers: the others at PTX line {elsewhere.line}"
                     f"{f', {elsewhere.location}' if elsewhere.location else ''}",
-                    inst, here,
-                )  # fmt: skip
+                    inst,
+                    here,
+                )
 
     # -- nothing can run ---------------------------------------------------------------------------------------
 
@@ -298,10 +298,9 @@ class Control:
         engines = self.binder.started_engines
         if engines is not None and (state.key == PARKED).any():
             others = [
-                f"{geometry.describe(stalled[state.resume[stalled] == place])} for lanes of their warp, "
-                f"{_at(stalled_at(place))}"
+                f"{geometry.describe(stalled[state.resume[stalled] == place])} for lanes of their warp, {_at(stalled_at(place))}"
                 for place in np.unique(state.resume[stalled]).tolist()
-            ]  # fmt: skip
+            ]
             waiting = np.flatnonzero(state.key == WAITING)
             for block in np.unique(geometry.block_of_lane[waiting]).tolist():
                 others += self._waits_of(block)

@@ -44,9 +44,12 @@ class _Group:
 
 def is_fusible(inst: Instruction) -> bool:
     """True if an instruction may join a group: fma.rn.f32 without flushing, saturation or guard."""
-    return inst.opcode == "fma" and inst.modifiers == ("rn", "f32") and inst.guard is None and all(
-        isinstance(operand, Register) or (isinstance(operand, Float) and operand.width == 32) for operand in inst.operands
-    )  # fmt: skip
+    return (
+        inst.opcode == "fma"
+        and inst.modifiers == ("rn", "f32")
+        and inst.guard is None
+        and all(isinstance(operand, Register) or (isinstance(operand, Float) and operand.width == 32) for operand in inst.operands)
+    )
 
 
 def partition(body: Sequence[Instruction], lanes: int) -> list[Instruction | list[Instruction]]:
@@ -170,9 +173,10 @@ class _FusedMultiplyAdd:
                 kinds = [
                     candidate
                     for candidate, (step_left, step_right) in enumerate(((0, 1), (1, 0), (1, 1)))
-                    if left == first_left + step_left * offset and right == first_right + step_right * offset
+                    if left == first_left + step_left * offset
+                    and right == first_right + step_right * offset
                     and (length == 1 or kind == candidate)
-                ]  # fmt: skip
+                ]
                 if kinds:
                     steps[-1] = (start, length + 1, first_left, first_right, kinds[0])
                     continue
@@ -183,11 +187,13 @@ class _FusedMultiplyAdd:
             if length == 1:
                 result.append((slice(left, left + 1), slice(right, right + 1), rows))
             else:
-                result.append((
-                    left if kind == 0 else slice(left, left + length),
-                    right if kind == 1 else slice(right, right + length),
-                    rows,
-                ))  # fmt: skip
+                result.append(
+                    (
+                        left if kind == 0 else slice(left, left + length),
+                        right if kind == 1 else slice(right, right + length),
+                        rows,
+                    )
+                )
         return result
 
     def _outer(self) -> tuple[int, int, bool] | None:
@@ -219,10 +225,13 @@ class _FusedMultiplyAdd:
         if outer is not None:
             rows, columns, left_is_outer = outer
             first, second = (self.left[0], self.right[0]) if left_is_outer else (self.right[0], self.left[0])
-            products.append((
-                factors[first : first + rows, None, :], factors[None, second : second + columns, :],
-                sums.reshape(rows, columns, -1),
-            ))  # fmt: skip
+            products.append(
+                (
+                    factors[first : first + rows, None, :],
+                    factors[None, second : second + columns, :],
+                    sums.reshape(rows, columns, -1),
+                )
+            )
         else:
             products = [(factors[left], factors[right], sums[rows]) for left, right, rows in self._multiplications()]
         addend_runs = [

@@ -313,8 +313,11 @@ def directed_f64(operation: str, a: Array, b: Array | None, mode: str) -> Array:
     a = np.array(a, np.float64, ndmin=1)
     second = np.zeros_like(a) if b is None else np.array(np.broadcast_to(b, a.shape), np.float64)
     nearest = {
-        "add": lambda: a + second, "mul": lambda: a * second, "div": lambda: a / second, "sqrt": lambda: np.sqrt(a),
-    }[operation]()  # fmt: skip
+        "add": lambda: a + second,
+        "mul": lambda: a * second,
+        "div": lambda: a / second,
+        "sqrt": lambda: np.sqrt(a),
+    }[operation]()
     result = nearest.copy()
     for index in range(len(a)):
         x, y = float(a[index]), float(second[index])

@@ -42,9 +42,15 @@ class Copy:
         groups = self.groups[chosen]
         lanes = np.flatnonzero(chosen) if self.lanes is None else self.lanes[chosen]
         return Copy(
-            self.access, lanes, self.addresses[chosen], self.index[chosen], self.data[chosen], groups,
-            int(groups.min()), int(groups.max()),
-        )  # fmt: skip
+            self.access,
+            lanes,
+            self.addresses[chosen],
+            self.index[chosen],
+            self.data[chosen],
+            groups,
+            int(groups.min()),
+            int(groups.max()),
+        )
 
 
 class InFlight:
@@ -191,6 +197,8 @@ class InFlight:
             rest = "where an asynchronous copy is still in flight: the lane that issued it has not waited for its group"
         raise kind(
             f"{what} of {access.width} bytes {'to' if is_copy else 'at'} shared memory {rest}",
-            instruction=access.instruction, threads=self.geometry.describe(self._who(lanes, bad)),
-            other=other, other_threads=other_threads,
-        )  # fmt: skip
+            instruction=access.instruction,
+            threads=self.geometry.describe(self._who(lanes, bad)),
+            other=other,
+            other_threads=other_threads,
+        )

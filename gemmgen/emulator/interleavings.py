@@ -57,9 +57,10 @@ def launch_interleaved(ptx: str, entry: str | None = None, *, schedules: int, ar
 def _compare(ptx: str, entry: str | None, seed: int, name: str, expected: np.ndarray, got: np.ndarray) -> None:
     width = expected.itemsize
     different = np.flatnonzero(
-        (np.ascontiguousarray(expected).view(np.uint8).reshape(-1, width)
-         != np.ascontiguousarray(got).view(np.uint8).reshape(-1, width)).any(axis=1)
-    )  # fmt: skip
+        (
+            np.ascontiguousarray(expected).view(np.uint8).reshape(-1, width) != np.ascontiguousarray(got).view(np.uint8).reshape(-1, width)
+        ).any(axis=1)
+    )
     if not len(different):
         return
     first = int(different[0])

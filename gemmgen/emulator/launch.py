@@ -100,11 +100,26 @@ def launch(
     """
     try:
         return _launch(
-            ptx.decode() if isinstance(ptx, bytes) else ptx, entry, _dimensions(grid, "grid"), _dimensions(block, "block"),
-            shared_bytes, args, observers, schedule or MinimumBlock(), shared_limit, step_limit, lanes_per_wave, hazards, strict,
+            ptx.decode() if isinstance(ptx, bytes) else ptx,
+            entry,
+            _dimensions(grid, "grid"),
+            _dimensions(block, "block"),
+            shared_bytes,
+            args,
+            observers,
+            schedule or MinimumBlock(),
+            shared_limit,
+            step_limit,
+            lanes_per_wave,
+            hazards,
+            strict,
             None if cluster is None else _dimensions(cluster, "cluster"),
-            symbols, overlaps, overlapped, jobs, progress,
-        )  # fmt: skip
+            symbols,
+            overlaps,
+            overlapped,
+            jobs,
+            progress,
+        )
     except EmulatorError as error:
         if error.source is None:
             error.source = source
@@ -153,11 +168,20 @@ def _launch(
         if overlaps is not None:
             overlap(detector, overlaps.footprints)
     waves = Waves(
-        program, grid, block, memory, schedule,
+        program,
+        grid,
+        block,
+        memory,
+        schedule,
         blocks_per_wave(program, block, grid, needed, lanes_per_wave, int(np.prod(blocks_of_cluster))),
-        shared_bytes, needed, step_limit, detector, list(observers), blocks_of_cluster,
+        shared_bytes,
+        needed,
+        step_limit,
+        detector,
+        list(observers),
+        blocks_of_cluster,
         cluster is not None or "reqnctapercluster" in program.entry.directives,
-    )  # fmt: skip
+    )
     try:
         run_all(waves, jobs if overlaps is None and not overlapped else 1, progress)
         if detector is not None:
@@ -180,7 +204,7 @@ def _launch(
     touched = tuple(footprints(detector)) if detector is not None and overlapped else ()
     return LaunchResult(
         program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, "".join(waves.output), touched
-    )  # fmt: skip
+    )
 
 
 def _dimensions(value: int | Sequence[int], name: str) -> Dim3:

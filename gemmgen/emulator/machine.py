@@ -295,9 +295,11 @@ class Machine:
         own = np.left_shift(np.uint32(1), (together % WARP).astype(np.uint32))
         if (wanted & own == 0).any():
             self.binder.fail(
-                DivergentWarp, f"{inst.opcode} is executed by lanes that its member mask leaves out", inst,
+                DivergentWarp,
+                f"{inst.opcode} is executed by lanes that its member mask leaves out",
+                inst,
                 together[wanted & own == 0],
-            )  # fmt: skip
+            )
         gone = present_words(self.binder, np.flatnonzero(key == EXITED))
         there = present_words(self.binder, together) | gone
         if meets_warpgroup(inst):
@@ -322,8 +324,9 @@ class Machine:
         who = np.arange(self.geometry.lanes) if lanes is None else lanes
         raise Deadlock(
             f"no end after {steps - 1} steps; the lanes at this place seem to loop forever",
-            instruction=inst, threads=self.geometry.describe(who),
-        )  # fmt: skip
+            instruction=inst,
+            threads=self.geometry.describe(who),
+        )
 
     # -- counting ----------------------------------------------------------------------------------------------
 

@@ -223,10 +223,13 @@ class Space:
         bad = (addresses.astype(np.uint64) & np.uint64(access.width - 1)) != 0
         address = int(addresses[np.flatnonzero(bad)[0]])
         self._fail(
-            Misaligned, access, lanes, bad,
+            Misaligned,
+            access,
+            lanes,
+            bad,
             f"{verb(access)} of {access.width} bytes at {self.name} address 0x{address:x}, "
             f"which is {address % access.width} bytes past a multiple of {access.width}{what}",
-        )  # fmt: skip
+        )
 
 
 def verb(access: Access) -> str:
@@ -332,19 +335,25 @@ class GlobalSpace(Space):
         if bad.any():
             offset = int(offsets[np.flatnonzero(bad)[0]])
             self._fail(
-                OutOfBounds, access, lanes, bad,
+                OutOfBounds,
+                access,
+                lanes,
+                bad,
                 f"{verb(access)} of {access.width} bytes at 0x{(offset + GLOBAL_BASE) & (2**64 - 1):x}"
                 f"{self._nearest(offset, access.width)}",
-            )  # fmt: skip
+            )
         if access.kind != "load":
             bad = ~self._writable[found]
             if bad.any():
                 position = np.flatnonzero(bad)[0]
                 self._fail(
-                    ReadOnly, access, lanes, bad,
+                    ReadOnly,
+                    access,
+                    lanes,
+                    bad,
                     f"{verb(access)} of {access.width} bytes at 0x{int(offsets[position]) + GLOBAL_BASE:x}, "
                     f"in {self.regions[int(found[position])].name}",
-                )  # fmt: skip
+                )
         access.hint = int(found[0])
 
     def _where(self, offset: int) -> str:
@@ -480,10 +489,13 @@ class BankedSpace(Space):
             shown = f"0x{address:x}"
         extra = self.describe_miss(address) if self.describe_miss else ""
         self._fail(
-            OutOfBounds, access, lanes, bad,
+            OutOfBounds,
+            access,
+            lanes,
+            bad,
             f"{verb(access)} of {access.width} bytes at {self.name} address {shown}: {self.name} memory has "
             f"{self.size} bytes, the access reaches {miss}{extra}",
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)

@@ -73,8 +73,11 @@ class Program:
 def register_class(type_name: str) -> str:
     """The register array that holds a type: pred, b16, b32, b64, b128."""
     return {"pred": "pred", "b8": "b16", "u8": "b16", "s8": "b16"}.get(type_name) or {
-        2: "b16", 4: "b32", 8: "b64", 16: "b128",
-    }[TYPE_BYTES[type_name]]  # fmt: skip
+        2: "b16",
+        4: "b32",
+        8: "b64",
+        16: "b128",
+    }[TYPE_BYTES[type_name]]
 
 
 @lru_cache(maxsize=8)
@@ -123,11 +126,22 @@ class _Linker:
         shared_bytes, dynamic_offset, gaps, gap_bytes = self._place_shared()
         blocks = cut(self.flat.body, self.flat.labels, self.branch_targets)
         return Program(
-            self.module, self.entry, blocks, self._collect_registers(), self.symbols, parameter_bytes, static_bytes,
-            shared_bytes, dynamic_offset, _align(self.local_bytes, 16), any(block.polling for block in blocks),
-            gaps, gap_bytes, any(inst.opcode == "call" and inst.has("malloc") for inst in self.flat.body),
+            self.module,
+            self.entry,
+            blocks,
+            self._collect_registers(),
+            self.symbols,
+            parameter_bytes,
+            static_bytes,
+            shared_bytes,
+            dynamic_offset,
+            _align(self.local_bytes, 16),
+            any(block.polling for block in blocks),
+            gaps,
+            gap_bytes,
+            any(inst.opcode == "call" and inst.has("malloc") for inst in self.flat.body),
             any(isinstance(o, Special) and o.name.startswith("%envreg") for inst in self.flat.body for o in inst.operands),
-        )  # fmt: skip
+        )
 
     # -- placing -----------------------------------------------------------------------------------------------
 
@@ -270,9 +284,13 @@ class _Linker:
         if instruction.guard is not None:
             guard = Register(prefix + instruction.guard.name, "pred")
             skipping = replace(
-                instruction, opcode="bra", modifiers=(), operands=(Symbol(skip),), guard=guard,
+                instruction,
+                opcode="bra",
+                modifiers=(),
+                operands=(Symbol(skip),),
+                guard=guard,
                 guard_negated=not instruction.guard_negated,
-            )  # fmt: skip
+            )
             self.flat.body.append(skipping)
         unguarded = replace(instruction, guard=None, guard_negated=False)
         if isinstance(target, Register):
@@ -395,9 +413,12 @@ class _Linker:
 
     def _append_final_return(self) -> None:
         body = self.flat.body
-        if not body or body[-1].opcode not in ("ret", "exit", "trap") or body[-1].guard is not None or (
-            len(body) in self.flat.labels.values()
-        ):  # fmt: skip
+        if (
+            not body
+            or body[-1].opcode not in ("ret", "exit", "trap")
+            or body[-1].guard is not None
+            or (len(body) in self.flat.labels.values())
+        ):
             line = body[-1].line if body else self.entry.line
             body.append(Instruction("ret", (), (), None, False, line, "ret;", None))
 

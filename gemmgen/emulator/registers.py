@@ -9,11 +9,27 @@ from gemmgen.emulator.program import Program, register_class
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Register
 
 DTYPES: dict[str, type[np.generic]] = {
-    "pred": np.bool_, "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16,
-    "s16": np.int16, "f16": np.float16, "bf16": np.uint16, "b32": np.uint32, "u32": np.uint32, "s32": np.int32,
-    "f32": np.float32, "f16x2": np.uint32, "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
-    "f64": np.float64, "f32x2": np.uint64,
-}  # fmt: skip
+    "pred": np.bool_,
+    "b8": np.uint8,
+    "u8": np.uint8,
+    "s8": np.int8,
+    "b16": np.uint16,
+    "u16": np.uint16,
+    "s16": np.int16,
+    "f16": np.float16,
+    "bf16": np.uint16,
+    "b32": np.uint32,
+    "u32": np.uint32,
+    "s32": np.int32,
+    "f32": np.float32,
+    "f16x2": np.uint32,
+    "bf16x2": np.uint32,
+    "b64": np.uint64,
+    "u64": np.uint64,
+    "s64": np.int64,
+    "f64": np.float64,
+    "f32x2": np.uint64,
+}
 """NumPy types of the lanes of a PTX type; bfloat16 as its bits, packed types as the bits of the pair."""
 
 _CLASS_DTYPES = {"pred": np.bool_, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64}

@@ -10,8 +10,13 @@ from gemmgen.emulator.geometry import WARP, Geometry
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _CLOCKS: dict[str, type[np.unsignedinteger[Any]]] = {
-           "%clock": np.uint32, "%clock_hi": np.uint32, "%clock64": np.uint64, "%globaltimer": np.uint64,
-           "%globaltimer_lo": np.uint32, "%globaltimer_hi": np.uint32}  # fmt: skip
+    "%clock": np.uint32,
+    "%clock_hi": np.uint32,
+    "%clock64": np.uint64,
+    "%globaltimer": np.uint64,
+    "%globaltimer_lo": np.uint32,
+    "%globaltimer_hi": np.uint32,
+}
 
 
 class SpecialRegisters:

@@ -108,11 +108,12 @@ class Probe(Observer):
         # Only what the loops mention can change in them.
         found = {
             register.name: register
-            for block in machine.program.blocks if block.spins
+            for block in machine.program.blocks
+            if block.spins
             for inst in (*block.body, *([block.terminator] if block.terminator is not None else []))
             for operand in inst.operands
             for register in registers_of(operand)
-        }  # fmt: skip
+        }
         arrays = machine.registers.arrays
         self._rows = [machine.registers.carry]
         for register in found.values():

@@ -227,17 +227,19 @@ def _sums(a: Factor, b: Factor, addend: Array, exponents: Array, step: Step) -> 
             return np.ascontiguousarray(matrices.reshape(stack, rows, columns)[of].transpose(back))
 
         total = _sum_of_terms(
-            part(a.values, left, rows).astype(dtype, copy=False), part(a.exponents, left, rows),
-            part(b.values, right, columns).astype(dtype, copy=False), part(b.exponents, right, columns),
-            results(addend), results(exponents), step,
-        )  # fmt: skip
+            part(a.values, left, rows).astype(dtype, copy=False),
+            part(a.exponents, left, rows),
+            part(b.values, right, columns).astype(dtype, copy=False),
+            part(b.exponents, right, columns),
+            results(addend),
+            results(exponents),
+            step,
+        )
         sums[chosen] = total if by_columns else total.transpose(2, 0, 1)
     return sums.reshape(addend.shape)
 
 
-def _sum_of_terms(
-    av: Array, ae: Array, bv: Array, be: Array, addend: Array, exponents: Array, step: Step
-) -> Array:  # fmt: skip
+def _sum_of_terms(av: Array, ae: Array, bv: Array, be: Array, addend: Array, exponents: Array, step: Step) -> Array:
     """Sums along the first dimension of the factors, `av` and `bv` with their exponents; the others broadcast to the addend's.
 
     The factors are float32 if all products, and these times the scale of their sum, are in its range."""

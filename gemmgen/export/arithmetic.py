@@ -27,8 +27,13 @@ _ATOM, _MULTIPLY, _ADD, _SHIFT, _RELATION, _SELECT = 10, 8, 7, 6, 5, 1
 """Precedence of the parts of an expression, as in C."""
 
 _CONTRARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-}  # fmt: skip
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}
 
 
 class Facts:

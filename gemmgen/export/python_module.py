@@ -199,9 +199,14 @@ def names_of(formulas: Sequence[Formula]) -> list[str]:
 def render_module(bundle: Bundle, import_name: str | None = None) -> str:
     """The module of an instance; ``import_name``: what its file will be called, by default the instance's name."""
     filters: dict[str, Callable[..., Any]] = {
-        "python_string": _python_string, "tuple_text": _tuple_text, "formulas": _formulas, "packed": packed,
-        "plain": _plain, "array_pair": lambda name: f'"{name}": {name}', "parameter_list": parameter_list,
-    }  # fmt: skip
+        "python_string": _python_string,
+        "tuple_text": _tuple_text,
+        "formulas": _formulas,
+        "packed": packed,
+        "plain": _plain,
+        "array_pair": lambda name: f'"{name}": {name}',
+        "parameter_list": parameter_list,
+    }
     text: str = template("module.py.j2", filters).render(module=model(bundle, import_name or bundle.plan.name))
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
     text = re.sub(r"\n{4,}", "\n\n\n", text).strip("\n") + "\n"

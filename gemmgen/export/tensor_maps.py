@@ -11,9 +11,20 @@ from gemmgen.export.text import c_name
 from gemmgen.kernels.launch import LaunchSequence, TensorMapArgument
 
 _ELEMENTS = {
-    "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "s32": "INT32", "u64": "UINT64", "s64": "INT64", "f16": "FLOAT16", "f32": "FLOAT32",
-    "f64": "FLOAT64", "bf16": "BFLOAT16", "f32_ftz": "FLOAT32_FTZ", "tf32": "TFLOAT32", "tf32_ftz": "TFLOAT32_FTZ",
-}  # fmt: skip
+    "u8": "UINT8",
+    "u16": "UINT16",
+    "u32": "UINT32",
+    "s32": "INT32",
+    "u64": "UINT64",
+    "s64": "INT64",
+    "f16": "FLOAT16",
+    "f32": "FLOAT32",
+    "f64": "FLOAT64",
+    "bf16": "BFLOAT16",
+    "f32_ftz": "FLOAT32_FTZ",
+    "tf32": "TFLOAT32",
+    "tf32_ftz": "TFLOAT32_FTZ",
+}
 _FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 _LARGEST_EXTENT = 1 << 32

@@ -19,22 +19,125 @@ WIDTH = 110
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LONGEST_PREFIX = 200
-_KEYWORDS = frozenset({
-    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char", "class",
-    "compl", "const", "constexpr", "const_cast", "continue", "decltype", "default", "delete", "do", "double", "dynamic_cast",
-    "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long",
-    "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected",
-    "public", "register", "reinterpret_cast", "restrict", "return", "short", "signed", "sizeof", "static", "static_assert",
-    "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename",
-    "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
-})  # fmt: skip
-_TYPES = re.compile(r"u?int(_least|_fast)?(8|16|32|64)|u?int(max|ptr)|s?size|ptrdiff|wchar|char(8|16|32)|max_align|nullptr|"
-                    r"l{0,2}div|fpos|off|time|clock")  # fmt: skip
+_KEYWORDS = frozenset(
+    {
+        "alignas",
+        "alignof",
+        "and",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "compl",
+        "const",
+        "constexpr",
+        "const_cast",
+        "continue",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "not",
+        "not_eq",
+        "nullptr",
+        "operator",
+        "or",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "xor",
+        "xor_eq",
+    }
+)
+_TYPES = re.compile(
+    r"u?int(_least|_fast)?(8|16|32|64)|u?int(max|ptr)|s?size|ptrdiff|wchar|char(8|16|32)|max_align|nullptr|"
+    r"l{0,2}div|fpos|off|time|clock"
+)
 """With ``_t`` behind them, types of the standard headers: the prefix names a type so."""
-_LOCALS = frozenset({
-    "given", "bytes", "problem", "plan", "overflow", "blocks_x", "blocks_y", "blocks_z", "i", "value", "count", "extents", "strides",
-    "arguments", "config", "attributes", "result", "kernel", "stream", "images", "reason", "workspace", "NULL",
-})  # fmt: skip
+_LOCALS = frozenset(
+    {
+        "given",
+        "bytes",
+        "problem",
+        "plan",
+        "overflow",
+        "blocks_x",
+        "blocks_y",
+        "blocks_z",
+        "i",
+        "value",
+        "count",
+        "extents",
+        "strides",
+        "arguments",
+        "config",
+        "attributes",
+        "result",
+        "kernel",
+        "stream",
+        "images",
+        "reason",
+        "workspace",
+        "NULL",
+    }
+)
 """Local names in the functions of a header."""
 
 
@@ -140,10 +243,18 @@ def words(data: bytes) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "comment": comment, "field_comment": field_comment, "readable": readable, "c_string": c_string, "fold": fold, "size": size,
-    "parameter_list": parameter_list, "words": words, "c_name": c_name, "c_type": c_type,
+    "comment": comment,
+    "field_comment": field_comment,
+    "readable": readable,
+    "c_string": c_string,
+    "fold": fold,
+    "size": size,
+    "parameter_list": parameter_list,
+    "words": words,
+    "c_name": c_name,
+    "c_type": c_type,
     "type_name": type_name,
-}  # fmt: skip
+}
 """Filters of templates of C."""
 
 

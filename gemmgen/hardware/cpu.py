@@ -44,16 +44,21 @@ _V3 = frozenset({"avx2", "fma", "bmi2", "f16c"})
 CPU_ARCHITECTURES: dict[str, CpuArchitecture] = {
     found.name: found
     for found in (
+        CpuArchitecture("x86_64_v3", "x86_64", 8, 16, True, ("-march=x86-64-v3",), "x86_64-linux-gnu", ("-mcpu=x86_64_v3",), _V3),
         CpuArchitecture(
-            "x86_64_v3", "x86_64", 8, 16, True, ("-march=x86-64-v3",), "x86_64-linux-gnu", ("-mcpu=x86_64_v3",), _V3
-        ),
-        CpuArchitecture(
-            "x86_64_v4", "x86_64", 16, 32, True, ("-march=x86-64-v4",), "x86_64-linux-gnu", ("-mcpu=x86_64_v4",),
+            "x86_64_v4",
+            "x86_64",
+            16,
+            32,
+            True,
+            ("-march=x86-64-v4",),
+            "x86_64-linux-gnu",
+            ("-mcpu=x86_64_v4",),
             _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
         ),
         CpuArchitecture("aarch64", "aarch64", 4, 32, False, ("-march=armv8-a",), "aarch64-linux-gnu", (), frozenset({"asimd"})),
     )
-}  # fmt: skip
+}
 """Oldest first within a kind of machine."""
 
 

@@ -19,9 +19,20 @@ SHARED_BANK_BYTES = 4
 SECTOR_BYTES = 32
 
 Feature = Literal[
-    "ldmatrix", "cp_async", "bf16", "tf32_mma", "fp8_mma", "mbarrier", "stmatrix", "clusters", "tma", "wgmma",
-    "setmaxnreg", "programmatic_launch", "packed_fp32_fma",
-]  # fmt: skip
+    "ldmatrix",
+    "cp_async",
+    "bf16",
+    "tf32_mma",
+    "fp8_mma",
+    "mbarrier",
+    "stmatrix",
+    "clusters",
+    "tma",
+    "wgmma",
+    "setmaxnreg",
+    "programmatic_launch",
+    "packed_fp32_fma",
+]
 MmaShape = tuple[int, int, int]
 
 TURING: frozenset[Feature] = frozenset({"ldmatrix"})
@@ -231,9 +242,17 @@ def _first_known(measured: float | None, datasheet: float | None) -> Figure | No
 
 
 def _device(
-    name: str, architecture: str, sms: int, mhz: float, l2_mib: int, tflops: float, int8_tops: float, gb_per_s: float,
-    measured: Peaks = Peaks(), float_sums: float = 1.0,
-) -> Device:  # fmt: skip
+    name: str,
+    architecture: str,
+    sms: int,
+    mhz: float,
+    l2_mib: int,
+    tflops: float,
+    int8_tops: float,
+    gb_per_s: float,
+    measured: Peaks = Peaks(),
+    float_sums: float = 1.0,
+) -> Device:
     datasheet = Peaks(fp32_flops=tflops * 1e12, int8_mma_ops=int8_tops * 1e12, read_bytes_per_second=gb_per_s * 1e9)
     if ARCHITECTURES[architecture].supports("wgmma"):
         # The rate falls in proportion to the bytes of an element (NVIDIA H100 datasheet: 1979, 1979, 989.5 and 495).

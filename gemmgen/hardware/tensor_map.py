@@ -24,9 +24,20 @@ Fill = Literal["zeros", "nan"]
 L2Promotion = Literal["none", "64B", "128B", "256B"]
 
 ELEMENT_BYTES: dict[str, int] = {
-    "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2, "f32_ftz": 4, "tf32": 4,
+    "u8": 1,
+    "u16": 2,
+    "u32": 4,
+    "s32": 4,
+    "u64": 8,
+    "s64": 8,
+    "f16": 2,
+    "f32": 4,
+    "f64": 8,
+    "bf16": 2,
+    "f32_ftz": 4,
+    "tf32": 4,
     "tf32_ftz": 4,
-}  # fmt: skip
+}
 """Bytes of an element by type, in the order of CUtensorMapDataType. One byte of any meaning (int8, fp8) is u8."""
 
 
@@ -195,8 +206,12 @@ def problems(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ..
 def _malformed(m: TensorMap) -> Iterator[str]:
     """Parts that do not belong to the format."""
     for name, allowed in (
-        ("element", Element), ("interleave", Interleave), ("swizzle", Swizzle), ("fill", Fill), ("l2_promotion", L2Promotion),
-    ):  # fmt: skip
+        ("element", Element),
+        ("interleave", Interleave),
+        ("swizzle", Swizzle),
+        ("fill", Fill),
+        ("l2_promotion", L2Promotion),
+    ):
         value = getattr(m, name)
         if value not in get_args(allowed):
             yield f"{name}: {value!r} is none of {', '.join(get_args(allowed))}"

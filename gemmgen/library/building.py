@@ -132,8 +132,9 @@ def compile_facts(
     if not compiler_fits(listing):
         labels = list(dict.fromkeys(instance.label for instance, _, _ in targets))
         shown = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
-        raise EnvironmentMissing(f"{shown} must be compiled, by the release that all certificates are made with; install "
-                                 + how_to_get_compiler(listing))  # fmt: skip
+        raise EnvironmentMissing(
+            f"{shown} must be compiled, by the release that all certificates are made with; install " + how_to_get_compiler(listing)
+        )
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     from gemmgen.toolchain.compilation import compile_plan

@@ -66,7 +66,7 @@ def check(
 
     Which ones depends on the sources alone. Without the compiler that the list names nothing can be compiled: a problem, unless
     nothing was to be compiled or ``allow_uncompiled``, and then a note.
-    """  # fmt: skip
+    """
     report, jobs = CheckReport(), jobs or cpus()
     if not folder.path.is_dir():
         report.problems.append(Problem(".", "missing", f"there is no folder {folder.path}"))
@@ -151,9 +151,14 @@ def _read_tables(folder: LibraryFolder, report: CheckReport) -> None:
 
 
 def _check_again(
-    listing: Listing, instances: list[Instance], facts: dict[tuple[str, str], Facts], evidence: Evidence,
-    report: CheckReport, jobs: int, progress: Progress,
-) -> None:  # fmt: skip
+    listing: Listing,
+    instances: list[Instance],
+    facts: dict[tuple[str, str], Facts],
+    evidence: Evidence,
+    report: CheckReport,
+    jobs: int,
+    progress: Progress,
+) -> None:
     """Compiles instances for all their architectures and verifies one program of each."""
     targets = [(instance, name, plan) for instance in instances for name, plan in instance.plans.items()]
     try:

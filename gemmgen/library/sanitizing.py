@@ -32,15 +32,31 @@ def find_sanitizer() -> Path:
 def sanitize(program: Path, tool: str, spec: Path, architecture: str) -> dict[str, Any]:
     """One tool's verdict on an instance, as an item of a record's ``sanitizer``."""
     command = [
-        str(program), "--tool", tool, "--print-limit", "3",
-        sys.executable, "-P", "-m", "gemmgen.library.single_run", str(spec), architecture, TOOLS[tool],
-    ]  # fmt: skip
+        str(program),
+        "--tool",
+        tool,
+        "--print-limit",
+        "3",
+        sys.executable,
+        "-P",
+        "-m",
+        "gemmgen.library.single_run",
+        str(spec),
+        architecture,
+        TOOLS[tool],
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=SECONDS, check=False,
-        )  # fmt: skip
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return _failed(tool, f"no result within {SECONDS:g} s")
     except OSError as error:

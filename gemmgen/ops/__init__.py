@@ -27,18 +27,36 @@ from gemmgen.ops.planes import Planes
 from gemmgen.ops.warming import warm
 
 __all__ = [
-    "Filter", "Planes", "compile_in_background", "conv2d", "elementwise", "grouped_matmul", "matmul", "reduce", "register_torch", "warm",
-]  # fmt: skip
+    "Filter",
+    "Planes",
+    "compile_in_background",
+    "conv2d",
+    "elementwise",
+    "grouped_matmul",
+    "matmul",
+    "reduce",
+    "register_torch",
+    "warm",
+]
 
 _MATMUL = Operator(
-    "matmul", ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"), ("out",),
+    "matmul",
+    ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"),
+    ("out",),
     ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant"), ("amax",), 2,
-)  # fmt: skip
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant"),
+    ("amax",),
+    2,
+)
 _GROUPED = Operator(
-    "grouped_matmul", ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"), ("out",), ("alpha",),
-    ("scaled", "activation", "output"), ("amax",), 3,
-)  # fmt: skip
+    "grouped_matmul",
+    ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"),
+    ("out",),
+    ("alpha",),
+    ("scaled", "activation", "output"),
+    ("amax",),
+    3,
+)
 WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
 """Reductions whose results change by steps only."""
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
@@ -214,10 +232,24 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
 
 
 _CONV2D = Operator(
-    "conv2d", ("x", "w", "bias", "residual", "alpha", "tap_sums"), ("out",), ("alpha", "beta", "gamma", "zero_point"),
-    ("filter_shape", "stride", "padding", "dilation", "groups", "activation", "output", "layout", "scaled", "bias_scaled",
-     "residual_scaled"),
-)  # fmt: skip
+    "conv2d",
+    ("x", "w", "bias", "residual", "alpha", "tap_sums"),
+    ("out",),
+    ("alpha", "beta", "gamma", "zero_point"),
+    (
+        "filter_shape",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "activation",
+        "output",
+        "layout",
+        "scaled",
+        "bias_scaled",
+        "residual_scaled",
+    ),
+)
 
 
 def conv2d(
@@ -267,10 +299,18 @@ def conv2d(
     if activation.__class__ is not str and activation is not None:
         activation = _hashable(activation)
     options = (
-        weights.shape, stride if stride.__class__ is int else _pair(stride), padding if padding.__class__ is int else _pair(padding),
-        dilation if dilation.__class__ is int else _pair(dilation), groups, activation, output, layout,
-        alphas is None and alpha != 1, beta != 1, gamma != 1,
-    )  # fmt: skip
+        weights.shape,
+        stride if stride.__class__ is int else _pair(stride),
+        padding if padding.__class__ is int else _pair(padding),
+        dilation if dilation.__class__ is int else _pair(dilation),
+        groups,
+        activation,
+        output,
+        layout,
+        alphas is None and alpha != 1,
+        beta != 1,
+        gamma != 1,
+    )
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = _number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma)
     sums = weights.tap_sums() if zero_point else None

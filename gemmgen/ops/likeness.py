@@ -33,9 +33,18 @@ def _maker(torch: Any) -> Callable[[Sequence[Any]], Likeness] | None:
         one = torch.zeros(2, 3)
         check = make((one,))
         unlike = (
-            torch.zeros(3, 2), torch.zeros(3, 2).t(), torch.zeros(2, 4)[:, :3], torch.zeros(2, 3, 1), one.double(), one.int(),
-            torch._neg_view(one), torch.zeros(2, 3, requires_grad=True), torch.nn.Parameter(one), torch.empty(2, 3, device="meta"), None,
-        )  # fmt: skip
+            torch.zeros(3, 2),
+            torch.zeros(3, 2).t(),
+            torch.zeros(2, 4)[:, :3],
+            torch.zeros(2, 3, 1),
+            one.double(),
+            one.int(),
+            torch._neg_view(one),
+            torch.zeros(2, 3, requires_grad=True),
+            torch.nn.Parameter(one),
+            torch.empty(2, 3, device="meta"),
+            None,
+        )
         return make if check(torch.ones(2, 3)) and not any(check(other) for other in unlike) else None
     except Exception:  # a torch without it, or with another
         return None

@@ -21,7 +21,7 @@ _SCHEMAS = {
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
     "elementwise": "(Tensor x, str operations='', Tensor? bias=None, Tensor? z=None, Tensor? f=None, float gamma=1.0) -> Tensor",
-}  # fmt: skip
+}
 _library: Any = None
 _functions: dict[str, Callable[..., Any]] = {}
 """Functions behind the operators."""
@@ -61,14 +61,33 @@ def needs_gradients(*arrays: Any) -> bool:
 
 
 def _matmul(
-    a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: float = 1.0, gamma: float = 1.0, activation: str = "",
-    scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: str = "", precision: str = "f32",
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: float = 1.0,
+    gamma: float = 1.0,
+    activation: str = "",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: str = "",
+    precision: str = "f32",
+) -> Any:
     return _functions["matmul"](
-        a, b, bias=bias, residual=residual, alpha=alpha, gamma=gamma, activation=activation or None,
-        scale_a=scale_a, scale_b=scale_b, scale_out=scale_out, output=output or None,
+        a,
+        b,
+        bias=bias,
+        residual=residual,
+        alpha=alpha,
+        gamma=gamma,
+        activation=activation or None,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        scale_out=scale_out,
+        output=output or None,
         precision=precision,
-    )  # fmt: skip
+    )
 
 
 def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
@@ -78,13 +97,37 @@ def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, c
 
 
 def _conv2d(
-    x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.0, activation: str = "", output: str = "", layout: str = "",
-) -> Any:  # fmt: skip
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    residual: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    activation: str = "",
+    output: str = "",
+    layout: str = "",
+) -> Any:
     return _functions["conv2d"](
-        x, w, bias=bias, residual=residual, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups,
-        alpha=alpha, beta=beta, gamma=gamma, activation=activation or None, output=output or None, layout=layout or None,
-    )  # fmt: skip
+        x,
+        w,
+        bias=bias,
+        residual=residual,
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+        groups=groups,
+        alpha=alpha,
+        beta=beta,
+        gamma=gamma,
+        activation=activation or None,
+        output=output or None,
+        layout=layout or None,
+    )
 
 
 def _elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: float = 1.0) -> Any:
@@ -98,9 +141,19 @@ def _fake(torch: Any, name: str) -> Any:
     """Shape and type of the operator's result, without computing it: shapes may be symbolic."""
 
     def matmul(
-        a: Any, b: Any, bias: Any = None, residual: Any = None, alpha: Any = 1.0, gamma: Any = 1.0, activation: Any = "",
-        scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, output: Any = "", precision: Any = "f32",
-    ) -> Any:  # fmt: skip
+        a: Any,
+        b: Any,
+        bias: Any = None,
+        residual: Any = None,
+        alpha: Any = 1.0,
+        gamma: Any = 1.0,
+        activation: Any = "",
+        scale_a: Any = None,
+        scale_b: Any = None,
+        scale_out: Any = None,
+        output: Any = "",
+        precision: Any = "f32",
+    ) -> Any:
         left, right = a.shape, b.shape
         batch = torch.broadcast_shapes(left[:-2], right[:-2])
         rows = [left[-2]] if len(left) > 1 else []
@@ -116,9 +169,21 @@ def _fake(torch: Any, name: str) -> Any:
         return x.new_empty(shape, dtype=_reduced_type(torch, op, x.dtype))
 
     def conv2d(
-        x: Any, w: Any, bias: Any = None, residual: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1,
-        alpha: Any = 1.0, beta: Any = 1.0, gamma: Any = 1.0, activation: Any = "", output: str = "", layout: str = "",
-    ) -> Any:  # fmt: skip
+        x: Any,
+        w: Any,
+        bias: Any = None,
+        residual: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: Any = 1,
+        alpha: Any = 1.0,
+        beta: Any = 1.0,
+        gamma: Any = 1.0,
+        activation: Any = "",
+        output: str = "",
+        layout: str = "",
+    ) -> Any:
         n, k = x.shape[0], w.shape[0]
         filter_extents = w.shape[2:4]
         p, q = (

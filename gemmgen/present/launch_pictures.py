@@ -39,11 +39,9 @@ def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ())
         return []
     named = ", ".join(f"{name}={problem[name]}" for name in typical)
     launches = tuple(
-        LaunchWaves(
-            "blocks" if len(fitting) == 1 else f"kernel {number}", work.blocks, device.sm_count, found.blocks_per_sm
-        )
+        LaunchWaves("blocks" if len(fitting) == 1 else f"kernel {number}", work.blocks, device.sm_count, found.blocks_per_sm)
         for number, (work, found) in enumerate(fitting, 1)
-    )  # fmt: skip
+    )
     notes = (
         f"{named}. A wave is as many blocks as the {device.name} holds at once; hatched: places that stay empty in the last one.",
         "A kernel of persistent blocks, or one that shares out k, has as many blocks as it wants, whatever the number of tiles.",

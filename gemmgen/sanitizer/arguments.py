@@ -37,15 +37,45 @@ _HELP = (
     f"such as [f32[64]=zeros, f32[64]=ones], a texture such as {TEXTURE_FORM}, or a tensor map such as {FORM}"
 )
 _C_TYPES = {
-    "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32", "long long": "int64",
-    "unsigned long long": "uint64", "size_t": "uint64", "short": "int16", "unsigned short": "uint16", "char": "int8", "bool": "uint8",
-    "signed char": "int8", "unsigned char": "uint8", "long": "int64", "unsigned long": "uint64", "int64_t": "int64", "uint64_t": "uint64",
-    "int32_t": "int32", "uint32_t": "uint32", "uint8_t": "uint8", "int8_t": "int8", "__half": "float16", "half": "float16",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "unsigned": "uint32",
+    "unsigned int": "uint32",
+    "long long": "int64",
+    "unsigned long long": "uint64",
+    "size_t": "uint64",
+    "short": "int16",
+    "unsigned short": "uint16",
+    "char": "int8",
+    "bool": "uint8",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "long": "int64",
+    "unsigned long": "uint64",
+    "int64_t": "int64",
+    "uint64_t": "uint64",
+    "int32_t": "int32",
+    "uint32_t": "uint32",
+    "uint8_t": "uint8",
+    "int8_t": "int8",
+    "__half": "float16",
+    "half": "float16",
+}
 _NUMPY_NAMES = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "int8": "s8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "s32",
-    "uint32": "u32", "int64": "s64", "uint64": "u64", "bool": "u8",
-}  # fmt: skip
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "int8": "s8",
+    "uint8": "u8",
+    "int16": "i16",
+    "uint16": "u16",
+    "int32": "s32",
+    "uint32": "u32",
+    "int64": "s64",
+    "uint64": "u64",
+    "bool": "u8",
+}
 
 
 @dataclass(frozen=True)

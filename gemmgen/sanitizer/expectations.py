@@ -42,7 +42,7 @@ def parse_expectation(text: str, array: KernelArgument) -> Expectation:
 
 def compare(
     name: str, arrays: Mapping[str, KernelArgument], given: Mapping[str, KernelArgument], wanted: Expectation, rtol: float, atol: float
-) -> Finding | None:  # fmt: skip
+) -> Finding | None:
     """The finding that an array is not what it should be; None if it is."""
     import numpy as np
 

@@ -8,18 +8,72 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _EMPTY = (
-    "iostream", "fstream", "sstream", "iomanip", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstring", "string.h", "string", "vector",
-    "map", "set", "unordered_map", "unordered_set", "deque", "list", "queue", "stack", "algorithm", "numeric", "chrono", "random",
-    "memory", "thread", "mutex", "future", "functional", "iterator", "stdexcept", "exception", "ctime", "time.h", "cmath", "math.h",
-    "sys/time.h", "unistd.h", "getopt.h", "optional", "variant", "regex", "filesystem", "cinttypes", "ostream", "istream", "bitset",
-    "cerrno", "errno.h", "new", "typeinfo", "cuda_profiler_api.h", "nvtx3/nvToolsExt.h", "omp.h", "cublas_v2.h", "curand.h",
-)  # fmt: skip
+    "iostream",
+    "fstream",
+    "sstream",
+    "iomanip",
+    "cstdio",
+    "stdio.h",
+    "cstdlib",
+    "stdlib.h",
+    "cstring",
+    "string.h",
+    "string",
+    "vector",
+    "map",
+    "set",
+    "unordered_map",
+    "unordered_set",
+    "deque",
+    "list",
+    "queue",
+    "stack",
+    "algorithm",
+    "numeric",
+    "chrono",
+    "random",
+    "memory",
+    "thread",
+    "mutex",
+    "future",
+    "functional",
+    "iterator",
+    "stdexcept",
+    "exception",
+    "ctime",
+    "time.h",
+    "cmath",
+    "math.h",
+    "sys/time.h",
+    "unistd.h",
+    "getopt.h",
+    "optional",
+    "variant",
+    "regex",
+    "filesystem",
+    "cinttypes",
+    "ostream",
+    "istream",
+    "bitset",
+    "cerrno",
+    "errno.h",
+    "new",
+    "typeinfo",
+    "cuda_profiler_api.h",
+    "nvtx3/nvToolsExt.h",
+    "omp.h",
+    "cublas_v2.h",
+    "curand.h",
+)
 _THROUGH_CUDA_STD = ("type_traits", "limits", "utility", "tuple", "array", "complex", "initializer_list", "ratio", "span")
-_INTEGERS = "".join(
-    f"typedef {'unsigned ' * unsigned}{name} {'u' * unsigned}int{bits}_t;\n"
-    for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
-    for unsigned in (True,)
-) + "typedef signed char int8_t;\ntypedef short int16_t;\ntypedef int int32_t;\ntypedef long long int64_t;\n"  # fmt: skip
+_INTEGERS = (
+    "".join(
+        f"typedef {'unsigned ' * unsigned}{name} {'u' * unsigned}int{bits}_t;\n"
+        for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+        for unsigned in (True,)
+    )
+    + "typedef signed char int8_t;\ntypedef short int16_t;\ntypedef int int32_t;\ntypedef long long int64_t;\n"
+)
 _STDINT = f"""#pragma once
 #ifndef GEMMGEN_STDINT
 #define GEMMGEN_STDINT
@@ -65,11 +119,25 @@ extern "C" __device__ void __assertfail(const char*, const char*, unsigned, cons
 
 
 _CUB_PARTS = (
-    "block/block_adjacent_difference", "block/block_discontinuity", "block/block_exchange", "block/block_histogram", "block/block_load",
-    "block/block_merge_sort", "block/block_radix_rank", "block/block_radix_sort", "block/block_reduce", "block/block_scan",
-    "block/block_shuffle", "block/block_store", "warp/warp_exchange", "warp/warp_load", "warp/warp_merge_sort", "warp/warp_reduce",
-    "warp/warp_scan", "warp/warp_store",
-)  # fmt: skip
+    "block/block_adjacent_difference",
+    "block/block_discontinuity",
+    "block/block_exchange",
+    "block/block_histogram",
+    "block/block_load",
+    "block/block_merge_sort",
+    "block/block_radix_rank",
+    "block/block_radix_sort",
+    "block/block_reduce",
+    "block/block_scan",
+    "block/block_shuffle",
+    "block/block_store",
+    "warp/warp_exchange",
+    "warp/warp_load",
+    "warp/warp_merge_sort",
+    "warp/warp_reduce",
+    "warp/warp_scan",
+    "warp/warp_store",
+)
 """The part of CUB that is device code: the algorithms of blocks and warps. Those of the whole device launch kernels from the host."""
 
 

@@ -190,9 +190,15 @@ def difference(first: Run, other: Run, schedule: str) -> str:
 
 
 def schedule_difference(
-    code: KernelCode, launches: Sequence[Launch], given: Mapping[str, KernelArgument], symbols: Mapping[str, Any], settings: Settings,
-    first: Run, seeds: Sequence[int], jobs: int = 1,
-) -> str:  # fmt: skip
+    code: KernelCode,
+    launches: Sequence[Launch],
+    given: Mapping[str, KernelArgument],
+    symbols: Mapping[str, Any],
+    settings: Settings,
+    first: Run,
+    seeds: Sequence[int],
+    jobs: int = 1,
+) -> str:
     """The first way in which a run under a random schedule differs from the usual one; empty if none does."""
     from gemmgen.emulator import RandomWarps
 
@@ -217,7 +223,7 @@ def schedule_difference(
 
 def _run_seed(
     code: KernelCode, launches: Sequence[Launch], given: dict[str, KernelArgument], symbols: dict[str, Any], settings: Settings, seed: int
-) -> Run:  # fmt: skip
+) -> Run:
     from gemmgen.emulator import RandomWarps
 
     # Errors hold instructions and functions, which do not travel between processes; the findings do.

@@ -94,7 +94,7 @@ def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), *en
 
 def load_kernel(
     text: str, name: str, folder: Path, options: CompileOptions = CompileOptions(), *entries: str | None, is_ptx: bool | None = None
-) -> KernelCode:  # fmt: skip
+) -> KernelCode:
     """The same from a text; `is_ptx` None looks for PTX's first directive."""
     if is_ptx is None:
         is_ptx = re.search(r"^\s*\.version\s", text, re.MULTILINE) is not None

@@ -17,8 +17,15 @@ PREFIX = "tensormap["
 
 _WORDS = ("box", "swizzle", "interleave", "strides", "steps", "fill", "promote", "lower", "upper", "channels", "pixels")
 _OTHER_NAMES = {
-    "s8": "u8", "i8": "u8", "e4m3": "u8", "e5m2": "u8", "s16": "u16", "i16": "u16", "i32": "s32", "i64": "s64",
-}  # fmt: skip
+    "s8": "u8",
+    "i8": "u8",
+    "e4m3": "u8",
+    "e5m2": "u8",
+    "s16": "u16",
+    "i16": "u16",
+    "i32": "s32",
+    "i64": "s64",
+}
 """Types of arrays that the copy engine moves as another type of the same size."""
 
 
@@ -121,9 +128,11 @@ def _im2col(reader: _Reader) -> Im2col | None:
     spatial = max(reader.rank - 2, 0)
     corners = (0,) * spatial
     return Im2col(
-        reader.numbers("lower", corners, spatial), reader.numbers("upper", corners, spatial), reader.number("channels"),
+        reader.numbers("lower", corners, spatial),
+        reader.numbers("upper", corners, spatial),
+        reader.number("channels"),
         reader.number("pixels"),
-    )  # fmt: skip
+    )
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:

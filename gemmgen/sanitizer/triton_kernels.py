@@ -12,9 +12,19 @@ from gemmgen.sanitizer.api import Result, emulate
 from gemmgen.sanitizer.source import DEFAULT_ARCHITECTURE, UnusableInput
 
 _POINTERS = {
-    "float32": "*fp32", "float64": "*fp64", "float16": "*fp16", "int8": "*i8", "uint8": "*u8", "int16": "*i16", "uint16": "*u16",
-    "int32": "*i32", "uint32": "*u32", "int64": "*i64", "uint64": "*u64", "bool": "*i1",
-}  # fmt: skip
+    "float32": "*fp32",
+    "float64": "*fp64",
+    "float16": "*fp16",
+    "int8": "*i8",
+    "uint8": "*u8",
+    "int16": "*i16",
+    "uint16": "*u16",
+    "int32": "*i32",
+    "uint32": "*u32",
+    "int64": "*i64",
+    "uint64": "*u64",
+    "bool": "*i1",
+}
 
 
 def emulate_triton(

@@ -78,12 +78,16 @@ class Comparison:
             ],
             "pairs": [
                 {
-                    "digest": pair.after.digest, "instance": pair.after.instance, "problem": pair.after.problem,
-                    "before": pair.before.metrics[self.metric], "after": pair.after.metrics[self.metric], "ratio": ratio,
+                    "digest": pair.after.digest,
+                    "instance": pair.after.instance,
+                    "problem": pair.after.problem,
+                    "before": pair.before.metrics[self.metric],
+                    "after": pair.after.metrics[self.metric],
+                    "ratio": ratio,
                 }
                 for pair, ratio in self.measured
             ],
-        }  # fmt: skip
+        }
 
 
 def compared(before: Iterable[PointResult], after: Iterable[PointResult]) -> Comparison:

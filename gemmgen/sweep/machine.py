@@ -83,9 +83,18 @@ def conditions_of(space: Space, machine: Machine) -> Conditions:
             )
     file: SweepFile = space.file
     return Conditions(
-        space.stage, space.constraints, machine.compiler, machine.backend, machine.device, machine.driver, machine.architecture,
-        file.cases, file.rounds, file.peer, () if space.stage is Stage.BENCH else tuple(map(tuple, file.sizes)),
-    )  # fmt: skip
+        space.stage,
+        space.constraints,
+        machine.compiler,
+        machine.backend,
+        machine.device,
+        machine.driver,
+        machine.architecture,
+        file.cases,
+        file.rounds,
+        file.peer,
+        () if space.stage is Stage.BENCH else tuple(map(tuple, file.sizes)),
+    )
 
 
 def gpu_environments() -> tuple[Mapping[str, str], ...]:

@@ -258,9 +258,15 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
             step = Ending(stage, Status.RUNTIME, text, "exception", context_lost=stage is Stage.BENCH)
         seconds = {str(stage): time.perf_counter() - started}
         ending = Ending(
-            stage, step.status, _short(step.reason), step.reason_code, ending.metrics | step.metrics, ending.seconds | seconds,
-            ending.cases + step.cases, step.context_lost,
-        )  # fmt: skip
+            stage,
+            step.status,
+            _short(step.reason),
+            step.reason_code,
+            ending.metrics | step.metrics,
+            ending.seconds | seconds,
+            ending.cases + step.cases,
+            step.context_lost,
+        )
         if ending.status is not Status.CORRECT:
             break
     return ending
@@ -305,9 +311,13 @@ class _Watched:
         self._backend = backend
 
     def run(
-        self, binary: Binary, sequence: LaunchSequence, dimensions: Mapping[str, int], scalars: Mapping[str, float],
+        self,
+        binary: Binary,
+        sequence: LaunchSequence,
+        dimensions: Mapping[str, int],
+        scalars: Mapping[str, float],
         buffers: Mapping[str, HostBuffer],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.faulted = True
         self._backend.run(binary, sequence, dimensions, scalars, buffers)
         self.faulted = False
@@ -366,9 +376,12 @@ def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], cond
             metrics["peer_us"] = timing.median_us
         else:
             metrics |= {
-                "median_us": timing.median_us, "p10_us": timing.p10_us, "p90_us": timing.p90_us,
-                "operations_per_second": timing.operations_per_second, "bytes_per_second": timing.bytes_per_second,
-            }  # fmt: skip
+                "median_us": timing.median_us,
+                "p10_us": timing.p10_us,
+                "p90_us": timing.p90_us,
+                "operations_per_second": timing.operations_per_second,
+                "bytes_per_second": timing.bytes_per_second,
+            }
     metrics |= {"sm_clock_mhz": report.clocks.sm_median, "memory_clock_mhz": report.clocks.memory_median}
     return Ending(Stage.BENCH, Status.CORRECT, metrics={name: float(value) for name, value in metrics.items() if value is not None})
 

@@ -96,9 +96,12 @@ class Progress:
         from rich.table import Column
 
         columns = (
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[about]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-        )  # fmt: skip
+        )
         bar = Bar(*columns, console=self._console, transient=True)
         return bar, bar.add_task(self._name, total=total, about="")
 

@@ -15,10 +15,38 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import json_schema
 
 HOSTILE: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, -(2**63), 10**40, 1e308, float("inf"), float("nan"), "", "x" * 3000, "\x1b[2J",
-    "\ud800", "../../up", "{{ 7*7 }}", "{% raw %}", "'; DROP", '"); asm("trap', "\\", "a\nb", [], {}, [[]], {"": None},
-    [None] * 50, "yes", "0o17", "1:00", {"op": "scale"},
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    -(2**63),
+    10**40,
+    1e308,
+    float("inf"),
+    float("nan"),
+    "",
+    "x" * 3000,
+    "\x1b[2J",
+    "\ud800",
+    "../../up",
+    "{{ 7*7 }}",
+    "{% raw %}",
+    "'; DROP",
+    '"); asm("trap',
+    "\\",
+    "a\nb",
+    [],
+    {},
+    [[]],
+    {"": None},
+    [None] * 50,
+    "yes",
+    "0o17",
+    "1:00",
+    {"op": "scale"},
+)
 _DEEPEST = 12
 
 

@@ -50,12 +50,22 @@ GOOD = json.loads(encode_outcome(Outcome("done", ENDING), "execute"))
 @pytest.mark.parametrize(
     "answer",
     [
-        None, b"bytes", ENDING, "", "[]", "[" * 100_000, "x" * 16_000_001, json.dumps({**GOOD, "more": 1}),
-        json.dumps({**GOOD, "kind": "describe"}), json.dumps({**GOOD, "outcome": "win"}), json.dumps({**GOOD, "text": 3}),
+        None,
+        b"bytes",
+        ENDING,
+        "",
+        "[]",
+        "[" * 100_000,
+        "x" * 16_000_001,
+        json.dumps({**GOOD, "more": 1}),
+        json.dumps({**GOOD, "kind": "describe"}),
+        json.dumps({**GOOD, "outcome": "win"}),
+        json.dumps({**GOOD, "text": 3}),
         json.dumps({**GOOD, "value": {**GOOD["value"], "metrics": {"worst_ratio": []}}}),
-        json.dumps({**GOOD, "value": {**GOOD["value"], "status": "fine"}}), json.dumps({**GOOD, "value": None}),
+        json.dumps({**GOOD, "value": {**GOOD["value"], "status": "fine"}}),
+        json.dumps({**GOOD, "value": None}),
     ],
-)  # fmt: skip
+)
 def test_an_answer_of_another_shape_is_refused(answer: Any) -> None:
     with pytest.raises(SweepError):
         decode_outcome(answer, EXECUTE)
@@ -117,9 +127,12 @@ def test_a_scheduler_is_reached_over_tls(certificates: Certificates) -> None:
     security = distributed.Security(
         require_encryption=True,
         tls_ca_file=certificates.authority,
-        **{f"tls_{role}_{part}": getattr(certificates, name)
-           for role in ("client", "scheduler", "worker") for part, name in (("cert", "certificate"), ("key", "key"))},
-    )  # fmt: skip
+        **{
+            f"tls_{role}_{part}": getattr(certificates, name)
+            for role in ("client", "scheduler", "worker")
+            for part, name in (("cert", "certificate"), ("key", "key"))
+        },
+    )
     local = distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tls://", security=security
     )

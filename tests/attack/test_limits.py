@@ -156,18 +156,35 @@ WHOLE = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
 
 @pytest.mark.parametrize(
     "interface",
-    [7, "x", {}, WHOLE | {"shape": "x"}, WHOLE | {"shape": (-4,)}, WHOLE | {"strides": ("x",)}, WHOLE | {"strides": (4, 4)},
-     WHOLE | {"data": 4096}, WHOLE | {"data": ("x", False)}, WHOLE | {"stream": "x"}, WHOLE | {"shape": None}],
-)  # fmt: skip
+    [
+        7,
+        "x",
+        {},
+        WHOLE | {"shape": "x"},
+        WHOLE | {"shape": (-4,)},
+        WHOLE | {"strides": ("x",)},
+        WHOLE | {"strides": (4, 4)},
+        WHOLE | {"data": 4096},
+        WHOLE | {"data": ("x", False)},
+        WHOLE | {"stream": "x"},
+        WHOLE | {"shape": None},
+    ],
+)
 def test_a_garbled_interface_is_a_message(interface: Any) -> None:
     with pytest.raises(LaunchError, match="x has "):
         describe(type("Garbled", (), {"__cuda_array_interface__": interface})(), "x")
 
 
-@pytest.mark.parametrize("call", [
-    lambda: ops.reduce(None), lambda: ops.matmul(None, None), lambda: ops.matmul(np.ones((2, 2), np.float32), None),
-    lambda: ops.conv2d(None, None), lambda: ops.elementwise(None, "exp"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ops.reduce(None),
+        lambda: ops.matmul(None, None),
+        lambda: ops.matmul(np.ones((2, 2), np.float32), None),
+        lambda: ops.conv2d(None, None),
+        lambda: ops.elementwise(None, "exp"),
+    ],
+)
 def test_no_array_where_one_is_needed_is_a_message(call: Callable[[], Any]) -> None:
     with pytest.raises(LaunchError, match="need an array"):
         call()

@@ -41,9 +41,13 @@ def test_deep_nesting_kills_no_interpreter(tmp_path: Path, where: str) -> None:
     (tmp_path / "deep.yaml").write_text("kind: " + "[" * 40_000)
     arguments = ["deep.yaml"] if where == "file" else ["gemm/v0_naive", "--set", "kind=" + "[" * 40_000]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "gemmgen", "check", *arguments], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "gemmgen", "check", *arguments],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2 and "nested more than" in done.stdout
 
 
@@ -55,13 +59,41 @@ def test_a_value_of_two_megabytes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1:00", "1:00"), ("190:20:30", "190:20:30"), ("0b11", "0b11"), ("1_000", "1_000"), ("yes", "yes"), ("on", "on"), ("0o17", 15),
-        ("0x1F", 31), ("-7", -7), ("+7", 7), ("0", 0), ("1e3", 1000.0), ("1.5", 1.5), (".5", 0.5), ("1.", 1.0), ("-.INF", float("-inf")),
-        ("~", None), ("", None), ("NULL", None), ("True", True), ("FALSE", False), ("2024-01-01", "2024-01-01"), ("'1'", "1"),
-        ("!!str 1", "1"), ("! 1", "1"), ("!!int '3'", 3), ("!!float 3", 3.0), ("!!bool TRUE", True), ("!!null ~", None),
-        ("<<: {a: 1}", {"<<": {"a": 1}}), ("=", "="), ("{a: [1, {b: }]}", {"a": [1, {"b": None}]}), ("!!map {a: 1}", {"a": 1}),
+        ("1:00", "1:00"),
+        ("190:20:30", "190:20:30"),
+        ("0b11", "0b11"),
+        ("1_000", "1_000"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("-7", -7),
+        ("+7", 7),
+        ("0", 0),
+        ("1e3", 1000.0),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("-.INF", float("-inf")),
+        ("~", None),
+        ("", None),
+        ("NULL", None),
+        ("True", True),
+        ("FALSE", False),
+        ("2024-01-01", "2024-01-01"),
+        ("'1'", "1"),
+        ("!!str 1", "1"),
+        ("! 1", "1"),
+        ("!!int '3'", 3),
+        ("!!float 3", 3.0),
+        ("!!bool TRUE", True),
+        ("!!null ~", None),
+        ("<<: {a: 1}", {"<<": {"a": 1}}),
+        ("=", "="),
+        ("{a: [1, {b: }]}", {"a": [1, {"b": None}]}),
+        ("!!map {a: 1}", {"a": 1}),
     ],
-)  # fmt: skip
+)
 def test_words_mean_what_yaml_1_2_says(text: str, value: Any) -> None:
     found = parse(text)
     assert found == value and type(found) is type(value)

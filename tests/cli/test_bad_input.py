@@ -22,7 +22,8 @@ BAD_SPECS = {
         ["bytes", "[shared_memory]"],
     ),
     "too many registers": (
-        SPEC.replace("m: 32, n: 32, k: 8", "m: 128, n: 128, k: 8").replace("warp: {m: 32, n: 32}", "warp: {m: 128, n: 128}")
+        SPEC.replace("m: 32, n: 32, k: 8", "m: 128, n: 128, k: 8")
+        .replace("warp: {m: 32, n: 32}", "warp: {m: 128, n: 128}")
         .replace("m: 8, n: 4", "m: 32, n: 16"),
         ["registers"],
     ),
@@ -36,7 +37,7 @@ BAD_SPECS = {
     "a label with quotes": (SPEC + "label: 'a\"b'\n", ["label"]),
     "a label with a line break": (SPEC + 'label: "a\\nb"\n', ["label"]),
     "a label that leaves the directory": (SPEC + "label: ../../up\n", ["label"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])

@@ -31,9 +31,23 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, int]]
         ]
         timings.append(Timing("cuBLAS (torch)", "peer", 2098.5, 2098, 2099, operations / 2098.5e-6, 1e9, "checked"))
         return BenchmarkReport(
-            dict(problem), {}, "NVIDIA H200", (9, 0), "580", (13, 0), "2026-01-01", Clocks("NVML", 3, 1980.0, 1900, 1980, 3200.0),
-            "rotated beyond the L2", 3, 10**9, 6 * 10**7, 50, tuple(timings), compare(timings), ("clocks were not locked",),
-        )  # fmt: skip
+            dict(problem),
+            {},
+            "NVIDIA H200",
+            (9, 0),
+            "580",
+            (13, 0),
+            "2026-01-01",
+            Clocks("NVML", 3, 1980.0, 1900, 1980, 3200.0),
+            "rotated beyond the L2",
+            3,
+            10**9,
+            6 * 10**7,
+            50,
+            tuple(timings),
+            compare(timings),
+            ("clocks were not locked",),
+        )
 
     device = GpuDevice(0, "NVIDIA H200", (9, 0), 132, 141 << 30, 60 << 20, 232448, (13, 0), "00:00.0")
     monkeypatch.setattr("gemmgen.runtime.cuda.driver.gpu", lambda ordinal=0: device)

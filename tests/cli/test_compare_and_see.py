@@ -44,10 +44,10 @@ def test_a_view_has_source_ptx_and_sass_of_the_same_lines(run: Run) -> None:
 
 def test_control_codes_are_decoded() -> None:
     text = (
-        "\t.section\t.text.k,\"ax\",@progbits\n"
+        '\t.section\t.text.k,"ax",@progbits\n'
         "        /*14d0*/   FFMA R116, R105.reuse, R67, R45 ;   /* 0x0000004369747223 */   // |   |   |   |\n"
         "                                                       /* 0x058fe2000000002d */   // |  115  |   1    |    4   |\n"
-    )  # fmt: skip
+    )
     (found,) = parse_annotations(text).values()
     assert found.live_registers == 115
     assert found.control == control_of(0x058FE2000000002D << 64)

@@ -242,7 +242,7 @@ def test_times_need_problems(run: Run, sweep: Path) -> None:
         (["trial.yaml", "--export", "csv=small.yaml/x"], "--export 'small.yaml/x': cannot be written: small.yaml is no directory"),
         (["trial.yaml", "--export", "csv=."], "--export '.': is a directory"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: list[str], says: str) -> None:
     before = Path("small.yaml").read_text()
     assert says in run("sweep", *options, *(["--stages", "check"] if options and options[0] != "--results" else []), code=2).err

@@ -51,19 +51,22 @@ def test_clusters_are_launched(emulate):
     assert "no multiple of the cluster" in emulate(text, "--grid", "3", "--cluster", "2", code=2)
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("tensormap[f32]=range", "'' is no shape"),
-    ("tensormap[f33, 16x64, box 8x32]", "'f33' is no type of a tensor map's elements"),
-    ("tensormap[f32, 16xa, box 8x32]", "'16xa' is no shape"),
-    ("tensormap[f32, 16x64, box 8]", "box has 1 numbers; the array has 2 axes"),
-    ("tensormap[f32, 16x64, boxes 8x32]", "'boxes 8x32' says nothing about a tensor map"),
-    ("tensormap[f32, 16x64, box 8x32, box 8x32]", "box is given twice"),
-    ("tensormap[f32, 16x64, box 8x32, swizzle 64B]", "a 64B swizzle takes rows of at most 64"),
-    ("tensormap[f32, 16x64, box 8x32, swizzle 65B]", "'65B' is none of none, 32B"),
-    ("tensormap[f32, 16x63, box 8x32]", "252 bytes, which is no multiple of 16"),
-    ("tensormap[f32, 4x16x16x64, lower 0x0, upper 0x0, channels 32]", "an im2col map needs pixels"),
-    ("tensormap[f32, 16x64, box 8x32", "expected a tensor map such as"),
-    ("f32[64]=ones", "is a struct of 128 bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("tensormap[f32]=range", "'' is no shape"),
+        ("tensormap[f33, 16x64, box 8x32]", "'f33' is no type of a tensor map's elements"),
+        ("tensormap[f32, 16xa, box 8x32]", "'16xa' is no shape"),
+        ("tensormap[f32, 16x64, box 8]", "box has 1 numbers; the array has 2 axes"),
+        ("tensormap[f32, 16x64, boxes 8x32]", "'boxes 8x32' says nothing about a tensor map"),
+        ("tensormap[f32, 16x64, box 8x32, box 8x32]", "box is given twice"),
+        ("tensormap[f32, 16x64, box 8x32, swizzle 64B]", "a 64B swizzle takes rows of at most 64"),
+        ("tensormap[f32, 16x64, box 8x32, swizzle 65B]", "'65B' is none of none, 32B"),
+        ("tensormap[f32, 16x63, box 8x32]", "252 bytes, which is no multiple of 16"),
+        ("tensormap[f32, 4x16x16x64, lower 0x0, upper 0x0, channels 32]", "an im2col map needs pixels"),
+        ("tensormap[f32, 16x64, box 8x32", "expected a tensor map such as"),
+        ("f32[64]=ones", "is a struct of 128 bytes"),
+    ],
+)
 def test_a_map_that_cannot_be_says_why(emulate, text, reason):
     assert reason in emulate(text, "--grid", "1", code=2)

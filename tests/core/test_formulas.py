@@ -24,9 +24,29 @@ def test_evaluates_every_part_of_the_grammar() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "m +", "m ** 2", "m / 2", "__import__('os')", "m.real", "[m]", "'m'", "m if n else k", "True", "1.5", "sum(m, n)",
-     "ceil_div(m)", "min(m, n, k)", "ceil_div(m, unit=2)", "m < n < k", "not m", "-m", "(lambda: m)()", "m\x00"],
-)  # fmt: skip
+    [
+        "",
+        "m +",
+        "m ** 2",
+        "m / 2",
+        "__import__('os')",
+        "m.real",
+        "[m]",
+        "'m'",
+        "m if n else k",
+        "True",
+        "1.5",
+        "sum(m, n)",
+        "ceil_div(m)",
+        "min(m, n, k)",
+        "ceil_div(m, unit=2)",
+        "m < n < k",
+        "not m",
+        "-m",
+        "(lambda: m)()",
+        "m\x00",
+    ],
+)
 def test_rejects_what_is_not_in_the_grammar(text: str) -> None:
     with pytest.raises(FormulaError):
         Formula(text)

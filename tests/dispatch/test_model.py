@@ -96,8 +96,10 @@ def test_a_problem_in_the_table_gets_the_best_that_was_measured():
 
 
 def test_rows_that_lie_closer_count_more():
-    far, close = (replace(measured().rows[0], problem=text, times={"x": us, "y": 10.0}, models={"x": 10.0, "y": 10.0})
-                  for text, us in (("8192,8192,8192", 40.0), ("1024,1024,1000", 5.0)))  # fmt: skip
+    far, close = (
+        replace(measured().rows[0], problem=text, times={"x": us, "y": 10.0}, models={"x": 10.0, "y": 10.0})
+        for text, us in (("8192,8192,8192", 40.0), ("1024,1024,1000", 5.0))
+    )
     table = Table("H200", (far, close), {"model": PARAMETERS.digest})
     near = table.near(parse_problem("gemm:1024,1024,1024"))
     assert table.estimate(near, "x", 1e-5, no_model)[0] < table.estimate(near, "y", 1e-5, no_model)[0]

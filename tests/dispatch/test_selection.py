@@ -34,9 +34,22 @@ def test_problems_of_the_grids_are_read_and_written_alike(kind, fine):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gemm", "gemm:1,2", "gemm:1,2,x", "gemm:-1,2,3", "gemm:1,2,3,zz", "gemm:1,2,3,batch=0", "gemm:9999999999,1,1", "sort:5",
-     "reduction:1,5,1,median", "conv2d:1,3,5,5,32,3,3,1,1", "conv2d:1,32,5,5,32,3,3,1,1,groups=x", "gemm:１,2,3"],
-)  # fmt: skip
+    [
+        "",
+        "gemm",
+        "gemm:1,2",
+        "gemm:1,2,x",
+        "gemm:-1,2,3",
+        "gemm:1,2,3,zz",
+        "gemm:1,2,3,batch=0",
+        "gemm:9999999999,1,1",
+        "sort:5",
+        "reduction:1,5,1,median",
+        "conv2d:1,3,5,5,32,3,3,1,1",
+        "conv2d:1,32,5,5,32,3,3,1,1,groups=x",
+        "gemm:１,2,3",
+    ],
+)
 def test_what_is_no_problem_is_refused_in_words(text):
     with pytest.raises(Exception) as caught:
         parse_problem(text)
@@ -98,18 +111,33 @@ def test_a_column_major_result_is_the_transposed_product():
 
 @pytest.mark.parametrize(
     ("shape", "strides", "alignment", "elements"),
-    [((8, 8), (8, 1), 16, 4), ((8, 8), (10, 1), 16, 2), ((8, 8), (9, 1), 16, 1), ((1, 8), (9, 1), 16, 4), ((8, 8), (8, 1), 8, 2),
-     ((3, 8, 8), (65, 8, 1), 16, 1), ((3, 8, 8), (0, 8, 1), 16, 4), ((0, 8), (9, 1), 4, 4)],
-)  # fmt: skip
+    [
+        ((8, 8), (8, 1), 16, 4),
+        ((8, 8), (10, 1), 16, 2),
+        ((8, 8), (9, 1), 16, 1),
+        ((1, 8), (9, 1), 16, 4),
+        ((8, 8), (8, 1), 8, 2),
+        ((3, 8, 8), (65, 8, 1), 16, 1),
+        ((3, 8, 8), (0, 8, 1), 16, 4),
+        ((0, 8), (9, 1), 4, 4),
+    ],
+)
 def test_leading_dimension_batch_stride_and_address_limit_access(shape, strides, alignment, elements):
     assert alignment_elements(8, Layout(shape, strides, "f32", alignment), row_major=True) == elements
 
 
 @pytest.mark.parametrize(
     ("extents", "strides", "expected"),
-    [((), (), (1, 0)), ((4,), (3,), (4, 3)), ((2, 3), (3, 1), (6, 1)), ((2, 3), (4, 1), None), ((2, 1, 3), (3, 99, 1), (6, 1)),
-     ((0, 3), (7, 5), (0, 0)), ((2, 3), (0, 0), (6, 0))],
-)  # fmt: skip
+    [
+        ((), (), (1, 0)),
+        ((4,), (3,), (4, 3)),
+        ((2, 3), (3, 1), (6, 1)),
+        ((2, 3), (4, 1), None),
+        ((2, 1, 3), (3, 99, 1), (6, 1)),
+        ((0, 3), (7, 5), (0, 0)),
+        ((2, 3), (0, 0), (6, 0)),
+    ],
+)
 def test_axes_that_a_single_stride_walks_through_are_one(extents, strides, expected):
     assert merged(extents, strides) == expected
 

@@ -154,12 +154,16 @@ def test_mistakes_end_in_one_message(arguments, message):
 @pytest.mark.parametrize(
     "content",
     [
-        "", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 1, "device": "H200", "problems": [{}]}',
+        "",
+        "[]",
+        "{}",
+        '{"schema_version": 1}',
+        '{"schema_version": 1, "device": "H200", "problems": [{}]}',
         '{"schema_version": 1, "device": "Z80", "problems": []}',
         '{"schema_version": 1, "device": "H200", "problems": [{"kind": "gemm", "problem": "1,2", "times": {}}]}',
         '{"schema_version": 1, "device": "H200", "problems": [{"kind": "gemm", "problem": "1,2,3", "times": {"x": -1}}]}',
     ],
-)  # fmt: skip
+)
 def test_a_damaged_table_ends_in_one_message(tmp_path, content):
     path = tmp_path / "table.json"
     path.write_text(content)

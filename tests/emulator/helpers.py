@@ -13,9 +13,20 @@ from cuda.bindings import nvrtc
 from gemmgen import emulator
 
 DTYPES = {
-    "u8": np.uint8, "s8": np.int8, "u16": np.uint16, "s16": np.int16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64,
-    "s64": np.int64, "f32": np.float32, "f64": np.float64, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64,
-}  # fmt: skip
+    "u8": np.uint8,
+    "s8": np.int8,
+    "u16": np.uint16,
+    "s16": np.int16,
+    "u32": np.uint32,
+    "s32": np.int32,
+    "u64": np.uint64,
+    "s64": np.int64,
+    "f32": np.float32,
+    "f64": np.float64,
+    "b16": np.uint16,
+    "b32": np.uint32,
+    "b64": np.uint64,
+}
 
 
 @lru_cache(maxsize=256)
@@ -79,8 +90,14 @@ def run_instruction(statement: str, result: str, *operands: tuple[str, np.ndarra
     lines.append(f"st.global.{result} [%addr], %d; ret;")
     parameters = ", ".join([f".param .u64 p_{name}" for name in names] + [".param .u64 p_d"])
     out = np.zeros(length, DTYPES[result])
-    arrays = [np.ascontiguousarray(np.asarray(value).view(DTYPES[t]) if np.asarray(value).dtype.itemsize ==
-              np.dtype(DTYPES[t]).itemsize else np.asarray(value, DTYPES[t])) for t, value in operands]  # fmt: skip
+    arrays = [
+        np.ascontiguousarray(
+            np.asarray(value).view(DTYPES[t])
+            if np.asarray(value).dtype.itemsize == np.dtype(DTYPES[t]).itemsize
+            else np.asarray(value, DTYPES[t])
+        )
+        for t, value in operands
+    ]
     emulator.launch(wrap_ptx("\n".join(lines), parameters), grid=-(-length // 256), block=256, args=[*arrays, out])
     return out
 
@@ -122,12 +139,47 @@ def bits_to_f32(bits: np.ndarray) -> np.ndarray:
     return np.asarray(bits, np.uint32).view(np.float32)
 
 
-AWKWARD_F32 = bits_to_f32(np.array([
-    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x00800001, 0x3F800000, 0x3F800001, 0x3F7FFFFF,
-    0xBF800000, 0x33800000, 0x33000000, 0x34000000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001,
-    0xFFC12345, 0x4B800000, 0x4B7FFFFF, 0x4B000001, 0x20000000, 0x1F800000, 0x60000000, 0x3FFFFFFF, 0x3F000000, 0x3EAAAAAB,
-    0x7F000000, 0x73000000, 0x00FFFFFF, 0x0C800000, 0x3F800003,
-]))  # fmt: skip
+AWKWARD_F32 = bits_to_f32(
+    np.array(
+        [
+            0x00000000,
+            0x80000000,
+            0x00000001,
+            0x80000001,
+            0x007FFFFF,
+            0x00800000,
+            0x00800001,
+            0x3F800000,
+            0x3F800001,
+            0x3F7FFFFF,
+            0xBF800000,
+            0x33800000,
+            0x33000000,
+            0x34000000,
+            0x7F7FFFFF,
+            0xFF7FFFFF,
+            0x7F800000,
+            0xFF800000,
+            0x7FC00000,
+            0x7F800001,
+            0xFFC12345,
+            0x4B800000,
+            0x4B7FFFFF,
+            0x4B000001,
+            0x20000000,
+            0x1F800000,
+            0x60000000,
+            0x3FFFFFFF,
+            0x3F000000,
+            0x3EAAAAAB,
+            0x7F000000,
+            0x73000000,
+            0x00FFFFFF,
+            0x0C800000,
+            0x3F800003,
+        ]
+    )
+)
 
 
 def all_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

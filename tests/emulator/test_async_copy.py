@@ -31,30 +31,44 @@ def run(body: str, *args, blocks: int = 1, threads: int = 64, **kwargs):
 def test_every_size_arrives(size, type_name):
     data = np.random.default_rng(1).integers(0, 256, 3 * 64 * size).astype(np.uint8)
     out = np.zeros_like(data)
-    run(f"""const {type_name}* in, {type_name}* out) {{
+    run(
+        f"""const {type_name}* in, {type_name}* out) {{
         __shared__ {type_name} tile[64];
         int t = threadIdx.x, base = blockIdx.x * 64;
         copy_async<{size}>(&tile[t], &in[base + t]); commit(); wait<0>(); __syncthreads();
-        out[base + (t ^ 1)] = tile[t ^ 1]; }}""", data, out, blocks=3)  # fmt: skip
+        out[base + (t ^ 1)] = tile[t ^ 1]; }}""",
+        data,
+        out,
+        blocks=3,
+    )
     np.testing.assert_array_equal(out, data)
 
 
-@pytest.mark.parametrize("form", [
-    "cp.async.cg.shared.global [%0], [%1], 16;", "cp.async.cg.shared::cta.global.L2::128B [%0], [%1], 16;",
-    "cp.async.ca.shared.global.L2::64B [%0], [%1], 16, %2;", "cp.async.cg.shared.global.L2::256B [%0], [%1], 16, 16;",
-    "{.reg .b64 p; createpolicy.fractional.L2::evict_last.b64 p, 1.0; "
-    "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, p;}",
-    "{.reg .b64 p; createpolicy.fractional.L2::evict_last.b64 p, 1.0; "
-    "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, p;}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "cp.async.cg.shared.global [%0], [%1], 16;",
+        "cp.async.cg.shared::cta.global.L2::128B [%0], [%1], 16;",
+        "cp.async.ca.shared.global.L2::64B [%0], [%1], 16, %2;",
+        "cp.async.cg.shared.global.L2::256B [%0], [%1], 16, 16;",
+        "{.reg .b64 p; createpolicy.fractional.L2::evict_last.b64 p, 1.0; cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, p;}",
+        "{.reg .b64 p; createpolicy.fractional.L2::evict_last.b64 p, 1.0; "
+        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, p;}",
+    ],
+)
 def test_cache_hints_and_sizes_that_change_nothing(form):
     data = np.arange(256, dtype=np.int32)
     out = np.zeros_like(data)
-    run(f"""const int4* in, int4* out, int size) {{
+    run(
+        f"""const int4* in, int4* out, int size) {{
         __shared__ int4 tile[64];
         unsigned to = (unsigned)__cvta_generic_to_shared(&tile[threadIdx.x]);
         asm volatile("{form}" :: "r"(to), "l"(in + threadIdx.x), "r"(size) : "memory");
-        wait_all(); out[threadIdx.x] = tile[threadIdx.x]; }}""", data, out, 16)  # fmt: skip
+        wait_all(); out[threadIdx.x] = tile[threadIdx.x]; }}""",
+        data,
+        out,
+        16,
+    )
     np.testing.assert_array_equal(out, data)
 
 
@@ -62,13 +76,17 @@ def test_a_group_leaves_its_old_bytes_until_its_wait():
     # Groups in order: the second wait lets the newest group fly on.
     data = np.arange(192, dtype=np.int32) + 1000
     out = np.zeros((3, 64), np.int32)
-    run("""const int* in, int* out) {
+    run(
+        """const int* in, int* out) {
         __shared__ int tile[3][64];
         int t = threadIdx.x;
         for (int s = 0; s < 3; ++s) { tile[s][t] = -1; copy_async<4>(&tile[s][t], &in[64 * s + t]); commit(); }
         wait<2>(); out[t] = tile[0][t];
         wait<1>(); out[64 + t] = tile[1][t];
-        wait<0>(); out[128 + t] = tile[2][t]; }""", data, out)  # fmt: skip
+        wait<0>(); out[128 + t] = tile[2][t]; }""",
+        data,
+        out,
+    )
     np.testing.assert_array_equal(out.ravel(), data)
 
 
@@ -96,12 +114,16 @@ def test_empty_groups_count():
 
 def test_lanes_of_one_warp_have_groups_of_their_own():
     data, out = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
-    run("""const int* in, int* out) {
+    run(
+        """const int* in, int* out) {
         __shared__ int tile[64]; int t = threadIdx.x;
         if (t & 1) { copy_async<4>(&tile[t], &in[t]); commit(); }
         else { copy_async<4>(&tile[t], &in[t]); commit(); commit(); wait<1>(); out[t] = tile[t]; }
         if (t % 4 == 1) { wait<0>(); out[t] = tile[t]; }
-        }""", data, out)  # fmt: skip
+        }""",
+        data,
+        out,
+    )
     np.testing.assert_array_equal(out, np.where(np.arange(64) % 4 == 3, 0, data))
 
 
@@ -131,9 +153,12 @@ def test_each_lane_counts_its_own_groups(case, seed):
 
 def test_a_wait_of_some_lanes_lets_their_newest_group_fly():
     with pytest.raises(emulator.InFlightRead):
-        run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+        run(
+            """const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
             copy_async<4>(&tile[t], &in[t]); commit(); if (t < 32) { wait<1>(); out[t] = tile[t]; } }""",
-            np.zeros(64, np.int32), np.zeros(64, np.int32))  # fmt: skip
+            np.zeros(64, np.int32),
+            np.zeros(64, np.int32),
+        )
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
@@ -142,13 +167,19 @@ def test_bytes_beyond_the_source_size_are_zero(size):
     sizes = rng.integers(0, size + 1, 128).astype(np.int32)
     data = rng.integers(1, 256, (128, size)).astype(np.uint8)
     out = np.full((128, size), 0xEE, np.uint8)
-    run(f"""const char* in, char* out, const int* sizes) {{
+    run(
+        f"""const char* in, char* out, const int* sizes) {{
         extern __shared__ int4 raw[]; char* tile = (char*)raw;
         int t = blockIdx.x * 64 + threadIdx.x;
         copy_async<{size}>(tile + {size} * threadIdx.x, in + {size} * t, sizes[t]);
         wait_all();
         for (int i = 0; i < {size}; ++i) out[{size} * t + i] = tile[{size} * threadIdx.x + i]; }}""",
-        data, out, sizes, blocks=2, shared_bytes=64 * size)  # fmt: skip
+        data,
+        out,
+        sizes,
+        blocks=2,
+        shared_bytes=64 * size,
+    )
     np.testing.assert_array_equal(out, np.where(np.arange(size) < sizes[:, None], data, 0))
 
 
@@ -163,47 +194,68 @@ def test_a_source_of_size_zero_is_not_looked_at():
 
 def test_ignored_sources_are_zero_and_not_looked_at():
     data, out = np.arange(1, 65, dtype=np.int32), np.zeros(64, np.int32)
-    run("""const int* in, int* out, int limit) {
+    run(
+        """const int* in, int* out, int limit) {
         __shared__ int tile[64]; int t = threadIdx.x;
         unsigned to = (unsigned)__cvta_generic_to_shared(&tile[t]);
         asm volatile("{.reg .pred p; setp.ge.s32 p, %2, %3; cp.async.ca.shared.global [%0], [%1], 4, p;}"
             :: "r"(to), "l"(in + (t < limit ? t : t + (1 << 20))), "r"(t), "r"(limit) : "memory");
-        wait_all(); out[t] = tile[t]; }""", data, out, 40)  # fmt: skip
+        wait_all(); out[t] = tile[t]; }""",
+        data,
+        out,
+        40,
+    )
     np.testing.assert_array_equal(out, np.where(np.arange(64) < 40, data, 0))
 
 
 def test_a_source_size_beyond_the_copy_is_an_error():
     with pytest.raises(emulator.InvalidCopy, match="src-size 5"):
-        run("""const int* in, int size) { __shared__ int tile[64];
-            copy_async<4>(&tile[threadIdx.x], &in[threadIdx.x], size); wait_all(); }""", np.zeros(64, np.int32), 5)  # fmt: skip
+        run(
+            """const int* in, int size) { __shared__ int tile[64];
+            copy_async<4>(&tile[threadIdx.x], &in[threadIdx.x], size); wait_all(); }""",
+            np.zeros(64, np.int32),
+            5,
+        )
 
 
 def test_predicated_copies():
     data, out = np.arange(1, 65, dtype=np.int32), np.zeros(64, np.int32)
-    run("""const int* in, int* out, int limit) {
+    run(
+        """const int* in, int* out, int limit) {
         __shared__ int tile[64]; int t = threadIdx.x;
         tile[t] = -5; if (t < limit) copy_async<4>(&tile[t], &in[t]); commit(); wait<0>(); out[t] = tile[t]; }""",
-        data[:40], out, 40)  # fmt: skip
+        data[:40],
+        out,
+        40,
+    )
     np.testing.assert_array_equal(out, np.where(np.arange(64) < 40, data, -5))
 
 
 def test_the_source_is_taken_when_the_copy_is_issued():
     data, out = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
-    run("""int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
-        copy_async<4>(&tile[t], &in[t]); in[t] = 7; wait_all(); out[t] = tile[t]; }""", data, out)  # fmt: skip
+    run(
+        """int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+        copy_async<4>(&tile[t], &in[t]); in[t] = 7; wait_all(); out[t] = tile[t]; }""",
+        data,
+        out,
+    )
     np.testing.assert_array_equal(out, np.arange(64))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("copy", "error"), [
-    ("copy_async<4>(&tile[t], in + t + 1)", emulator.OutOfBounds), ("copy_async<4>(tile + t + 1, in + t)", emulator.OutOfBounds),
-    ("copy_async<8>(tile + (t & 30), in + (t & 31))", emulator.Misaligned),
-    ("copy_async<8>(tile + (t & 31), in + (t & 30))", emulator.Misaligned),
-    ("copy_async<16>(tile + (t & ~3), in + (t & ~3) + 1, 4)", emulator.Misaligned),
-    ("copy_async<16>(tile + 4 * (t / 4), in + 4 * (t / 4) + 4, 5)", emulator.OutOfBounds),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("copy", "error"),
+    [
+        ("copy_async<4>(&tile[t], in + t + 1)", emulator.OutOfBounds),
+        ("copy_async<4>(tile + t + 1, in + t)", emulator.OutOfBounds),
+        ("copy_async<8>(tile + (t & 30), in + (t & 31))", emulator.Misaligned),
+        ("copy_async<8>(tile + (t & 31), in + (t & 30))", emulator.Misaligned),
+        ("copy_async<16>(tile + (t & ~3), in + (t & ~3) + 1, 4)", emulator.Misaligned),
+        ("copy_async<16>(tile + 4 * (t / 4), in + 4 * (t / 4) + 4, 5)", emulator.OutOfBounds),
+    ],
+)
 def test_addresses_are_checked_when_the_copy_is_issued(copy, error):
     with pytest.raises(error) as caught:
         run(f"const int* in) {{ __shared__ __align__(16) int tile[64]; int t = threadIdx.x;\n{copy}; }}", np.zeros(64, np.int32))
@@ -215,10 +267,16 @@ TOUCH = """const int* in, int* out) { __shared__ __align__(16) char tile[256]; i
     TOUCH; wait<0>(); }"""
 
 
-@pytest.mark.parametrize("touch", [
-    "out[t] = ((volatile int*)tile)[t]", "out[t] = ((volatile char*)tile)[4 * t + 3]", "if (t == 5) out[t] = ((volatile short*)tile)[33]",
-    "if (t == 5) out[0] = (int)((volatile long long*)tile)[31]", "if (t < 16) ((int4*)out)[t] = ((int4*)tile)[t]",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "touch",
+    [
+        "out[t] = ((volatile int*)tile)[t]",
+        "out[t] = ((volatile char*)tile)[4 * t + 3]",
+        "if (t == 5) out[t] = ((volatile short*)tile)[33]",
+        "if (t == 5) out[0] = (int)((volatile long long*)tile)[31]",
+        "if (t < 16) ((int4*)out)[t] = ((int4*)tile)[t]",
+    ],
+)
 def test_reading_what_is_in_flight(touch):
     with pytest.raises(emulator.InFlightRead) as caught:
         run(TOUCH.replace("TOUCH", touch), np.zeros(64, np.int32), np.zeros(64, np.int32))
@@ -228,10 +286,16 @@ def test_reading_what_is_in_flight(touch):
     assert caught.value.other_threads
 
 
-@pytest.mark.parametrize("touch", [
-    "((volatile int*)tile)[t] = 1", "if (t == 9) ((volatile char*)tile)[77] = 1", "atomicAdd((int*)tile + t, 1)",
-    "copy_async<4>(tile + 4 * t, in + t)", "if (t == 63) copy_async<16>(tile + 16, in)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "touch",
+    [
+        "((volatile int*)tile)[t] = 1",
+        "if (t == 9) ((volatile char*)tile)[77] = 1",
+        "atomicAdd((int*)tile + t, 1)",
+        "copy_async<4>(tile + 4 * t, in + t)",
+        "if (t == 63) copy_async<16>(tile + 16, in)",
+    ],
+)
 def test_writing_what_is_in_flight(touch):
     with pytest.raises(emulator.InFlightWrite) as caught:
         run(TOUCH.replace("TOUCH", touch), np.zeros(64, np.int32), np.zeros(64, np.int32))
@@ -240,48 +304,67 @@ def test_writing_what_is_in_flight(touch):
 
 def test_two_lanes_of_one_instruction_copy_to_one_place():
     with pytest.raises(emulator.InFlightWrite, match="another lane of the same instruction"):
-        run("""const int* in) { __shared__ int tile[64]; copy_async<4>(&tile[threadIdx.x / 2], in); wait_all(); }""",
-            np.zeros(64, np.int32))  # fmt: skip
+        run(
+            """const int* in) { __shared__ int tile[64]; copy_async<4>(&tile[threadIdx.x / 2], in); wait_all(); }""", np.zeros(64, np.int32)
+        )
 
 
 def test_another_block_has_memory_of_its_own():
     data, out = np.arange(4, dtype=np.int32), np.zeros(256, np.int32)
-    run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+    run(
+        """const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
         if (blockIdx.x & 1) { copy_async<4>(&tile[t], &in[blockIdx.x]); commit(); } else tile[t] = -1;
         if (!(blockIdx.x & 1)) out[64 * blockIdx.x + t] = tile[t];
-        wait<0>(); out[64 * blockIdx.x + t] = tile[t]; }""", data, out, blocks=4)  # fmt: skip
+        wait<0>(); out[64 * blockIdx.x + t] = tile[t]; }""",
+        data,
+        out,
+        blocks=4,
+    )
     np.testing.assert_array_equal(out.reshape(4, 64)[:, 0], [-1, 1, -1, 3])
 
 
 def test_memory_beside_a_copy_may_be_used():
     data, out = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
-    run("""const int* in, int* out) { __shared__ int tile[2][64]; int t = threadIdx.x;
+    run(
+        """const int* in, int* out) { __shared__ int tile[2][64]; int t = threadIdx.x;
         copy_async<4>(&tile[1][t], &in[t]); tile[0][t] = t; out[t] = tile[0][t]; wait_all(); out[t] += tile[1][t]; }""",
-        data, out)  # fmt: skip
+        data,
+        out,
+    )
     np.testing.assert_array_equal(out, 2 * data)
 
 
 def test_leaving_without_wait_is_legal():
     out = np.zeros(256, np.int32)
-    run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+    run(
+        """const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
         tile[t] = t; for (int i = 0; i <= blockIdx.x; ++i) commit(); wait<0>();
         out[64 * blockIdx.x + t] = tile[t]; copy_async<4>(&tile[t], &in[t]); commit(); }""",
-        np.full(64, -1, np.int32), out, blocks=4, lanes_per_wave=64)  # fmt: skip
+        np.full(64, -1, np.int32),
+        out,
+        blocks=4,
+        lanes_per_wave=64,
+    )
     np.testing.assert_array_equal(out, np.tile(np.arange(64), 4))
 
 
 def test_what_an_exited_lane_never_waited_for_stays_in_flight():
     with pytest.raises(emulator.InFlightRead):
-        run("""const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
+        run(
+            """const int* in, int* out) { __shared__ int tile[64]; int t = threadIdx.x;
             if (t < 32) { copy_async<4>(&tile[t], &in[t]); commit(); return; }
-            __syncthreads(); out[t] = tile[t - 32]; }""", np.zeros(64, np.int32), np.zeros(64, np.int32))  # fmt: skip
+            __syncthreads(); out[t] = tile[t - 32]; }""",
+            np.zeros(64, np.int32),
+            np.zeros(64, np.int32),
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_pipeline_of_stages_under_any_schedule(seed):
     data = np.random.default_rng(seed).integers(-99, 99, (2, 20, 96)).astype(np.int32)
     out = np.zeros((2, 96), np.int32)
-    run("""const int* in, int* out, int steps) {
+    run(
+        """const int* in, int* out, int steps) {
         __shared__ int tile[3][96]; int t = threadIdx.x, sum = 0; in += blockIdx.x * steps * 96;
         for (int s = 0; s < 2; ++s) { copy_async<4>(&tile[s][t], &in[96 * s + t]); commit(); }
         for (int s = 0; s < steps; ++s) {
@@ -290,8 +373,14 @@ def test_a_pipeline_of_stages_under_any_schedule(seed):
             commit();
             sum += (s + 1) * tile[s % 3][95 - t];
         }
-        out[96 * blockIdx.x + t] = sum; }""", data, out, 20, blocks=2, threads=96,
-        schedule=emulator.RandomWarps(seed) if seed else None)  # fmt: skip
+        out[96 * blockIdx.x + t] = sum; }""",
+        data,
+        out,
+        20,
+        blocks=2,
+        threads=96,
+        schedule=emulator.RandomWarps(seed) if seed else None,
+    )
     np.testing.assert_array_equal(out, (data * np.arange(1, 21)[:, None]).sum(1)[:, ::-1])
 
 
@@ -310,8 +399,11 @@ def test_observers_see_issue_and_landing():
             self.events.append(("landed", wait.modifiers[1], access.instruction.opcode, addresses.tolist()[:2]))
 
     log = Log()
-    run("""const int4* in) { __shared__ int4 tile[64]; copy_async<16>(&tile[threadIdx.x], &in[threadIdx.x]); commit(); wait<0>(); }""",
-        np.zeros(256, np.int32), observers=[log])  # fmt: skip
+    run(
+        """const int4* in) { __shared__ int4 tile[64]; copy_async<16>(&tile[threadIdx.x], &in[threadIdx.x]); commit(); wait<0>(); }""",
+        np.zeros(256, np.int32),
+        observers=[log],
+    )
     kinds = [event[:2] for event in log.events if event[0] != "global" or event[4] == "cp"]
     assert kinds == [("global", "load"), ("issued", 16), ("landed", "wait_group"), ("shared", "store")]
     assert log.events[-1] == ("shared", "store", 16, [0, 16], "cp")
@@ -332,9 +424,13 @@ def test_a_landing_is_told_with_the_addresses_of_the_issue():
     assert landed.addresses == [4 * lane for lane in range(32)]
 
 
-@pytest.mark.parametrize("form", [
-    "cp.async.cg.shared.global [%0], [%1], 8;", "cp.async.ca.shared::cluster.global [%0], [%1], 8;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "cp.async.cg.shared.global [%0], [%1], 8;",
+        "cp.async.ca.shared::cluster.global [%0], [%1], 8;",
+    ],
+)
 def test_other_forms_are_refused(form):
     text = form.replace("%0", "%r").replace("%1", "%a")
     ptx = wrap_ptx(f".reg .b32 %r; .reg .b64 %a; mov.b32 %r, 0; mov.b64 %a, 0; {text} ret;", declarations=".shared .b64 x[4];")

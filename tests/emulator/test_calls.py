@@ -58,11 +58,16 @@ def run(entry: str, *args, block: int = 16, hazards: bool = True) -> emulator.La
     return run_cuda(CALLS, entry, 1, block, list(args), hazards=hazards)
 
 
-@pytest.mark.parametrize(("entry", "function"), [
-    ("pointers", lambda t: t * 2 if t & 1 else t + 1), ("methods", lambda t: t + 1 if t & 1 else 2 * t),
-    ("objects", lambda t: 3 * t if t & 1 else 2 * t), ("mutual", lambda t: 1 if t % 2 == 0 else 10),
-    ("recursion", lambda t: [0, 1, 1, 0, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610][t]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entry", "function"),
+    [
+        ("pointers", lambda t: t * 2 if t & 1 else t + 1),
+        ("methods", lambda t: t + 1 if t & 1 else 2 * t),
+        ("objects", lambda t: 3 * t if t & 1 else 2 * t),
+        ("mutual", lambda t: 1 if t % 2 == 0 else 10),
+        ("recursion", lambda t: [0, 1, 1, 0, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610][t]),
+    ],
+)
 def test_calls_that_are_not_known_beforehand(entry, function):
     out = np.zeros(16, np.int32)
     run(entry, out)
@@ -92,12 +97,15 @@ def test_memory_from_malloc():
     assert out.tolist() == list(range(16))
 
 
-@pytest.mark.parametrize(("entry", "args", "error", "message"), [
-    ("heap", [np.zeros(16, np.int32), 1], emulator.OutOfBounds, "that has been freed"),
-    ("beyond", [np.zeros(1, np.int32)], emulator.OutOfBounds, "past the end of an allocation"),
-    ("unwritten", [np.zeros(1, np.int32)], emulator.UnwrittenRead, r"read of an allocation of .*\[1\]"),
-    ("twice_free", [np.zeros(1, np.int32)], emulator.BadAllocation, "has been freed before"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entry", "args", "error", "message"),
+    [
+        ("heap", [np.zeros(16, np.int32), 1], emulator.OutOfBounds, "that has been freed"),
+        ("beyond", [np.zeros(1, np.int32)], emulator.OutOfBounds, "past the end of an allocation"),
+        ("unwritten", [np.zeros(1, np.int32)], emulator.UnwrittenRead, r"read of an allocation of .*\[1\]"),
+        ("twice_free", [np.zeros(1, np.int32)], emulator.BadAllocation, "has been freed before"),
+    ],
+)
 def test_misuse_of_the_heap(entry, args, error, message):
     with pytest.raises(error, match=message):
         run(entry, *args)

@@ -18,7 +18,7 @@ from .helpers import (
     bits_to_f32,
     round_exact,
     run_instruction,
-)  # fmt: skip
+)
 
 RANDOM = np.random.default_rng(11)
 MODES = ["rn", "rz", "rm", "rp"]
@@ -168,9 +168,16 @@ def test_square_roots_and_reciprocals(mode):
     assert not misrounded(reciprocal, lambda x: 1 / x, "f32", mode, a)
 
 
-@pytest.mark.parametrize("statement", [
-    "add.f32 %d, %a, %b;", "mul.f32 %d, %a, %b;", "fma.rn.f32 %d, %a, %b, %a;", "div.rn.f32 %d, %a, %b;", "min.NaN.f32 %d, %a, %b;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "add.f32 %d, %a, %b;",
+        "mul.f32 %d, %a, %b;",
+        "fma.rn.f32 %d, %a, %b, %a;",
+        "div.rn.f32 %d, %a, %b;",
+        "min.NaN.f32 %d, %a, %b;",
+    ],
+)
 def test_f32_nan_is_canonical(statement):
     a = bits_to_f32([0x7FC00000, 0xFFC12345, 0x7F800001, 0x7FC00000])
     got = run_instruction(statement, "u32", ("f32", a), ("f32", np.ones(4, np.float32)))
@@ -229,9 +236,13 @@ def test_comparison_of_floats(name, unordered):
 def test_classification_and_signs():
     a = np.array([1.0, -0.0, np.inf, np.nan, 1e-40], np.float32)
     tests = {
-        "finite": [1, 1, 0, 0, 1], "infinite": [0, 0, 1, 0, 0], "number": [1, 1, 1, 0, 1], "notanumber": [0, 0, 0, 1, 0],
-        "normal": [1, 1, 0, 0, 0], "subnormal": [0, 0, 0, 0, 1],
-    }  # fmt: skip
+        "finite": [1, 1, 0, 0, 1],
+        "infinite": [0, 0, 1, 0, 0],
+        "number": [1, 1, 1, 0, 1],
+        "notanumber": [0, 0, 0, 1, 0],
+        "normal": [1, 1, 0, 0, 0],
+        "subnormal": [0, 0, 0, 0, 1],
+    }
     for name, want in tests.items():
         assert run_instruction(f"testp.{name}.f32 %p, %a;", "u32", ("f32", a), predicated=True).tolist() == want
     got = run_instruction("copysign.f32 %d, %a, %b;", "f32", ("f32", -np.abs(a)), ("f32", np.abs(a) + 1))
@@ -269,11 +280,32 @@ def whole(value: Fraction, mode: str) -> int:
 @pytest.mark.parametrize("target", ["s32", "u32", "s64", "u64", "s16", "u16"])
 def test_float_to_integer(source, target, mode):
     dtype = DTYPES[source]
-    a = np.concatenate([
-        np.array([0.5, 1.5, 2.5, -0.5, -1.5, 2147483648.0, -2147483648.0, 4294967296.0, 2.0**63, -(2.0**63), 2.0**64, 1e30, -1e30,
-                  np.inf, -np.inf, 0.49999997, 65535.5]),
-        RANDOM.standard_normal(200) * 10.0 ** RANDOM.integers(0, 20, 200),
-    ]).astype(dtype)  # fmt: skip
+    a = np.concatenate(
+        [
+            np.array(
+                [
+                    0.5,
+                    1.5,
+                    2.5,
+                    -0.5,
+                    -1.5,
+                    2147483648.0,
+                    -2147483648.0,
+                    4294967296.0,
+                    2.0**63,
+                    -(2.0**63),
+                    2.0**64,
+                    1e30,
+                    -1e30,
+                    np.inf,
+                    -np.inf,
+                    0.49999997,
+                    65535.5,
+                ]
+            ),
+            RANDOM.standard_normal(200) * 10.0 ** RANDOM.integers(0, 20, 200),
+        ]
+    ).astype(dtype)
     got = run_instruction(f"cvt.{mode}.{target}.{source} %d, %a;", target, (source, a))
     info = np.iinfo(DTYPES[target])
     for value, result in zip(a.tolist(), got.tolist(), strict=True):

@@ -8,8 +8,33 @@ from gemmgen import emulator
 from .helpers import DTYPES, all_pairs, compile_ptx, run_instruction
 
 RANDOM = np.random.default_rng(7)
-EDGES = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 100, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x12345678, 0x7FFFFFFF, 0x80000000,
-         0xFFFFFFFF, 0x123456789ABCDEF0, 0x7FFFFFFFFFFFFFFF, 0x8000000000000000, 0xFFFFFFFFFFFFFFFF]  # fmt: skip
+EDGES = [
+    0,
+    1,
+    2,
+    3,
+    7,
+    31,
+    32,
+    33,
+    63,
+    64,
+    100,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x12345678,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0x123456789ABCDEF0,
+    0x7FFFFFFFFFFFFFFF,
+    0x8000000000000000,
+    0xFFFFFFFFFFFFFFFF,
+]
 
 
 def values(type_name: str) -> np.ndarray:
@@ -194,10 +219,13 @@ def permute(a: int, b: int, selector: int, mode: str) -> int:
             picked.append((0xFF if byte & 0x80 else 0) if nibble & 8 else byte)
         return int.from_bytes(bytes(picked), "little")
     table = {
-        ".f4e": [low, low + 1, low + 2, low + 3], ".b4e": [(low - i) % 8 for i in range(4)], ".rc8": [low] * 4,
-        ".ecl": [max(low, i) for i in range(4)], ".ecr": [min(low, i) for i in range(4)],
+        ".f4e": [low, low + 1, low + 2, low + 3],
+        ".b4e": [(low - i) % 8 for i in range(4)],
+        ".rc8": [low] * 4,
+        ".ecl": [max(low, i) for i in range(4)],
+        ".ecr": [min(low, i) for i in range(4)],
         ".rc16": [2 * (low & 1), 2 * (low & 1) + 1] * 2,
-    }  # fmt: skip
+    }
     return int.from_bytes(bytes(source[i] for i in table[mode]), "little")
 
 
@@ -338,15 +366,22 @@ def test_vectors_pack_into_registers_and_back():
 # -- carries -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("opcode", "function"), [
-    ("add", lambda a, b, c: a + b), ("sub", lambda a, b, c: a - b), ("mad", lambda a, b, c: a * b + c),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("opcode", "function"),
+    [
+        ("add", lambda a, b, c: a + b),
+        ("sub", lambda a, b, c: a - b),
+        ("mad", lambda a, b, c: a * b + c),
+    ],
+)
 @pytest.mark.parametrize(("type_name", "bits"), [("u32", 32), ("s32", 32), ("u64", 64), ("s64", 64)])
 def test_carries_make_longer_integers(opcode, function, type_name, bits):
     rng = np.random.default_rng(bits)
     ends = [0, 1, 2**bits - 1, 2**bits - 2, 2 ** (bits - 1), 2 ** (bits - 1) - 1]
-    values = [[ends[rng.integers(len(ends))] if rng.random() < 0.5 else int.from_bytes(rng.bytes(bits // 8), "little") for _ in range(400)]
-              for _ in range(4)]  # fmt: skip
+    values = [
+        [ends[rng.integers(len(ends))] if rng.random() < 0.5 else int.from_bytes(rng.bytes(bits // 8), "little") for _ in range(400)]
+        for _ in range(4)
+    ]
     a, b, c, e = (np.array(v, f"u{bits // 8}") for v in values)
     word = f"b{bits}"
     if opcode == "mad":
@@ -366,9 +401,10 @@ def test_carries_make_longer_integers(opcode, function, type_name, bits):
         if opcode == "mad" and name == "top":
             continue
         got = run_instruction(
-            f".reg .{word} %lo, %hi, %top; {parts} mov.{word} %d, %{name};", f"u{bits}",
+            f".reg .{word} %lo, %hi, %top; {parts} mov.{word} %d, %{name};",
+            f"u{bits}",
             *[(f"u{bits}", x) for x in (a, b, c, e)],
-        )  # fmt: skip
+        )
         assert [int(x) for x in got] == [(x >> (bits * place)) & (2**bits - 1) for x in wide], name
 
 
@@ -389,11 +425,14 @@ def test_packed_minimum_cut_at_zero():
     np.testing.assert_array_equal(got.view(np.int16).reshape(-1, 2), np.maximum(np.minimum(a, b), 0))
 
 
-@pytest.mark.parametrize(("first", "second", "wanted"), [
-    ("sub.cc.u32 %e, %a, %b;", "addc.u32 %d, 0, 0;", lambda a, b: a >= b),
-    ("add.cc.u32 %e, %a, %b;", "subc.u32 %d, 0, 0;", lambda a, b: (a + b < 2**32) * (2**32 - 1)),
-    ("sub.cc.u32 %e, %a, %b;", "subc.u32 %d, 0, 0;", lambda a, b: (a < b) * (2**32 - 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        ("sub.cc.u32 %e, %a, %b;", "addc.u32 %d, 0, 0;", lambda a, b: a >= b),
+        ("add.cc.u32 %e, %a, %b;", "subc.u32 %d, 0, 0;", lambda a, b: (a + b < 2**32) * (2**32 - 1)),
+        ("sub.cc.u32 %e, %a, %b;", "subc.u32 %d, 0, 0;", lambda a, b: (a < b) * (2**32 - 1)),
+    ],
+)
 def test_one_carry_flag_serves_sums_and_differences(first, second, wanted):
     # What ptxas 13.0 makes of these: IADD3 with a carry, then SEL or IMAD.X on the same predicate.
     a, b = all_pairs(np.array([0, 1, 2, 2**31, 2**32 - 1], np.uint32))

@@ -21,31 +21,34 @@ extern "C" __global__ void __launch_bounds__(64) other(int* out) { __shared__ in
 ARGS = [np.zeros(4, np.float32), np.zeros(4, np.float32), 4, 1.0]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"entry": "nothing"}, "no entry 'nothing' in the module; it has: add, other"),
-    ({"entry": None}, "2 entries"),
-    ({"block": 1025}, "1025 threads"),
-    ({"block": (1, 1, 65)}, "64 along z"),
-    ({"block": 0}, "at least 1"),
-    ({"grid": (1, 65536)}, "beyond the limits"),
-    ({"grid": (1, 2, 3, 4)}, "one to three integers"),
-    ({"grid": "x"}, "one to three integers"),
-    ({"shared_bytes": 300_000}, "the limit is 232448"),
-    ({"shared_bytes": -1}, "shared_bytes is -1"),
-    ({"args": ARGS[:3]}, "takes 4 arguments, got 3"),
-    ({"args": [*ARGS[:2], 1.5, 1.0]}, "add_param_2 is .u32, got the float 1.5"),
-    ({"args": [*ARGS[:2], 1 << 40, 1.0]}, "does not fit"),
-    ({"args": [*ARGS[:2], np.int64(4), 1.0]}, "add_param_2 is .u32, got int64"),
-    ({"args": [*ARGS[:3], np.float64(1)]}, "add_param_3 is .f32, got float64"),
-    ({"args": [*ARGS[:2], np.zeros(1), 1.0]}, "no pointer"),
-    ({"args": [*ARGS[:2], None, 1.0]}, "no pointer"),
-    ({"args": [*ARGS[:2], "four", 1.0]}, "got str"),
-    ({"args": [*ARGS[:2], b"abc", 1.0]}, "takes 4 bytes, got 3"),
-    ({"args": [np.zeros((4, 4))[:, 1], *ARGS[1:]]}, "not contiguous"),
-    ({"args": [np.array([object()]), *ARGS[1:]]}, "Python objects"),
-    ({"args": [emulator.Buffer(ARGS[0], alignment=24), *ARGS[1:]]}, "no power of two"),
-    ({"entry": "other", "block": 128, "args": [ARGS[0]]}, "at most 64 threads"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entry": "nothing"}, "no entry 'nothing' in the module; it has: add, other"),
+        ({"entry": None}, "2 entries"),
+        ({"block": 1025}, "1025 threads"),
+        ({"block": (1, 1, 65)}, "64 along z"),
+        ({"block": 0}, "at least 1"),
+        ({"grid": (1, 65536)}, "beyond the limits"),
+        ({"grid": (1, 2, 3, 4)}, "one to three integers"),
+        ({"grid": "x"}, "one to three integers"),
+        ({"shared_bytes": 300_000}, "the limit is 232448"),
+        ({"shared_bytes": -1}, "shared_bytes is -1"),
+        ({"args": ARGS[:3]}, "takes 4 arguments, got 3"),
+        ({"args": [*ARGS[:2], 1.5, 1.0]}, "add_param_2 is .u32, got the float 1.5"),
+        ({"args": [*ARGS[:2], 1 << 40, 1.0]}, "does not fit"),
+        ({"args": [*ARGS[:2], np.int64(4), 1.0]}, "add_param_2 is .u32, got int64"),
+        ({"args": [*ARGS[:3], np.float64(1)]}, "add_param_3 is .f32, got float64"),
+        ({"args": [*ARGS[:2], np.zeros(1), 1.0]}, "no pointer"),
+        ({"args": [*ARGS[:2], None, 1.0]}, "no pointer"),
+        ({"args": [*ARGS[:2], "four", 1.0]}, "got str"),
+        ({"args": [*ARGS[:2], b"abc", 1.0]}, "takes 4 bytes, got 3"),
+        ({"args": [np.zeros((4, 4))[:, 1], *ARGS[1:]]}, "not contiguous"),
+        ({"args": [np.array([object()]), *ARGS[1:]]}, "Python objects"),
+        ({"args": [emulator.Buffer(ARGS[0], alignment=24), *ARGS[1:]]}, "no power of two"),
+        ({"entry": "other", "block": 128, "args": [ARGS[0]]}, "at most 64 threads"),
+    ],
+)
 def test_bad_launches(change, message):
     arguments = {"entry": "add", "grid": 1, "block": 32, "args": ARGS, **change}
     with pytest.raises(emulator.BadLaunch, match=re.escape(message)):
@@ -106,28 +109,48 @@ def test_only_an_unknown_instruction_that_is_reached_is_an_error():
     assert "PTX   line" in str(caught.value)
 
 
-@pytest.mark.parametrize("statement", [
-    "add.f99 %r0, %r0, %r0;", "ld.global.b32 %r0, %r1;", "add.s32 %r0, %r0;", "cvt.u32.u32.u32.u32 %r0, %r0;", "mov.b64 %r0, %r1;",
-    "shfl.b32 %r0, %r0, 1, 31;", "call unknown_function;", "vprintf %r0;", "mov.u32 %r0, nowhere;", "setp.wrong.s32 %p, %r0, %r1;",
-    "ld.global.v4.b32 {%r0, %r1}, [%r2];", "bra nowhere;", "mov.u32 %r0, %tid.w;", "atom.global.frob.b32 %r0, [%r1], %r2;", "selp;",
-    "add.cc.u16 %r0, %r0, %r1;", "mul.wide.s32 %r0, %r0, %r1;", "@%p st.shared::cluster.b32 [%r0], %r1;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "add.f99 %r0, %r0, %r0;",
+        "ld.global.b32 %r0, %r1;",
+        "add.s32 %r0, %r0;",
+        "cvt.u32.u32.u32.u32 %r0, %r0;",
+        "mov.b64 %r0, %r1;",
+        "shfl.b32 %r0, %r0, 1, 31;",
+        "call unknown_function;",
+        "vprintf %r0;",
+        "mov.u32 %r0, nowhere;",
+        "setp.wrong.s32 %p, %r0, %r1;",
+        "ld.global.v4.b32 {%r0, %r1}, [%r2];",
+        "bra nowhere;",
+        "mov.u32 %r0, %tid.w;",
+        "atom.global.frob.b32 %r0, [%r1], %r2;",
+        "selp;",
+        "add.cc.u16 %r0, %r0, %r1;",
+        "mul.wide.s32 %r0, %r0, %r1;",
+        "@%p st.shared::cluster.b32 [%r0], %r1;",
+    ],
+)
 def test_instructions_that_make_no_sense(statement):
     with pytest.raises(emulator.EmulatorError) as caught:
         emulator.launch(wrap_ptx(f".reg .pred %p; .reg .b32 %r<4>;\nsetp.eq.u32 %p, 1, 1;\n{statement}\nret;"), grid=1, block=32)
     assert caught.value.ptx_line == 9
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "no .version"),
-    ("hello", "unexpected 'hello'"),
-    (".version 8.0\n.target sm_80\n.entry k() { add.s32 %r1, %r2, %r3; }", "register %r1 is not declared"),
-    (".version 8.0\n.target sm_80\n.entry k() { .reg .b32 %r<2>; mov.b32 %r1, %r2; }", "register %r2 is not declared"),
-    (".version 8.0\n.target sm_80\n.entry k() { @%p ret; }", "no declared predicate"),
-    (".version 8.0\n.target sm_80\n.entry k() { ret;", "in the middle"),
-    (".version 8.0\n.target sm_80\n.address_size 32", "64-bit"),
-    (".version 8.0\n\x01", "unexpected character"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no .version"),
+        ("hello", "unexpected 'hello'"),
+        (".version 8.0\n.target sm_80\n.entry k() { add.s32 %r1, %r2, %r3; }", "register %r1 is not declared"),
+        (".version 8.0\n.target sm_80\n.entry k() { .reg .b32 %r<2>; mov.b32 %r1, %r2; }", "register %r2 is not declared"),
+        (".version 8.0\n.target sm_80\n.entry k() { @%p ret; }", "no declared predicate"),
+        (".version 8.0\n.target sm_80\n.entry k() { ret;", "in the middle"),
+        (".version 8.0\n.target sm_80\n.address_size 32", "64-bit"),
+        (".version 8.0\n\x01", "unexpected character"),
+    ],
+)
 def test_parse_errors(text, message):
     with pytest.raises(emulator.ParseError, match=message) as caught:
         link(text, None)
@@ -202,9 +225,16 @@ def test_a_new_instruction_is_one_handler():
     np.testing.assert_array_equal(out, 3 * np.arange(32))
 
 
-@pytest.mark.parametrize("text", [
-    "{" * 5000, "(" * 5000, "add.s32 " + "[" * 5000, "mov.b32 %r0, " + "9" * 5000 + ";", ".reg .b32 %x<99999999999>;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * 5000,
+        "(" * 5000,
+        "add.s32 " + "[" * 5000,
+        "mov.b32 %r0, " + "9" * 5000 + ";",
+        ".reg .b32 %x<99999999999>;",
+    ],
+)
 def test_absurd_nesting_and_numbers(text):
     with pytest.raises(emulator.EmulatorError):
         emulator.launch(wrap_ptx(".reg .b32 %r<4>;" + text), grid=1, block=32, args=[1])

@@ -171,12 +171,18 @@ def test_observers_see_the_rows():
     assert rows.seen == [("shared", "load", 16, lanes, [0] * 16)]
 
 
-@pytest.mark.parametrize("text", [
-    "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%a}, [%a];", "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%a, %b}, [%a];",
-    "ldmatrix.sync.m8n8.x1.shared.b16 {%a}, [%a];", "ldmatrix.sync.aligned.m8n8.x1.global.b16 {%a}, [%a];",
-    "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%a], {%b};", "movmatrix.sync.aligned.m8n8.b16 %a, %b;",
-    "ldmatrix.sync.aligned.m8n8.x1.shared::cluster.b16 {%a}, [%a];",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%a}, [%a];",
+        "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%a, %b}, [%a];",
+        "ldmatrix.sync.m8n8.x1.shared.b16 {%a}, [%a];",
+        "ldmatrix.sync.aligned.m8n8.x1.global.b16 {%a}, [%a];",
+        "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%a], {%b};",
+        "movmatrix.sync.aligned.m8n8.b16 %a, %b;",
+        "ldmatrix.sync.aligned.m8n8.x1.shared::cluster.b16 {%a}, [%a];",
+    ],
+)
 def test_other_forms_are_refused(text):
     with pytest.raises(emulator.UnknownInstruction):
         emulator.launch(wrap_ptx(f".reg .b32 %a, %b; mov.b32 %a, 0; {text} ret;"), grid=1, block=32)

@@ -245,10 +245,14 @@ def test_errors_leave_what_was_written_before():
     x = np.ones(64, np.float32)
     with pytest.raises(emulator.OutOfBounds):
         emulator.launch(
-            wrap_ptx(".reg .b64 %a; .reg .b32 %v; ld.param.u64 %a, [p]; mov.b32 %v, 0; st.global.b32 [%a], %v; "
-                     "st.global.b32 [%a+256], %v; ret;", ".param .u64 p"),
-            grid=1, block=1, args=[x],
-        )  # fmt: skip
+            wrap_ptx(
+                ".reg .b64 %a; .reg .b32 %v; ld.param.u64 %a, [p]; mov.b32 %v, 0; st.global.b32 [%a], %v; st.global.b32 [%a+256], %v; ret;",
+                ".param .u64 p",
+            ),
+            grid=1,
+            block=1,
+            args=[x],
+        )
     assert x[0] == 0 and x[1] == 1
 
 

@@ -22,15 +22,17 @@ A_LAYOUT = {
     "m8n8k16.b8": lambda i: (GROUP, THREAD * 4 + i),
     "m16n8k16.b8": lambda i: (_pick(i < 4, GROUP, GROUP + 8), THREAD * 4 + (i & 3)),
     "m16n8k32.b8": lambda i: (
-        _pick(0 <= i < 4 or 8 <= i < 12, GROUP, GROUP + 8), _pick(i < 8, THREAD * 4 + (i & 3), THREAD * 4 + (i & 3) + 16),
+        _pick(0 <= i < 4 or 8 <= i < 12, GROUP, GROUP + 8),
+        _pick(i < 8, THREAD * 4 + (i & 3), THREAD * 4 + (i & 3) + 16),
     ),
     "m16n8k8.b16": lambda i: (_pick(i < 2, GROUP, GROUP + 8), THREAD * 2 + (i & 1)),
     "m16n8k16.b16": lambda i: (
-        _pick(0 <= i < 2 or 4 <= i < 6, GROUP, GROUP + 8), _pick(i < 4, THREAD * 2 + (i & 1), THREAD * 2 + (i & 1) + 8),
+        _pick(0 <= i < 2 or 4 <= i < 6, GROUP, GROUP + 8),
+        _pick(i < 4, THREAD * 2 + (i & 1), THREAD * 2 + (i & 1) + 8),
     ),
     "m16n8k4.b32": lambda i: (_pick(i == 0, GROUP, GROUP + 8), THREAD),
     "m16n8k8.b32": lambda i: (_pick(i in (0, 2), GROUP, GROUP + 8), _pick(i < 2, THREAD, THREAD + 4)),
-}  # fmt: skip
+}
 B_LAYOUT = {
     "m8n8k16.b8": lambda i: (THREAD * 4 + i, GROUP),
     "m16n8k16.b8": lambda i: (THREAD * 4 + i, GROUP),
@@ -143,9 +145,15 @@ def test_warps_one_by_one():
 
 
 FLOATING = [
-    ("m16n8k8", "f16", "f32"), ("m16n8k16", "f16", "f32"), ("m16n8k8", "f16", "f16"), ("m16n8k16", "f16", "f16"),
-    ("m16n8k8", "bf16", "f32"), ("m16n8k16", "bf16", "f32"), ("m16n8k4", "tf32", "f32"), ("m16n8k8", "tf32", "f32"),
-]  # fmt: skip
+    ("m16n8k8", "f16", "f32"),
+    ("m16n8k16", "f16", "f32"),
+    ("m16n8k8", "f16", "f16"),
+    ("m16n8k16", "f16", "f16"),
+    ("m16n8k8", "bf16", "f32"),
+    ("m16n8k16", "bf16", "f32"),
+    ("m16n8k4", "tf32", "f32"),
+    ("m16n8k8", "tf32", "f32"),
+]
 
 
 def _floats(shape, a_type, c_type, small_integers):
@@ -200,9 +208,10 @@ def test_numbers_of_four_bits_are_exact(shape, a_type, b_type):
     b = rng.integers(first[b_type], first[b_type] + 16, (warps, k, n))
     c = rng.integers(-1000, 1000, (warps, m, n)).astype(np.int32)
     words = [
-        _nibbles(a, a_layout), _nibbles(b, lambda i: (THREAD * 8 + (i & 7) + _pick(i < 8, 0, 32), GROUP)),
+        _nibbles(a, a_layout),
+        _nibbles(b, lambda i: (THREAD * 8 + (i & 7) + _pick(i < 8, 0, 32), GROUP)),
         _fragments(c, C_LAYOUT[m]).view(np.uint32),
-    ]  # fmt: skip
+    ]
     d = np.zeros_like(words[2])
     source = _kernel(f"{shape}.row.col.s32.{a_type}.{b_type}.s32", *(w.shape[2] for w in words))
     run_cuda(source, "kernel", BLOCKS, 32 * WARPS, [*words, d])
@@ -247,13 +256,17 @@ def test_a_block_that_ends_within_a_warp_cannot_multiply():
         run_cuda(source, "kernel", 1, 52, [np.zeros(64, np.uint32), 0])
 
 
-@pytest.mark.parametrize("form", [
-    "m16n8k32.row.col.f16.e4m3.f16.f16 {%a, %b}, {%a,%a,%a,%a}, {%a,%b}, {%a, %b}",
-    "m8n8k16.row.col.s32.s8.s8.s32 {%a}, {%a}, {%b}, {%a, %b}",
-    "m16n8k8.row.col.satfinite.f32.tf32.tf32.f32 {%a,%a,%a,%b}, {%a,%a,%a,%a}, {%a,%a}, {%a,%a,%a,%a}",
-    "m8n8k16.col.col.s32.s8.s8.s32 {%a, %b}, {%a}, {%b}, {%a, %b}", "m8n8k16.row.col.s32.s8.f16.s32 {%a, %b}, {%a}, {%b}, {%a, %b}",
-    "m16n8k256.row.col.s32.b1.b1.s32.xor.popc {%a,%a,%a,%b}, {%a,%a,%a,%a}, {%a,%a}, {%a,%a,%a,%a}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "m16n8k32.row.col.f16.e4m3.f16.f16 {%a, %b}, {%a,%a,%a,%a}, {%a,%b}, {%a, %b}",
+        "m8n8k16.row.col.s32.s8.s8.s32 {%a}, {%a}, {%b}, {%a, %b}",
+        "m16n8k8.row.col.satfinite.f32.tf32.tf32.f32 {%a,%a,%a,%b}, {%a,%a,%a,%a}, {%a,%a}, {%a,%a,%a,%a}",
+        "m8n8k16.col.col.s32.s8.s8.s32 {%a, %b}, {%a}, {%b}, {%a, %b}",
+        "m8n8k16.row.col.s32.s8.f16.s32 {%a, %b}, {%a}, {%b}, {%a, %b}",
+        "m16n8k256.row.col.s32.b1.b1.s32.xor.popc {%a,%a,%a,%b}, {%a,%a,%a,%a}, {%a,%a}, {%a,%a,%a,%a}",
+    ],
+)
 def test_other_forms_are_refused(form):
     with pytest.raises(emulator.UnknownInstruction):
         emulator.launch(wrap_ptx(f".reg .b32 %a, %b; mma.sync.aligned.{form}; ret;"), grid=1, block=32)

@@ -12,15 +12,23 @@ from .helpers import AWKWARD_F32, all_pairs, bits_to_f32, run_instruction, wrap_
 
 # Exponent bits, mantissa bits, and what the codes that are no numbers mean.
 FORMATS = {
-    "e4m3x2": (4, 3, {0x7F: nan}), "e5m2x2": (5, 2, {0x7C: inf, 0x7D: nan, 0x7E: nan, 0x7F: nan}), "e2m3x2": (2, 3, {}),
-    "e3m2x2": (3, 2, {}), "e2m1x2": (2, 1, {}),
-}  # fmt: skip
+    "e4m3x2": (4, 3, {0x7F: nan}),
+    "e5m2x2": (5, 2, {0x7C: inf, 0x7D: nan, 0x7E: nan, 0x7F: nan}),
+    "e2m3x2": (2, 3, {}),
+    "e3m2x2": (3, 2, {}),
+    "e2m1x2": (2, 1, {}),
+}
 RANDOM = np.random.default_rng(5)
 with np.errstate(invalid="ignore"):  # some of the random bits are signalling NaN
-    VALUES = np.concatenate([
-        AWKWARD_F32, bits_to_f32(RANDOM.integers(0, 1 << 32, 200, dtype=np.uint64)), np.ldexp(RANDOM.integers(-64, 65, 300), -4),
-        RANDOM.uniform(-8, 8, 200), [448.0, 464.0, 465.0, 57344.0, 61440.0, 7.5, 7.75, 28.0, 6.0, 5.0, 0.25, 0.75],
-    ]).astype(np.float32)  # fmt: skip
+    VALUES = np.concatenate(
+        [
+            AWKWARD_F32,
+            bits_to_f32(RANDOM.integers(0, 1 << 32, 200, dtype=np.uint64)),
+            np.ldexp(RANDOM.integers(-64, 65, 300), -4),
+            RANDOM.uniform(-8, 8, 200),
+            [448.0, 464.0, 465.0, 57344.0, 61440.0, 7.5, 7.75, 28.0, 6.0, 5.0, 0.25, 0.75],
+        ]
+    ).astype(np.float32)
 
 
 def value_of(code: int, name: str) -> float | Fraction:
@@ -141,10 +149,13 @@ def test_a_field_of_low_bits_is_extended(signed, mode):
         assert result == field & 0xFFFFFFFF
 
 
-@pytest.mark.parametrize(("opcode", "product"), [
-    ("mad.hi", lambda a, b: (a * b) >> 32),
-    ("mad24.hi", lambda a, b: (((a + 2**23) % 2**24 - 2**23) * ((b + 2**23) % 2**24 - 2**23)) >> 16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("opcode", "product"),
+    [
+        ("mad.hi", lambda a, b: (a * b) >> 32),
+        ("mad24.hi", lambda a, b: (((a + 2**23) % 2**24 - 2**23) * ((b + 2**23) % 2**24 - 2**23)) >> 16),
+    ],
+)
 def test_saturated_upper_products(opcode, product):
     a, b = all_pairs(np.array([0, 1, -1, 2**31 - 1, -(2**31), 0x7FFFFF, -0x800000, 12345678], np.int32))
     for c in (2**31 - 1, -(2**31), 7):
@@ -155,10 +166,18 @@ def test_saturated_upper_products(opcode, product):
         assert got.tolist() == wanted
 
 
-@pytest.mark.parametrize(("opcode", "signed", "accumulates"), [
-    ("vabsdiff4", False, False), ("vabsdiff4", False, True), ("vabsdiff2", False, True), ("vadd4", True, False), ("vmax2", True, False),
-    ("vmin4", False, False), ("vsub2", True, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("opcode", "signed", "accumulates"),
+    [
+        ("vabsdiff4", False, False),
+        ("vabsdiff4", False, True),
+        ("vabsdiff2", False, True),
+        ("vadd4", True, False),
+        ("vmax2", True, False),
+        ("vmin4", False, False),
+        ("vsub2", True, False),
+    ],
+)
 def test_video_instructions_on_parts_of_words(opcode, signed, accumulates):
     a, b, c = RANDOM.integers(0, 1 << 32, (3, 100), dtype=np.uint64).astype(np.uint32)
     kind, bits = ("s32" if signed else "u32"), 32 // int(opcode[-1])

@@ -84,9 +84,14 @@ sgemm(int m, int n, int k, float alpha, const float* __restrict__ A, int lda,
 def run(m, n, k, a, b, alpha=1.0, beta=0.0, c=None, architecture="compute_80", **kwargs):
     c = np.full((m, n), np.nan, np.float32) if c is None else c.copy()
     emulator.launch(
-        compile_ptx(SGEMM, architecture), "sgemm", grid=(-(-n // 128), -(-m // 128)), block=256, source=SGEMM,
-        args=[m, n, k, np.float32(alpha), a, k, b, n, np.float32(beta), c, n], **kwargs,
-    )  # fmt: skip
+        compile_ptx(SGEMM, architecture),
+        "sgemm",
+        grid=(-(-n // 128), -(-m // 128)),
+        block=256,
+        source=SGEMM,
+        args=[m, n, k, np.float32(alpha), a, k, b, n, np.float32(beta), c, n],
+        **kwargs,
+    )
     return c
 
 

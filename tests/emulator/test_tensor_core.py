@@ -52,9 +52,18 @@ def test_half_accumulators_equal_the_h200(which):
 
 
 SHAPES = {
-    "f16": "m16n8k16", "bf16": "m16n8k16", "tf32": "m16n8k8", "e4m3": "m16n8k32", "e5m2": "m16n8k32", "sub_bf16": "m16n8k16",
-    "sub_tf32": "m16n8k8", "acc16_f16": "m16n8k16", "k8_f16": "m16n8k8", "k8_bf16": "m16n8k8", "k4_tf32": "m16n8k4",
-}  # fmt: skip
+    "f16": "m16n8k16",
+    "bf16": "m16n8k16",
+    "tf32": "m16n8k8",
+    "e4m3": "m16n8k32",
+    "e5m2": "m16n8k32",
+    "sub_bf16": "m16n8k16",
+    "sub_tf32": "m16n8k8",
+    "acc16_f16": "m16n8k16",
+    "k8_f16": "m16n8k8",
+    "k8_bf16": "m16n8k8",
+    "k4_tf32": "m16n8k4",
+}
 
 
 @pytest.mark.parametrize("name", SHAPES)

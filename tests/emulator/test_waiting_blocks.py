@@ -77,11 +77,15 @@ def test_the_former_block_of_a_place_vouches_for_nothing():
     assert f"thread (0,0,0) of block ({PLACES},0,0)" in caught.value.other_threads
 
 
-@pytest.mark.parametrize(("former", "late", "end"), [
-    ("while (flags[2] == 0) { } __threadfence(); out[0] = data[2];", "out[1] = data[2];", ""),
-    ("data[1] = 1; __threadfence(); __syncthreads();", "", "__threadfence(); out[0] = data[1];"),
-    ("out[0] = data[3];", "data[3] = 1;", ""),
-], ids=["knows", "publishes", "has read"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("former", "late", "end"),
+    [
+        ("while (flags[2] == 0) { } __threadfence(); out[0] = data[2];", "out[1] = data[2];", ""),
+        ("data[1] = 1; __threadfence(); __syncthreads();", "", "__threadfence(); out[0] = data[1];"),
+        ("out[0] = data[3];", "data[3] = 1;", ""),
+    ],
+    ids=["knows", "publishes", "has read"],
+)
 def test_what_former_block_of_place_did_is_not_late_ones(former, late, end):
     """Block 4 comes to the place of block 1: it neither knows what block 1 knew nor publishes what block 1 would have, nor is
     it the one that read what block 1 read."""
@@ -136,12 +140,17 @@ def test_a_late_block_finds_nothing_of_the_former_one(memory):
     assert f"of block ({PLACES},0,0)" in str(caught.value)
 
 
-@pytest.mark.parametrize(("leave", "meet"), [
-    ('asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(s + t)), "l"(in + t));',
-     'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(s + 32 + t)), "l"(in + t));'
-     "s[t] = t; out[b * 32 + t] = s[t];"),
-    ('asm volatile("bar.arrive 1, 64;");', 'if (t == 0) asm volatile("bar.sync 1, 32;"); out[b * 32 + t] = t;'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("leave", "meet"),
+    [
+        (
+            'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(s + t)), "l"(in + t));',
+            'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(s + 32 + t)), "l"(in + t));'
+            "s[t] = t; out[b * 32 + t] = s[t];",
+        ),
+        ('asm volatile("bar.arrive 1, 64;");', 'if (t == 0) asm volatile("bar.sync 1, 32;"); out[b * 32 + t] = t;'),
+    ],
+)
 def test_what_blocks_left_unfinished_does_not_concern_late_ones(leave, meet):
     source = r"""extern "C" __global__ void unfinished(volatile unsigned* flags, const int* in, int* out) {
         __shared__ int s[64];
@@ -200,12 +209,17 @@ def test_all_places_are_taken_by_blocks_that_wait():
         run_cuda(source, "all_wait", PLACES + 3, 1, [np.zeros(1, np.uint32)])
 
 
-@pytest.mark.parametrize(("wait", "threads"), [
-    ("while (atomicCAS(lock, 0, 1) != 0) { }", 1), ("while (atomicExch(lock, 5) != 0) { }", 1), ("while (atomicAdd(lock, 0) != 0) { }", 64),
-    ("do { if (threadIdx.x == 0) s = *(volatile int*)lock; __syncthreads(); if (!s) break; __syncthreads(); } while (true);", 64),
-    ("while (__any_sync(~0u, *(volatile int*)lock)) { }", 64),
-    ("unsigned pause = 8; while (*(volatile int*)lock) { __nanosleep(pause); if (pause < 256) pause *= 2; }", 64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wait", "threads"),
+    [
+        ("while (atomicCAS(lock, 0, 1) != 0) { }", 1),
+        ("while (atomicExch(lock, 5) != 0) { }", 1),
+        ("while (atomicAdd(lock, 0) != 0) { }", 64),
+        ("do { if (threadIdx.x == 0) s = *(volatile int*)lock; __syncthreads(); if (!s) break; __syncthreads(); } while (true);", 64),
+        ("while (__any_sync(~0u, *(volatile int*)lock)) { }", 64),
+        ("unsigned pause = 8; while (*(volatile int*)lock) { __nanosleep(pause); if (pause < 256) pause *= 2; }", 64),
+    ],
+)
 @pytest.mark.parametrize("schedule", [emulator.MinimumBlock, lambda: emulator.RandomWarps(1), lambda: RandomCrowds(2)])
 def test_every_way_to_wait(wait, threads, schedule):
     """For a lock that the last block gives back late, and for one that nobody gives back."""

@@ -124,16 +124,37 @@ def atomic(statement: str, cell, value, type_name: str = "u32"):
 
 
 UPDATES = {
-    "add": lambda old, b: old + b, "min": min, "max": max, "and": lambda o, b: o & b, "or": lambda o, b: o | b,
-    "xor": lambda o, b: o ^ b, "exch": lambda o, b: b, "inc": lambda o, b: 0 if o >= b else o + 1,
+    "add": lambda old, b: old + b,
+    "min": min,
+    "max": max,
+    "and": lambda o, b: o & b,
+    "or": lambda o, b: o | b,
+    "xor": lambda o, b: o ^ b,
+    "exch": lambda o, b: b,
+    "inc": lambda o, b: 0 if o >= b else o + 1,
     "dec": lambda o, b: b if o == 0 or o > b else o - 1,
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("name", "type_name"), [
-    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("min", "s32"), ("max", "u32"), ("min", "u64"), ("max", "s64"), ("and", "b32"),
-    ("or", "b64"), ("xor", "b32"), ("exch", "b32"), ("exch", "b64"), ("inc", "u32"), ("dec", "u32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "type_name"),
+    [
+        ("add", "u32"),
+        ("add", "s32"),
+        ("add", "u64"),
+        ("min", "s32"),
+        ("max", "u32"),
+        ("min", "u64"),
+        ("max", "s64"),
+        ("and", "b32"),
+        ("or", "b64"),
+        ("xor", "b32"),
+        ("exch", "b32"),
+        ("exch", "b64"),
+        ("inc", "u32"),
+        ("dec", "u32"),
+    ],
+)
 def test_atomics_take_turns(name, type_name):
     dtype = np.dtype(f"{'i' if type_name[0] == 's' else 'u'}{int(type_name[1:]) // 8}")
     random = np.random.default_rng(3)

@@ -19,9 +19,19 @@ PLAIN = Layout("none", leading=128, stride=256)
 
 
 def run(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, types: tuple[str, str, str], a_layout: Layout = PLAIN, b_layout: Layout = PLAIN,
-    immediates: str | None = None, a_registers: bool = False, scale_d: int = 1, satfinite: str = "", body: str | None = None, **more,
-) -> np.ndarray:  # fmt: skip
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    types: tuple[str, str, str],
+    a_layout: Layout = PLAIN,
+    b_layout: Layout = PLAIN,
+    immediates: str | None = None,
+    a_registers: bool = False,
+    scale_d: int = 1,
+    satfinite: str = "",
+    body: str | None = None,
+    **more,
+) -> np.ndarray:
     """D of one wgmma; a [64, k] and b [n, k] are bits, c [64, n] values."""
     sums, a_type, b_type = types
     columns, depth = b.shape
@@ -37,9 +47,14 @@ def run(
     out = np.zeros_like(in_c)
     more = {"hazards": True, **more}
     run_cuda(
-        source, "kernel", 1, 128, [in_a.view(np.uint32), b_layout.image(b, IMAGE_BYTES).view(np.uint32), in_c, out, scale_d], "compute_90a",
+        source,
+        "kernel",
+        1,
+        128,
+        [in_a.view(np.uint32), b_layout.image(b, IMAGE_BYTES).view(np.uint32), in_c, out, scale_d],
+        "compute_90a",
         **more,
-    )  # fmt: skip
+    )
     return from_fragments(out, columns)
 
 
@@ -53,8 +68,11 @@ def integers(shape: tuple[int, int], type_name: str, seed: int) -> tuple[np.ndar
         bits = rng.integers(0, 256, shape).astype(np.uint8) & np.uint8(0xBF)
         return bits, tensor_core.factor(bits, type_name).values
     values = rng.integers(-8, 9, shape).astype(np.float32)
-    bits = {"f16": values.astype(np.float16).view(np.uint16), "bf16": (values.view(np.uint32) >> 16).astype(np.uint16),
-            "tf32": values.view(np.uint32)}[type_name]  # fmt: skip
+    bits = {
+        "f16": values.astype(np.float16).view(np.uint16),
+        "bf16": (values.view(np.uint32) >> 16).astype(np.uint16),
+        "tf32": values.view(np.uint32),
+    }[type_name]
     return bits, values
 
 
@@ -80,9 +98,15 @@ def test_equals_the_h200(name, a_registers):
 
 
 TYPES = [
-    ("f32", "f16", "f16"), ("f16", "f16", "f16"), ("f32", "bf16", "bf16"), ("f32", "tf32", "tf32"), ("s32", "s8", "s8"),
-    ("s32", "u8", "s8"), ("s32", "s8", "u8"), ("s32", "u8", "u8"),
-]  # fmt: skip
+    ("f32", "f16", "f16"),
+    ("f16", "f16", "f16"),
+    ("f32", "bf16", "bf16"),
+    ("f32", "tf32", "tf32"),
+    ("s32", "s8", "s8"),
+    ("s32", "u8", "s8"),
+    ("s32", "s8", "u8"),
+    ("s32", "u8", "u8"),
+]
 
 
 @pytest.mark.parametrize("a_registers", [False, True])
@@ -104,13 +128,19 @@ def test_mixed_pairs_of_fp8_read_each_operand_by_its_type(types):
 
 
 K_MAJOR = [
-    Layout("none", leading=128, stride=256), Layout("none", leading=4096, stride=128), Layout("32B", stride=256), Layout("64B", stride=512),
-    Layout("128B", stride=1024), Layout("128B", stride=1024 + 1024, leading=0),
-]  # fmt: skip
+    Layout("none", leading=128, stride=256),
+    Layout("none", leading=4096, stride=128),
+    Layout("32B", stride=256),
+    Layout("64B", stride=512),
+    Layout("128B", stride=1024),
+    Layout("128B", stride=1024 + 1024, leading=0),
+]
 MN_MAJOR = [
-    Layout("none", k_major=False, leading=2048, stride=128), Layout("32B", k_major=False, leading=256, stride=4096),
-    Layout("64B", k_major=False, leading=1024, stride=512), Layout("128B", k_major=False, leading=2048, stride=1024),
-]  # fmt: skip
+    Layout("none", k_major=False, leading=2048, stride=128),
+    Layout("32B", k_major=False, leading=256, stride=4096),
+    Layout("64B", k_major=False, leading=1024, stride=512),
+    Layout("128B", k_major=False, leading=2048, stride=1024),
+]
 
 
 @pytest.mark.parametrize("layout", [*K_MAJOR, *MN_MAJOR], ids=str)
@@ -201,18 +231,21 @@ def test_counters_know_operations(a_registers, shared_bytes):
     assert total.instructions["mma"] == 4 * 4
 
 
-@pytest.mark.parametrize("text", [
-    "wgmma.mma_async.sync.aligned.m64n8k8.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.f16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n8k16.f16.bf16.bf16 {%f, %g}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h, %f}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 2, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
-    "wgmma.mma_async.sync.aligned.m64n40k32.s32.s8.s8 {%f, %g, %h, %i}, %l, %l, %p",
-    "wgmma.mma_async.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "wgmma.mma_async.sync.aligned.m64n8k8.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.f16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f16.bf16.bf16 {%f, %g}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h, %f}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 2, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
+        "wgmma.mma_async.sync.aligned.m64n40k32.s32.s8.s8 {%f, %g, %h, %i}, %l, %l, %p",
+        "wgmma.mma_async.aligned.m64n8k16.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %p, 1, 1, 0, 0",
+    ],
+)
 def test_other_forms_are_refused(text):
     body = f".reg .f32 %f, %g, %h, %i; .reg .b64 %l; .reg .pred %p; {text}; ret;"
     with pytest.raises(emulator.UnknownInstruction):

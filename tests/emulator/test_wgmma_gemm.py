@@ -107,9 +107,16 @@ def launch(source: str, m: int, n: int, k: int, **more) -> tuple[np.ndarray, np.
     maps = [TensorMap("bf16", (k, rows), (2 * k,), (DEPTH, 128), swizzle="128B", base=array) for array, rows in ((a, m), (b, n))]
     c = np.zeros((m, n), np.float32)
     emulator.launch(
-        compile_ptx(source, "compute_90a"), "gemm", grid=(n // 128, m // 128), block=384, shared_bytes=STAGES * 32768,
-        args=[*maps, c, n, k], source=source, hazards=True, **more,
-    )  # fmt: skip
+        compile_ptx(source, "compute_90a"),
+        "gemm",
+        grid=(n // 128, m // 128),
+        block=384,
+        shared_bytes=STAGES * 32768,
+        args=[*maps, c, n, k],
+        source=source,
+        hazards=True,
+        **more,
+    )
     want = np.zeros((m, n), np.uint32)
     for first in range(0, k, 16):
         left, right = (tensor_core.factor(x[:, first : first + 16], "bf16") for x in (a, b))

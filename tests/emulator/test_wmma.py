@@ -28,13 +28,25 @@ template <class T, class S, class A, int M, int N, int K, class LA, class LB> __
 """
 
 
-@pytest.mark.parametrize(("shape", "layouts"), [
-    ((16, 16, 16), "row row"), ((32, 8, 16), "row row"), ((8, 32, 16), "row row"), ((32, 8, 16), "col row"), ((8, 32, 16), "row col"),
-])  # fmt: skip
-@pytest.mark.parametrize(("fragment", "c_type", "dtype", "sums"), [
-    ("half", "half", np.float16, np.float32), ("half", "half", np.float16, np.float16), ("signed char", "signed char", np.int8, np.int32),
-    ("unsigned char", "unsigned char", np.uint8, np.int32),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "layouts"),
+    [
+        ((16, 16, 16), "row row"),
+        ((32, 8, 16), "row row"),
+        ((8, 32, 16), "row row"),
+        ((32, 8, 16), "col row"),
+        ((8, 32, 16), "row col"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("fragment", "c_type", "dtype", "sums"),
+    [
+        ("half", "half", np.float16, np.float32),
+        ("half", "half", np.float16, np.float16),
+        ("signed char", "signed char", np.int8, np.int32),
+        ("unsigned char", "unsigned char", np.uint8, np.int32),
+    ],
+)
 def test_products_of_fragments(shape, layouts, fragment, c_type, dtype, sums):
     m, n, k = shape
     names = {np.float32: "float", np.float16: "half", np.int32: "int"}

@@ -87,11 +87,19 @@ def dummy_bundle(plan: KernelPlan, architectures: Sequence[str] = ("sm_90", "sm_
 
 class Event(ctypes.Structure):
     _fields_ = (
-        ("kind", ctypes.c_char * 16), ("entry", ctypes.c_char * 256), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
-        ("cluster", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint), ("programmatic", ctypes.c_int),
-        ("stream", ctypes.c_ulonglong), ("address", ctypes.c_ulonglong), ("bytes", ctypes.c_ulonglong),
-        ("argument_bytes", ctypes.c_int), ("arguments", ctypes.c_ubyte * 4096),
-    )  # fmt: skip
+        ("kind", ctypes.c_char * 16),
+        ("entry", ctypes.c_char * 256),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("programmatic", ctypes.c_int),
+        ("stream", ctypes.c_ulonglong),
+        ("address", ctypes.c_ulonglong),
+        ("bytes", ctypes.c_ulonglong),
+        ("argument_bytes", ctypes.c_int),
+        ("arguments", ctypes.c_ubyte * 4096),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,10 +164,23 @@ class CHost:
         source.write_text("\n".join(['extern "C" {' if language != "c" else "", *parts, "}" if language != "c" else ""]))
         library = folder / "libhost.so"
         standard = ["gcc", "-std=c99"] if language == "c" else ["g++", "-std=c++11"]
-        build([
-            compiler(standard[0]), standard[1], *WARNINGS, "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=all",
-            *include, f"-I{folder}", source, "-o", library, driver,
-        ])  # fmt: skip
+        build(
+            [
+                compiler(standard[0]),
+                standard[1],
+                *WARNINGS,
+                "-shared",
+                "-fPIC",
+                "-fsanitize=undefined",
+                "-fno-sanitize-recover=all",
+                *include,
+                f"-I{folder}",
+                source,
+                "-o",
+                library,
+                driver,
+            ]
+        )
         self.library = ctypes.CDLL(str(library))
 
     @staticmethod
@@ -185,9 +206,15 @@ class CHost:
         )
 
     def call(
-        self, prefix: str, dimensions: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
-        stream: int, again: bool = False,
-    ) -> tuple[int, str | None, int, tuple[int, ...]]:  # fmt: skip
+        self,
+        prefix: str,
+        dimensions: Mapping[str, int],
+        pointers: Sequence[int],
+        scalars: Sequence[float],
+        workspace: int,
+        stream: int,
+        again: bool = False,
+    ) -> tuple[int, str | None, int, tuple[int, ...]]:
         """Launches an instance. Returns the CUresult, the reason if it was refused, the size of the workspace, the problem."""
         values = [dimensions.get(d.name, DEFAULT) for d in self.plans[prefix].sequence.dimensions]
         why, workspace_bytes = ctypes.c_char_p(), ctypes.c_uint64()
@@ -222,9 +249,14 @@ class NotingHost(CHost):
                 self.driver.fake_add_entry(launch.entry.encode(), len(sizes), (ctypes.c_int * len(sizes))(*sizes))
 
     def launch(
-        self, prefix: str, dimensions: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
+        self,
+        prefix: str,
+        dimensions: Mapping[str, int],
+        pointers: Sequence[int],
+        scalars: Sequence[float],
+        workspace: int,
         again: bool = False,
-    ) -> tuple[Result, str | None]:  # fmt: skip
+    ) -> tuple[Result, str | None]:
         """Outcome of the header for one problem, and its reason if it refuses."""
         self.event_count.value = 0
         code, reason, workspace_bytes, completed = self.call(prefix, dimensions, pointers, scalars, workspace, STREAM, again)
@@ -242,9 +274,14 @@ def _work(event: Event) -> Memset | Launched:
     if event.kind == b"memset":
         return Memset(event.address, event.bytes)
     return Launched(
-        event.entry.decode(), tuple(event.grid), tuple(event.block), tuple(event.cluster), event.shared_bytes,
-        bool(event.programmatic), bytes(event.arguments[: event.argument_bytes]),
-    )  # fmt: skip
+        event.entry.decode(),
+        tuple(event.grid),
+        tuple(event.block),
+        tuple(event.cluster),
+        event.shared_bytes,
+        bool(event.programmatic),
+        bytes(event.arguments[: event.argument_bytes]),
+    )
 
 
 def _parameter_bytes(argument: Any) -> int:
@@ -256,9 +293,13 @@ def _parameter_bytes(argument: Any) -> int:
 
 
 def expected(
-    sequence: LaunchSequence, given: Mapping[str, int], pointers: Sequence[int], scalars: Sequence[float], workspace: int,
+    sequence: LaunchSequence,
+    given: Mapping[str, int],
+    pointers: Sequence[int],
+    scalars: Sequence[float],
+    workspace: int,
     again: bool = False,
-) -> Result:  # fmt: skip
+) -> Result:
     """Gemmgen's own outcome for that problem."""
     problems: list[str] = []
     dimensions = bind_dimensions(sequence, {}, given, problems)
@@ -310,9 +351,13 @@ def encoded_map(described: ResolvedMap, pointer: int) -> bytes:
     if m is None or pointer == 0:
         return bytes(MAP_BYTES)
     modes = (
-        abi.ELEMENT_NUMBERS[m.element], m.rank, abi.INTERLEAVE_NUMBERS[m.interleave], abi.SWIZZLE_NUMBERS[m.swizzle],
-        abi.L2_PROMOTION_NUMBERS[m.l2_promotion], abi.FILL_NUMBERS[m.fill],
-    )  # fmt: skip
+        abi.ELEMENT_NUMBERS[m.element],
+        m.rank,
+        abi.INTERLEAVE_NUMBERS[m.interleave],
+        abi.SWIZZLE_NUMBERS[m.swizzle],
+        abi.L2_PROMOTION_NUMBERS[m.l2_promotion],
+        abi.FILL_NUMBERS[m.fill],
+    )
     walk = [] if m.im2col is None else [*m.im2col.lower, *m.im2col.upper, m.im2col.channels_per_pixel, m.im2col.pixels_per_column]
     return note_map(pointer + described.offset_bytes, modes, m.extents, m.strides, list(m.box or walk), m.steps)
 

@@ -24,9 +24,21 @@ def facts() -> Facts:
 def formulas() -> st.SearchStrategy[str]:
     leaves = st.one_of(st.sampled_from([*NAMES, "0", "1", "2", "7", "32"]), st.integers(0, 2**40).map(str))
     pairs = [
-        "({} + {})", "({} - {})", "({} * {})", "({} // {})", "({} % {})", "min({}, {})", "max({}, {})", "ceil_div({}, {})",
-        "round_up({}, {})", "({} < {})", "({} >= {})", "({} == {})", "((1 << ceil_log2({0})) - {0} + {1})", "(({} % {}) << d)",
-    ]  # fmt: skip
+        "({} + {})",
+        "({} - {})",
+        "({} * {})",
+        "({} // {})",
+        "({} % {})",
+        "min({}, {})",
+        "max({}, {})",
+        "ceil_div({}, {})",
+        "round_up({}, {})",
+        "({} < {})",
+        "({} >= {})",
+        "({} == {})",
+        "((1 << ceil_log2({0})) - {0} + {1})",
+        "(({} % {}) << d)",
+    ]
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
@@ -66,15 +78,19 @@ def compile_functions(expressions: list[Expression], folder: Path) -> ctypes.CDL
         lines += [f"{head};", f"{head} {{ int overflow = 0; {unused} *result = {expression.text}; return overflow; }}"]
     source, library = folder / "formulas.c", folder / "formulas.so"
     source.write_text("\n".join(lines))
-    build([compiler("gcc"), "-std=c99", "-w", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC",
-           source, "-o", library])  # fmt: skip
+    build(
+        [compiler("gcc"), "-std=c99", "-w", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC", source, "-o", library]
+    )
     return ctypes.CDLL(str(library))
 
 
 @settings(
-    max_examples=4, deadline=None, phases=[Phase.generate], derandomize=True,
+    max_examples=4,
+    deadline=None,
+    phases=[Phase.generate],
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+)
 @given(
     texts=st.lists(formulas(), min_size=60, max_size=60, unique=True),
     problems=st.lists(values(), min_size=30, max_size=30),
@@ -108,10 +124,9 @@ def test_random_formulas_agree_with_python(texts: list[str], problems: list[dict
         ("1 << d", "INT64_C(1) << d"),
         ("select(a > 3, 264, 0)", "a > 3 ? 264 : 0"),
         ("1280 + 17301504", "17302784"),
-        ("(1 << 32) * ((1 << ceil_log2(b)) - b) // b + 1",
-         "INT64_C(4294967296) * ((INT64_C(1) << gemmgen_ceil_log2(b)) - b) / b + 1"),
+        ("(1 << 32) * ((1 << ceil_log2(b)) - b) // b + 1", "INT64_C(4294967296) * ((INT64_C(1) << gemmgen_ceil_log2(b)) - b) / b + 1"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_overflow_is_plain_c(text: str, wanted: str) -> None:
     expression = to_c(Formula(text), facts())
     assert (expression.text, expression.checked) == (wanted, False)

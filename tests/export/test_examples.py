@@ -91,10 +91,16 @@ def test_the_makefile_builds_both(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "sizes"),
     [
-        ("sgemm", ("1000", "700", "500")), ("sgemm", ("1", "1", "1")), ("sgemm", ("129", "127", "0")), ("sgemm", ("0", "5", "5")),
-        ("sum", ("4194304",)), ("sum", ("1",)), ("sum", ("1000003",)), ("sum", ("0",)),
+        ("sgemm", ("1000", "700", "500")),
+        ("sgemm", ("1", "1", "1")),
+        ("sgemm", ("129", "127", "0")),
+        ("sgemm", ("0", "5", "5")),
+        ("sum", ("4194304",)),
+        ("sum", ("1",)),
+        ("sum", ("1000003",)),
+        ("sum", ("0",)),
     ],
-)  # fmt: skip
+)
 def test_runs_right_on_a_gpu(folder: Path, program: str, sizes: tuple[str, ...], tool: str) -> None:
     command = ["nvcc"] if tool == "nvcc" else [*PROGRAMS[program][2], "-isystem", str(cuda_include())]
     library = ["-Xlinker", driver_library()] if tool == "nvcc" else [driver_library()]

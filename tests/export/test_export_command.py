@@ -129,7 +129,8 @@ BAD = {
     "an unknown format": (["small.yaml", "--format", "elf"], "'elf' is not one of"),
     "an unknown architecture": (["small.yaml", "--format", "cubin", "--arch", "sm_1"], "unknown architecture 'sm_1'; known: sm_75"),
     "an architecture that is too old": (
-        ["gemm/swizzled_cp_async", "--format", "header", "--arch", "sm_75"], "architecture: got sm_75, need sm_80 or newer",
+        ["gemm/swizzled_cp_async", "--format", "header", "--arch", "sm_75"],
+        "architecture: got sm_75, need sm_80 or newer",
     ),
     "a prefix that is no identifier": (["small.yaml", "--format", "header", "--prefix", "a b"], "need a C identifier"),
     "a prefix that is a keyword": (["small.yaml", "--format", "header", "--prefix", "while"], "need a C identifier"),
@@ -144,7 +145,7 @@ BAD = {
     "a file that cannot be written": (["small.yaml", "--format", "cubin", "-o", "/proc/none/x"], "cannot be written"),
     "JSON to standard output": (["small.yaml", "--format", "cubin", "--json"], "needs -o"),
     "a wrong field": (["small.yaml", "--format", "cubin", "--set", "colour=red"], "colour"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -47,9 +47,13 @@ class ExportBackend:
         raise NotImplementedError
 
     def run(
-        self, binary: Binary, sequence: LaunchSequence, dimensions: Mapping[str, int], scalars: Mapping[str, float],
+        self,
+        binary: Binary,
+        sequence: LaunchSequence,
+        dimensions: Mapping[str, int],
+        scalars: Mapping[str, float],
         buffers: Mapping[str, HostBuffer],
-    ) -> None:  # fmt: skip
+    ) -> None:
         from gemmgen.runtime.cuda.driver import call, current_device, release
 
         pointers = []

@@ -126,10 +126,11 @@ def test_every_launch_is_the_one_that_gemmgen_makes(tmp_path: Path) -> None:
             assert refused == wanted.refused, f"{plan.name}: {problem}"
             if not refused:
                 noted = [
-                    item if isinstance(item, Memset)
+                    item
+                    if isinstance(item, Memset)
                     else (item.entry, item.grid, item.block, item.cluster, item.shared_bytes, item.programmatic, item.arguments)
                     for item in wanted.work
-                ]  # fmt: skip
+                ]
                 assert module.driver.work == noted, f"{plan.name}: {problem}"
                 allocated = [call for call in module.driver.calls if call[0] == "cuMemAllocAsync"]
                 assert allocated == ([("cuMemAllocAsync", wanted.workspace_bytes, 0x5EA)] if wanted.workspace_bytes else [])
@@ -143,9 +144,13 @@ class DeviceArray:
     def __init__(self, array: Any, pointer: int, stream: int | None = None, read_only: bool = False) -> None:
         packed = array.flags.c_contiguous
         self.__cuda_array_interface__ = {
-            "shape": array.shape, "typestr": array.dtype.str, "data": (pointer, read_only), "version": 3,
-            "strides": None if packed else array.strides, "stream": stream,
-        }  # fmt: skip
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (pointer, read_only),
+            "version": 3,
+            "strides": None if packed else array.strides,
+            "stream": stream,
+        }
 
 
 @pytest.fixture

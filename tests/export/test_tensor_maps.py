@@ -30,15 +30,29 @@ def mapped_plan() -> KernelPlan:
         ArrayArgument("planes", "f32", "workspace", formulas("1"), formulas("1"), 128, "planes"),
         TensorMapArgument("a_map", "A", "bf16", formulas("k", "m"), formulas("2 * lda"), "tiles", box=(64, 128), swizzle="128B"),
         TensorMapArgument(
-            "register", "x", "u8", formulas("64", "m", "m", "4"), formulas("64", "64 * m", "64 * m * m"), "a walk over pixels",
-            element_strides=formulas("1", "pad + 1", "2", "1"), fill="zeros", l2_promotion="256B",
+            "register",
+            "x",
+            "u8",
+            formulas("64", "m", "m", "4"),
+            formulas("64", "64 * m", "64 * m * m"),
+            "a walk over pixels",
+            element_strides=formulas("1", "pad + 1", "2", "1"),
+            fill="zeros",
+            l2_promotion="256B",
             im2col=Im2colWalk(formulas("0 - pad", "0 - pad"), formulas("pad", "0"), 64, 128),
         ),
         TensorMapArgument(
-            "plane_map", "planes", "f32", formulas("m"), (), "second plane", box=(32,), offset_bytes=Formula("256 * m"),
+            "plane_map",
+            "planes",
+            "f32",
+            formulas("m"),
+            (),
+            "second plane",
+            box=(32,),
+            offset_bytes=Formula("256 * m"),
             fill="nan",
         ),
-    )  # fmt: skip
+    )
     launch = KernelLaunch(
         "mapped", formulas("16 * ceil_div(m, 64)", "1", "pad + 1"), (32, 1, 1), ("a_map", "A", "register", "plane_map"), cluster=(16, 1, 1)
     )

@@ -20,8 +20,13 @@ def members(protocol: Any) -> list[str]:
 
 
 PROTOCOLS = {
-    "oracle": Oracle, "cost_model": CostModel, "matcher": Matcher, "operator": Operator, "explain": Explanation, "pictures": Illustration,
-}  # fmt: skip
+    "oracle": Oracle,
+    "cost_model": CostModel,
+    "matcher": Matcher,
+    "operator": Operator,
+    "explain": Explanation,
+    "pictures": Illustration,
+}
 DEMANDS = [
     (kind, module, protocol, member)
     for kind in FAMILIES

@@ -83,11 +83,12 @@ def test_each_access_site_is_predicted_with_its_line(listing: Listing, folder: L
 def test_the_newest_verification_of_each_device_counts(listing: Listing, folder: LibraryFolder) -> None:
     passed = {"passed": True, "cases": 1, "elements": 1, "worst_ratio": 0.5}
     certificate = certified(
-        listing, folder,
+        listing,
+        folder,
         {"verification": passed, "date": "2026-02-01"},
         {"verification": {**passed, "cases": 2}, "date": "2026-01-01"},
         {"verification": {**passed, "cases": 3}, "device": "A100"},
-    )  # fmt: skip
+    )
     found = certificate["verification"]
     assert isinstance(found, list)
     assert [(item["device"], item["cases"]) for item in found][1:] == [("H200", 1), ("A100", 3)]
@@ -99,10 +100,11 @@ def test_benchmarks_are_kept_by_problem_and_device(listing: Listing, folder: Lib
         return {"problem": {"m": m}, "scalars": {}, "median_us": time, "peer": None}
 
     certificate = certified(
-        listing, folder,
+        listing,
+        folder,
         {"benchmarks": [item(1, 9.0), item(2, 4.0)], "date": "2026-01-01"},
         {"benchmarks": [item(1, 8.0)], "date": "2026-01-05"},
-    )  # fmt: skip
+    )
     found = certificate["benchmarks"]
     assert isinstance(found, list)
     shown = [(entry["problem"]["m"], entry["median_us"], entry["date"]) for entry in found]

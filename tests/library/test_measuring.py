@@ -26,16 +26,35 @@ FOUND = "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 
 def report(names: list[str], peer: bool = True) -> BenchmarkReport:
     def timing(name: str, kind: Literal["candidate", "peer"], median: float) -> Timing:
         return Timing(
-            name=name, kind=kind, median_us=median, p10_us=median - 0.1, p90_us=median + 0.1,
-            operations_per_second=1e12, bytes_per_second=1e11, checked="equal",
-        )  # fmt: skip
+            name=name,
+            kind=kind,
+            median_us=median,
+            p10_us=median - 0.1,
+            p90_us=median + 0.1,
+            operations_per_second=1e12,
+            bytes_per_second=1e11,
+            checked="equal",
+        )
 
     timings = tuple(timing(name, "candidate", 2.0) for name in names) + ((timing("cuBLAS", "peer", 3.0),) if peer else ())
     return BenchmarkReport(
-        problem={"m": 1}, scalars={"alpha": 1.0}, device="NVIDIA H200", compute_capability=(9, 0), driver="580", cuda=(13, 0),
-        date="2026-01-01", clocks=Clocks("NVML", 3, 1980, 1970, 1980, 3201), inputs="rotated beyond the L2", buffer_sets=2,
-        input_bytes=1, l2_bytes=1, rounds=15, timings=timings, comparisons=compare(timings), notes=(),
-    )  # fmt: skip
+        problem={"m": 1},
+        scalars={"alpha": 1.0},
+        device="NVIDIA H200",
+        compute_capability=(9, 0),
+        driver="580",
+        cuda=(13, 0),
+        date="2026-01-01",
+        clocks=Clocks("NVML", 3, 1980, 1970, 1980, 3201),
+        inputs="rotated beyond the L2",
+        buffer_sets=2,
+        input_bytes=1,
+        l2_bytes=1,
+        rounds=15,
+        timings=timings,
+        comparisons=compare(timings),
+        notes=(),
+    )
 
 
 def measured(listing: Listing) -> Measurement:

@@ -23,16 +23,22 @@ MISTAKES = {
     "count of arrivals too high": ("init(empty + s, 4)", "init(empty + s, 5)"),
     "arrival at one's own block only": ("threadIdx.x % 128 < 2", "threadIdx.x % 128 == rank()"),
     "arrival twice at one block": ("peer_address(empty + s, threadIdx.x % 128)", "peer_address(empty + s, rank())"),
-    "relaxed arrival": ("arrive_at(peer_address(empty + s, threadIdx.x % 128))", 'asm volatile("mbarrier.arrive.relaxed.cluster'
-                        '.shared::cluster.b64 _, [%0];" :: "r"(peer_address(empty + s, threadIdx.x % 128)) : "memory")'),
+    "relaxed arrival": (
+        "arrive_at(peer_address(empty + s, threadIdx.x % 128))",
+        'asm volatile("mbarrier.arrive.relaxed.cluster'
+        '.shared::cluster.b64 _, [%0];" :: "r"(peer_address(empty + s, threadIdx.x % 128)) : "memory")',
+    ),
     "multicast to oneself": ('"h"((u16)3)', '"h"((u16)(1 << rank()))'),
     "multicast beyond the cluster": ('"h"((u16)3)', '"h"((u16)7)'),
     "both blocks send the same half": ("64 * tile + 32 * rank());", "64 * tile);"),
     "halves at one place": ("A_BYTES + B_BYTES / 2 * rank()", "A_BYTES"),
     "groups not waited for": ('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");', ""),
-    "arrival before the wait": ('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n', "if (threadIdx.x % 128 < 2) "
-                                "arrive_at(peer_address(empty + s, threadIdx.x % 128)); asm volatile(\"wgmma.wait_group.sync.aligned 0;\""
-                                ' ::: "memory"); if (false)\n'),
+    "arrival before the wait": (
+        'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n',
+        "if (threadIdx.x % 128 < 2) "
+        'arrive_at(peer_address(empty + s, threadIdx.x % 128)); asm volatile("wgmma.wait_group.sync.aligned 0;"'
+        ' ::: "memory"); if (false)\n',
+    ),
     "no proxy fence before the store": ("fence_async();\n", "\n"),
     "no barrier before the store": ("fence_async();\n                " + MEET, "fence_async();"),
     "store not waited for": ("if (thread == 0) wait_group_read<0>();", ""),
@@ -43,7 +49,7 @@ MISTAKES = {
     "more registers than there are": ("u32 232;", "u32 248;"),
     "registers not given back": ('asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");', ""),
     "store at another row": ("row + 64 * group); commit", "row + 63 * group); commit"),
-}  # fmt: skip
+}
 
 
 def verdict(body: str, swizzle: str = "128B", **kwargs) -> str:

@@ -23,11 +23,20 @@ from .elf import sections
 from .operators import Mutant
 
 WHOLE = (
-    "gemm/v3_double_buffer", "gemm/linear_bias_relu", "gemm/blocked_128x128x8", "reduction/s4_unroll_last_warp",
-    "reduction/s6_grid_stride", "reduction/s7_shuffle", "reduction/sum_last_block", "reduction/sum_exp_abs",
-    "reduction/argmin_f64_two_pass", "reduction/softmax_logsumexp", "conv2d/pixels_64x64x64", "conv2d/turing_one_stage",
+    "gemm/v3_double_buffer",
+    "gemm/linear_bias_relu",
+    "gemm/blocked_128x128x8",
+    "reduction/s4_unroll_last_warp",
+    "reduction/s6_grid_stride",
+    "reduction/s7_shuffle",
+    "reduction/sum_last_block",
+    "reduction/sum_exp_abs",
+    "reduction/argmin_f64_two_pass",
+    "reduction/softmax_logsumexp",
+    "conv2d/pixels_64x64x64",
+    "conv2d/turing_one_stage",
     "conv2d/split_k",
-)  # fmt: skip
+)
 """Kernels of which every mutant has to be caught or explained."""
 _CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")
 _STEP_LIMIT = 60_000

@@ -59,9 +59,16 @@ def test_new_result_has_type_of_its_factors_and_numpys_shape():
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [((7,), (7, 5)), ((4, 7), (7,)), ((7,), (7,)), ((3, 4, 7), (3, 7, 5)), ((3, 4, 7), (7, 5)), ((4, 7), (3, 7, 5)),
-     ((2, 3, 4, 7), (2, 3, 7, 5))],
-)  # fmt: skip
+    [
+        ((7,), (7, 5)),
+        ((4, 7), (7,)),
+        ((7,), (7,)),
+        ((3, 4, 7), (3, 7, 5)),
+        ((3, 4, 7), (7, 5)),
+        ((4, 7), (3, 7, 5)),
+        ((2, 3, 4, 7), (2, 3, 7, 5)),
+    ],
+)
 def test_vectors_and_batches_follow_numpys_rules(a, b):
     x, y = integers(*a), integers(*b)
     got = ops.matmul(x, y)

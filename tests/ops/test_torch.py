@@ -88,11 +88,17 @@ def test_derivatives_of_reductions(operation, axis):
 
 
 FUNCTIONS = {
-    "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu,
-    "exp": torch.exp, "sqrt": lambda x: x.abs().sqrt(),
-    "square": torch.square, "abs": torch.abs,
-}  # fmt: skip
+    "relu": torch.relu,
+    "leaky_relu": torch.nn.functional.leaky_relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "exp": torch.exp,
+    "sqrt": lambda x: x.abs().sqrt(),
+    "square": torch.square,
+    "abs": torch.abs,
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -132,10 +138,15 @@ def test_positions_of_tensors_that_require_gradients():
 
 
 ACTIVATIONS = {
-    "": lambda z: z, "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu, "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"), "silu": torch.nn.functional.silu,
-    "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-}  # fmt: skip
+    "": lambda z: z,
+    "relu": torch.relu,
+    "leaky_relu": torch.nn.functional.leaky_relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
 SHAPES = [((9, 20), (20, 12)), ((3, 9, 20), (20, 12)), ((3, 9, 20), (1, 20, 12)), ((20,), (20, 12)), ((9, 20), (20,)), ((20,), (20,))]
 
 

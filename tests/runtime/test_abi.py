@@ -54,9 +54,20 @@ def test_attribute_numbers_are_those_of_the_driver():
 
 
 ELEMENT_NAMES = {
-    "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "s32": "INT32", "u64": "UINT64", "s64": "INT64", "f16": "FLOAT16", "f32": "FLOAT32",
-    "f64": "FLOAT64", "bf16": "BFLOAT16", "f32_ftz": "FLOAT32_FTZ", "tf32": "TFLOAT32", "tf32_ftz": "TFLOAT32_FTZ",
-}  # fmt: skip
+    "u8": "UINT8",
+    "u16": "UINT16",
+    "u32": "UINT32",
+    "s32": "INT32",
+    "u64": "UINT64",
+    "s64": "INT64",
+    "f16": "FLOAT16",
+    "f32": "FLOAT32",
+    "f64": "FLOAT64",
+    "bf16": "BFLOAT16",
+    "f32_ftz": "FLOAT32_FTZ",
+    "tf32": "TFLOAT32",
+    "tf32_ftz": "TFLOAT32_FTZ",
+}
 
 
 @pytest.mark.parametrize(("element", "name"), ELEMENT_NAMES.items())

@@ -103,9 +103,14 @@ def test_there_is_no_map_of_an_array_without_elements():
 def test_im2col_corners_are_formulas():
     walk = Im2colWalk((Formula("0 - pad"),) * 2, (Formula("pad"),) * 2, 64, 128)
     argument = TensorMapArgument(
-        "x_map", "x", "bf16", tuple(map(Formula, ("64", "w", "w", "4"))), tuple(map(Formula, ("128", "128 * w", "128 * w * w"))),
-        "pixels", im2col=walk,
-    )  # fmt: skip
+        "x_map",
+        "x",
+        "bf16",
+        tuple(map(Formula, ("64", "w", "w", "4"))),
+        tuple(map(Formula, ("128", "128 * w", "128 * w * w"))),
+        "pixels",
+        im2col=walk,
+    )
     resolved = argument.resolve({"w": 9, "pad": 1}, alignment=16)
     assert resolved.tensor_map is not None and resolved.tensor_map.im2col == Im2col((-1, -1), (1, 1), 64, 128)
 
@@ -167,8 +172,18 @@ def test_the_driver_encodes_maps_of_the_pointers(fake_driver, launcher):
     launcher.launch(0, *launcher.values({"A": A, "planes": PLANES}, {}))
     no_interleave, swizzle_128b, no_promotion, zeros = 0, 3, 0, 0
     assert fake_driver.encoded[0] == (
-        A, 9, 2, [64, 256], [144], [64, 128], [1, 1], no_interleave, swizzle_128b, no_promotion, zeros,
-    )  # fmt: skip
+        A,
+        9,
+        2,
+        [64, 256],
+        [144],
+        [64, 128],
+        [1, 1],
+        no_interleave,
+        swizzle_128b,
+        no_promotion,
+        zeros,
+    )
     assert fake_driver.encoded[1][:2] == (PLANES + 4 * 256 * 64, 7)
 
 
@@ -204,7 +219,7 @@ def test_a_walk_is_encoded_with_its_corners(fake_driver):
     Launcher(LoadedBinary(b"", "sm_80", 0), [launch], {}).launch(0, A)
     assert fake_driver.encoded == [
         (A, 9, 4, [64, 9, 9, 4], [128, 1152, 10368], [-1, -2], [1, 2], 64, 128, [1, 1, 1, 1], 0, 0, 0, 0),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_kernel_maps_its_own_workspace(fake_driver):

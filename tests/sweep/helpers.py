@@ -43,9 +43,23 @@ def settings(stage: str = "verify", execute: str = "sweep.faults:execute", jobs:
 
 def result(digest: str = "d", sweep: str = "trial", **more: Any) -> PointResult:
     fields: dict[str, Any] = {
-        "digest": digest, "sweep": sweep, "kind": "gemm", "instance": "sgemm", "spec": SPEC, "axes": {"mainloop.stages": 2},
-        "problem": {}, "architecture": "sm_80", "device": "", "backend": "", "compiler": "NVRTC 13.0", "stage": Stage.COMPILE,
-        "status": Status.CORRECT, "reason": "", "reason_code": "", "metrics": {"registers": 40.0}, "seconds": {"compile": 0.5},
+        "digest": digest,
+        "sweep": sweep,
+        "kind": "gemm",
+        "instance": "sgemm",
+        "spec": SPEC,
+        "axes": {"mainloop.stages": 2},
+        "problem": {},
+        "architecture": "sm_80",
+        "device": "",
+        "backend": "",
+        "compiler": "NVRTC 13.0",
+        "stage": Stage.COMPILE,
+        "status": Status.CORRECT,
+        "reason": "",
+        "reason_code": "",
+        "metrics": {"registers": 40.0},
+        "seconds": {"compile": 0.5},
         "date": "2026-01-01T00:00:00+00:00",
-    }  # fmt: skip
+    }
     return PointResult(**fields | more)

@@ -28,9 +28,15 @@ def sample(number: int = 0, status: Status = Status.CORRECT, **fields: Any) -> P
     operations, moved, time = 2.0 * 512**3, 4.0 * 3 * 512**2, 20.0 + number % 7
     metrics = {"registers": 96.0, "spill_bytes": 0.0, "shared_bytes": 16384.0, "blocks_per_sm": 2.0, "worst_ratio": 0.02, "elements": 1e5}
     metrics |= {
-        "median_us": time, "p10_us": time - 1, "p90_us": time + 1, "operations_per_second": operations / time * 1e6,
-        "bytes_per_second": moved / time * 1e6, "operations": operations, "bytes": moved, "peer_us": 25.0,
-    }  # fmt: skip
+        "median_us": time,
+        "p10_us": time - 1,
+        "p90_us": time + 1,
+        "operations_per_second": operations / time * 1e6,
+        "bytes_per_second": moved / time * 1e6,
+        "operations": operations,
+        "bytes": moved,
+        "peer_us": 25.0,
+    }
     values: dict[str, Any] = {
         "digest": hashlib.sha256(str(number).encode()).hexdigest(),
         "sweep": "tiles",

@@ -213,11 +213,17 @@ def test_another_sweep_takes_results_from_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"compiler": "NVRTC 14"}, {"device": "another"}, {"backend": "gpu"}, {"driver": "newer"}, {"cases": 3}, {"stage": "compile"},
-        {"architecture": "sm_90"}, {"constraints": (Expression("never", "1 > 2"),)},
+        {"compiler": "NVRTC 14"},
+        {"device": "another"},
+        {"backend": "gpu"},
+        {"driver": "newer"},
+        {"cases": 3},
+        {"stage": "compile"},
+        {"architecture": "sm_90"},
+        {"constraints": (Expression("never", "1 > 2"),)},
     ],
     ids=lambda other: next(iter(other)),
-)  # fmt: skip
+)
 def test_whatever_decides_a_result_is_in_its_digest(other: dict[str, object]) -> None:
 
     (point,) = points("one")

@@ -251,9 +251,13 @@ def test_junit_has_a_case_for_each_result(tmp_path):
     (suite,) = junit_of(one_of_each(), tmp_path)
     ends = {status: [child.tag for child in case] for case, status in zip(suite.findall("testcase"), Status, strict=True)}
     assert ends == {
-        Status.CORRECT: [], Status.CONSTRAINTS: ["skipped"], Status.COMPILE: ["error"], Status.RUNTIME: ["error"],
-        Status.CORRECTNESS: ["failure"], Status.TIMEOUT: ["error"],
-    }  # fmt: skip
+        Status.CORRECT: [],
+        Status.CONSTRAINTS: ["skipped"],
+        Status.COMPILE: ["error"],
+        Status.RUNTIME: ["error"],
+        Status.CORRECTNESS: ["failure"],
+        Status.TIMEOUT: ["error"],
+    }
 
 
 def test_junit_tells_the_reason(tmp_path):
@@ -286,18 +290,33 @@ numbers = st.dictionaries(text, st.floats(), max_size=3)
 
 @settings(max_examples=60, deadline=None)
 @given(
-    reasons=st.lists(text, min_size=1, max_size=3), axes=st.dictionaries(text, values, max_size=3), metrics=numbers, seconds=numbers,
-    status=st.sampled_from(Status), name=text, date=text,
-)  # fmt: skip
+    reasons=st.lists(text, min_size=1, max_size=3),
+    axes=st.dictionaries(text, values, max_size=3),
+    metrics=numbers,
+    seconds=numbers,
+    status=st.sampled_from(Status),
+    name=text,
+    date=text,
+)
 def test_no_content_breaks_a_format(reasons, axes, metrics, seconds, status, name, date, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     results = [
         sample(
-            number, status, reason=reason, reason_code=name, sweep=name, instance=name, device=name, axes=axes,
-            metrics={**metrics, "median_us": metrics.get("", 1.0)}, seconds=seconds, date=date, spec={"kind": name, **axes},
+            number,
+            status,
+            reason=reason,
+            reason_code=name,
+            sweep=name,
+            instance=name,
+            device=name,
+            axes=axes,
+            metrics={**metrics, "median_us": metrics.get("", 1.0)},
+            seconds=seconds,
+            date=date,
+            spec={"kind": name, **axes},
         )
         for number, reason in enumerate(reasons)
-    ]  # fmt: skip
+    ]
     assert len(rows_of(written("csv", results, folder))) == len(results)
     assert len([json.loads(line) for line in written("jsonl", results, folder).read_text().splitlines()]) == len(results)
     assert violations(strict_json(written("t4", results, folder)), T4) == []

@@ -49,12 +49,45 @@ def test_an_expression_that_holds(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "1 +", "x = 1", "lambda: 1", "[n for n in [1]]", "f'{alpha}'", "print(1)", "open('x')", "len()", "len(x=1)", "min(*[1])",
-        "mainloop.__class__", "plan.sequence._x", "(1).real.__class__", "alpha.upper()", "epilogue[0:1]", "epilogue[mainloop.stages]",
-        "{'a': 1}", "1 << 3", "1 | 2", "~1", "1 if", "b'x'", "1j", "...", "await x", "(y := 1)", "a; b", "a\nb", "\0", "\ud800", "9" * 5000,
-        "(" * 500 + "1" + ")" * 500, "-" * 1500 + "1", "+".join("1" * 500), "x" * 3000, "1" * 200,
+        "",
+        "1 +",
+        "x = 1",
+        "lambda: 1",
+        "[n for n in [1]]",
+        "f'{alpha}'",
+        "print(1)",
+        "open('x')",
+        "len()",
+        "len(x=1)",
+        "min(*[1])",
+        "mainloop.__class__",
+        "plan.sequence._x",
+        "(1).real.__class__",
+        "alpha.upper()",
+        "epilogue[0:1]",
+        "epilogue[mainloop.stages]",
+        "{'a': 1}",
+        "1 << 3",
+        "1 | 2",
+        "~1",
+        "1 if",
+        "b'x'",
+        "1j",
+        "...",
+        "await x",
+        "(y := 1)",
+        "a; b",
+        "a\nb",
+        "\0",
+        "\ud800",
+        "9" * 5000,
+        "(" * 500 + "1" + ")" * 500,
+        "-" * 1500 + "1",
+        "+".join("1" * 500),
+        "x" * 3000,
+        "1" * 200,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_expression_is_refused_unevaluated(text: str) -> None:
     with pytest.raises(ExpressionError, match=r"^rule: "):
         Expression("rule", text)
@@ -63,10 +96,16 @@ def test_what_is_no_expression_is_refused_unevaluated(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "missing > 1", "mainloop.depth > 1", "mainloop.stages.more", "epilogue[0]", "plan.no_such", "plan.sequence.resolve",
-        "plan.architecture.supports", "plan.threads.bit_length",
+        "missing > 1",
+        "mainloop.depth > 1",
+        "mainloop.stages.more",
+        "epilogue[0]",
+        "plan.no_such",
+        "plan.sequence.resolve",
+        "plan.architecture.supports",
+        "plan.threads.bit_length",
     ],
-)  # fmt: skip
+)
 def test_a_name_that_there_is_not_is_an_error_of_its_own(text: str) -> None:
     with pytest.raises(UnknownName, match=r"^rule: "):
         holds(text)
@@ -75,11 +114,25 @@ def test_a_name_that_there_is_not_is_an_error_of_its_own(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "1 / 0", "1 % 0", "0 ** -1", "alpha + 1 > 2", "alpha * 1000000", "alpha < 1", "min(1) > 0", "len(1)", "abs(alpha)", "1 in 2",
-        "2 ** 100 * 2 ** 100 > 0", "2 ** 129 > 0", "(-8) ** 0.5 > 0", "1e308 * 10 // 1 > 0", "max([]) > 1", "1e300 ** 100 > 1",
+        "1 / 0",
+        "1 % 0",
+        "0 ** -1",
+        "alpha + 1 > 2",
+        "alpha * 1000000",
+        "alpha < 1",
+        "min(1) > 0",
+        "len(1)",
+        "abs(alpha)",
+        "1 in 2",
+        "2 ** 100 * 2 ** 100 > 0",
+        "2 ** 129 > 0",
+        "(-8) ** 0.5 > 0",
+        "1e308 * 10 // 1 > 0",
+        "max([]) > 1",
+        "1e300 ** 100 > 1",
         "10.0 ** 128 * 1e300 // 1 == 0",
     ],
-)  # fmt: skip
+)
 def test_values_that_do_not_go_together_are_an_error(text: str) -> None:
     with pytest.raises(ExpressionError, match=r"^rule: "):
         holds(text)
@@ -95,8 +148,18 @@ def test_expression_that_needs_plan_is_not_evaluated_without_one() -> None:
 ATOMS = st.sampled_from(["mainloop.stages", "plan.threads", "alpha", "1", "0", "2.5", "-3", "'x'", "[1, 2]", "epilogue", "None", "9" * 30])
 
 
-@given(st.recursive(ATOMS, lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(
-    ["+", "-", "*", "/", "//", "%", "**", "<", "<=", "==", "!=", "in", "not in", "and", "or"]), inner), max_leaves=40))  # fmt: skip
+@given(
+    st.recursive(
+        ATOMS,
+        lambda inner: st.builds(
+            "({} {} {})".format,
+            inner,
+            st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "<", "<=", "==", "!=", "in", "not in", "and", "or"]),
+            inner,
+        ),
+        max_leaves=40,
+    )
+)
 def test_any_expression_has_a_value_or_a_message_within_a_moment(text: str) -> None:
     started = time.monotonic()
     try:

@@ -110,10 +110,22 @@ def test_failures_of_one_reason_stand_together():
 def test_what_results_say_is_never_markup():
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     results = [
-        sample(number, status, reason=evil, reason_code=evil, instance=evil, sweep=evil, device=evil, compiler=evil, kind=evil,
-               axes={evil: evil if number % 2 else "b", "x": number}, spec={evil: evil})
-        for number in range(8) for status in (Status.CORRECT, Status.TIMEOUT)
-    ]  # fmt: skip
+        sample(
+            number,
+            status,
+            reason=evil,
+            reason_code=evil,
+            instance=evil,
+            sweep=evil,
+            device=evil,
+            compiler=evil,
+            kind=evil,
+            axes={evil: evil if number % 2 else "b", "x": number},
+            spec={evil: evil},
+        )
+        for number in range(8)
+        for status in (Status.CORRECT, Status.TIMEOUT)
+    ]
     page = Page(html_report(results))
     assert len(page.all("script")) == 3 and not page.all("img")
     assert evil in "".join(text for _, text in page.texts)
@@ -164,9 +176,15 @@ def test_labels_stand_beyond_the_best_point():
 def test_results_are_compared_with_others():
     before = [sample(number, spec=SPEC | {"label": str(number)}) for number in range(20)]
     after = [
-        sample(number, Status.TIMEOUT if number == 3 else Status.CORRECT, spec=one.spec, **({} if number == 3 else {
-            "metrics": one.metrics | {"median_us": one.metrics["median_us"] / 2}})) for number, one in enumerate(before) if number
-    ]  # fmt: skip
+        sample(
+            number,
+            Status.TIMEOUT if number == 3 else Status.CORRECT,
+            spec=one.spec,
+            **({} if number == 3 else {"metrics": one.metrics | {"median_us": one.metrics["median_us"] / 2}}),
+        )
+        for number, one in enumerate(before)
+        if number
+    ]
     text = html_report(after, against=("old.sqlite", before))
     assert "19 points are in both, 1 only before, 0 only now" in text and "is 2.000 as a geometric mean of 18" in text
     assert len(data(text)["charts"]["comparison"]["layer"][1]["data"]["values"]) == 18
@@ -222,9 +240,16 @@ def test_a_problem_that_was_not_timed_has_no_column_for_its_peer():
 
 @pytest.mark.parametrize(
     ("name", "architecture", "found"),
-    [("NVIDIA H200", "sm_90a", "H200"), ("NVIDIA A100-SXM4-80GB", "sm_80", "A100"), ("NVIDIA H100 PCIe", "sm_90a", None),
-     ("NVIDIA H200", "sm_75", None), ("", "sm_90", None), ("NVIDIA T400", "sm_75", None), ("Tesla T4", "sm_75", "T4")],
-)  # fmt: skip
+    [
+        ("NVIDIA H200", "sm_90a", "H200"),
+        ("NVIDIA A100-SXM4-80GB", "sm_80", "A100"),
+        ("NVIDIA H100 PCIe", "sm_90a", None),
+        ("NVIDIA H200", "sm_75", None),
+        ("", "sm_90", None),
+        ("NVIDIA T400", "sm_75", None),
+        ("Tesla T4", "sm_75", "T4"),
+    ],
+)
 def test_a_device_is_known_by_name_and_architecture(name, architecture, found):
     device = known_device(name, architecture)
     assert (device.name if device else None) == found

@@ -272,9 +272,16 @@ def test_a_point_whose_objective_is_not_a_number_is_infeasible():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"trials": 0}, {"parallel": 0}, {"slow": 0.5}, {"slow": float("nan")}, {"objectives": []}, {"objectives": [US, US]},
-     {"sampler": "grid"}],
-)  # fmt: skip
+    [
+        {"trials": 0},
+        {"parallel": 0},
+        {"slow": 0.5},
+        {"slow": float("nan")},
+        {"objectives": []},
+        {"objectives": [US, US]},
+        {"sampler": "grid"},
+    ],
+)
 def test_arguments_that_make_no_sense_are_refused(wrong):
     with pytest.raises(SweepError):
         guided(SPACE, Engine(), **wrong)
@@ -340,9 +347,14 @@ def test_a_huge_space_is_not_listed():
 
 @pytest.mark.parametrize(
     ("text", "metric", "direction"),
-    [("median_us", "median_us", "minimise"), ("blocks_per_sm", "blocks_per_sm", "maximise"), ("max:registers", "registers", "maximise"),
-     ("min:bytes_per_second", "bytes_per_second", "minimise"), ("bytes_per_second", "bytes_per_second", "maximise")],
-)  # fmt: skip
+    [
+        ("median_us", "median_us", "minimise"),
+        ("blocks_per_sm", "blocks_per_sm", "maximise"),
+        ("max:registers", "registers", "maximise"),
+        ("min:bytes_per_second", "bytes_per_second", "minimise"),
+        ("bytes_per_second", "bytes_per_second", "maximise"),
+    ],
+)
 def test_an_objective_in_words(text, metric, direction):
     assert parse_objective(text) == Objective(metric, direction)
 

@@ -149,8 +149,10 @@ def test_writer_killed_loses_nothing_that_it_had_appended(tmp_path: Path) -> Non
     for run in range(5):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITE_FOREVER, str(tmp_path / "results"), str(run)],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
         assert writer.stdout is not None
         writer.stdout.readline()
         time.sleep(0.01 * run)

@@ -40,10 +40,15 @@ def found(*times: float, sizes: Sequence[int] = (512,), **metrics: float) -> Sea
     trials = []
     for number, time in enumerate(times):
         results: tuple[PointResult, ...] = tuple(
-            sample(number, spec=spec_of(8 << number), instance=f"d{8 << number}", problem={"m": size, "n": size, "k": size},
-                   metrics={"median_us": time, **metrics})
+            sample(
+                number,
+                spec=spec_of(8 << number),
+                instance=f"d{8 << number}",
+                problem={"m": size, "n": size, "k": size},
+                metrics={"median_us": time, **metrics},
+            )
             for size in sizes
-        )  # fmt: skip
+        )
         trials.append(Trial(number, {}, results, "complete", (time,)))
     return SearchResult((US,), tuple(trials))
 
@@ -62,10 +67,23 @@ class Measured:
         timings.append(self.timing("cuBLAS (torch)", "peer", 20.0))
         problem = dict(zip(("m", "n", "k"), sizes, strict=True)) | {"lda": sizes[0]}
         return BenchmarkReport(
-            problem, {}, "NVIDIA H200\nx: evil", (9, 0), "580", (13, 0), "2026-01-01T00:00:00+00:00",
-            Clocks("NVML", 3, 1980.0, 1900, 1980, 3200.0), "rotated beyond the L2", 3, 10**9, 6 * 10**7, 50,
-            tuple(timings), compare(timings), (),
-        )  # fmt: skip
+            problem,
+            {},
+            "NVIDIA H200\nx: evil",
+            (9, 0),
+            "580",
+            (13, 0),
+            "2026-01-01T00:00:00+00:00",
+            Clocks("NVML", 3, 1980.0, 1900, 1980, 3200.0),
+            "rotated beyond the L2",
+            3,
+            10**9,
+            6 * 10**7,
+            50,
+            tuple(timings),
+            compare(timings),
+            (),
+        )
 
     def timing(self, name: str, kind: Any, us: float) -> Timing:
         return Timing(name, kind, us, us - self.spread / 2, us + self.spread / 2, 1e12, 1e9, "checked")
@@ -224,10 +242,15 @@ def test_a_search_for_times_without_them_says_what_to_do(sweep):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(["--objective", "registers"], "--search and --winner"), (["--search", "tpe", "--objective", "a b"], "--objective 'a b'"),
-     (["--search", "tpe", "--set", "mainloop.stages=[]"], ""), (["--winner", "x" * 300, "--objective", "registers"], "--winner"),
-     (["--winner", ".", "--objective", "registers"], "is a directory"), (["--winner", "depths.yaml/x"], "depths.yaml is no directory")],
-)  # fmt: skip
+    [
+        (["--objective", "registers"], "--search and --winner"),
+        (["--search", "tpe", "--objective", "a b"], "--objective 'a b'"),
+        (["--search", "tpe", "--set", "mainloop.stages=[]"], ""),
+        (["--winner", "x" * 300, "--objective", "registers"], "--winner"),
+        (["--winner", ".", "--objective", "registers"], "is a directory"),
+        (["--winner", "depths.yaml/x"], "depths.yaml is no directory"),
+    ],
+)
 def test_options_that_make_no_sense_end_in_one_message(sweep, options, told):
     result = sweep("check", "--backend", "emulator", *options)
     assert result.exit_code == 2 and told in result.output and "Traceback" not in result.output

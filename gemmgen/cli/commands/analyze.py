@@ -65,7 +65,7 @@ def command(
 
     One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm, which gemmgen doctor says how to get; that of
     specs for processors needs objdump, and their roofs are measured.
-    """  # fmt: skip
+    """
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.perf.analysis.report import analyse

@@ -34,7 +34,7 @@ def command(pattern: str, width: str, store: bool, row: int | None, output: Path
     gemmgen banks 'lane*16' --width 16
     gemmgen banks 'lane%8*256 + lane//8*16' --width 16 --row 256
     gemmgen banks 'select(lane < 16, lane*8, -1)' --width 8 --store
-    """  # fmt: skip
+    """
     from gemmgen.present.access_pattern import examine, picture_of
 
     found = examine(pattern, int(width), store=store, row=row)

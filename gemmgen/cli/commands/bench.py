@@ -65,7 +65,7 @@ def command(
     are timed on this one, in turns with NumPy's BLAS, and with torch's if it is there.
 
     What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed.
-    """  # fmt: skip
+    """
     problems = list(dict.fromkeys(parse_size(size) for size in sizes))
     files = find_specs(specs)
     if are_for_processors(files):

@@ -58,7 +58,7 @@ def command(
     """Compile each SPEC with NVRTC, and show the registers, spills, shared memory and occupancy of its kernels.
 
     With --ptx, --cubin or --sass and without -o, one spec for one architecture goes to standard output instead. No GPU is needed.
-    """  # fmt: skip
+    """
     kinds = [kind for kind, wanted in (("ptx", ptx), ("cubin", cubin), ("sass", sass)) if wanted]
     to_stdout = bool(kinds) and directory is None
     if to_stdout:

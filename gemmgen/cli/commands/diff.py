@@ -77,7 +77,7 @@ def command(
     gemmgen diff gemm/v0_naive gemm/v1_tiled
     gemmgen diff gemm/v1_tiled --set-b mainloop.stages=2 -o stages.html
     gemmgen diff mine.cu better.cu --grid 4 --block 256 --arg 'f32[1024]=random' --arg 'f32[1024]'
-    """  # fmt: skip
+    """
     from gemmgen.cli.file_comparison import FileLaunch, file_side, is_file_of_kernels
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.hardware.target import device as find_device
@@ -149,9 +149,12 @@ def _print(found: Comparison, source: bool) -> None:
         click.echo(f"{before} and {after} are the same kernel.")
         return
     groups = {
-        "Spec": found.spec, "Plan": found.plan, f"Resources and time ({found.device})": found.resources,
-        "Machine code": found.mix, f"Counters of one case ({' / '.join(dict.fromkeys(found.case))})": found.counters,
-    }  # fmt: skip
+        "Spec": found.spec,
+        "Plan": found.plan,
+        f"Resources and time ({found.device})": found.resources,
+        "Machine code": found.mix,
+        f"Counters of one case ({' / '.join(dict.fromkeys(found.case))})": found.counters,
+    }
     for title, changes in groups.items():
         if changes:
             click.secho(f"\n{title}\n", bold=True)

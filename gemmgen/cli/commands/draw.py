@@ -72,7 +72,7 @@ def command(
     """Draw pictures of SPEC: its tiles, which lane has what, and how its accesses fall into the banks of shared memory.
 
     Without -o, list the pictures that there are of this spec.
-    """  # fmt: skip
+    """
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.kernels.family import KernelPlan

@@ -173,7 +173,7 @@ def command(
     \b
     gemmgen emulate saxpy.cu --grid 4 --block 256 \\
         --arg i32=1000 --arg f32=2.5 --arg 'f32[1000]=random' --arg 'f32[1000]=zeros' --print 3:8
-    """  # fmt: skip
+    """
     options = CompileOptions(architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug)
     if launch_file is not None and (grid or block or cluster or argument_texts):
         raise click.UsageError("--launches tells grids, blocks and arguments; leave out --grid, --block and --arg")
@@ -327,7 +327,7 @@ def _save(argument: KernelArgument, path: Path) -> None:
 
 def _print_run(
     file: Path, entry: str, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], schedules: int, seed: int
-) -> None:  # fmt: skip
+) -> None:
     failed = any(finding.severity == "error" for finding in findings)
     if failed:
         click.echo(f"{click.style('not clean', fg='red', bold=True)}  {entry} in {file}\n")
@@ -358,7 +358,7 @@ def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
 
 def _to_json(
     code: KernelCode, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], shown: Sequence[tuple[str, int]]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     worst = next((finding for finding in findings if finding.severity == "error"), None)
     place = worst.places[0] if worst is not None and worst.places else None
     arrays = run.arrays()

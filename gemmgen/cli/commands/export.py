@@ -84,7 +84,7 @@ def command(
     header  one C or C++ header with the binaries and the functions to check, load and launch them
     python  one Python module with the same, which needs nothing but cuda-python
     shared  of a spec for a processor: a shared library with its function, and with cblas_sgemm and sgemm_; header declares them
-    """  # fmt: skip
+    """
     from gemmgen.export.text import check_prefix
 
     if target == "":
@@ -128,10 +128,12 @@ def command(
     made = {output / name if several else output: (item, make()) for name, (item, make) in contents.items()}
     outcome = {path: (item, write_output(path, content)) for path, (item, content) in made.items()}
     if as_json:
-        print_json([
-            {"spec": item.file.label, "name": item.plan.name, "format": kind, "file": str(path), "changed": changed}
-            for path, (item, changed) in outcome.items()
-        ])  # fmt: skip
+        print_json(
+            [
+                {"spec": item.file.label, "name": item.plan.name, "format": kind, "file": str(path), "changed": changed}
+                for path, (item, changed) in outcome.items()
+            ]
+        )
         return
     for path, (_, changed) in outcome.items():
         click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
@@ -155,10 +157,12 @@ def _write_for_processors(planned: Sequence[PlannedSpec], kind: str, target: str
         path = output / name if several else output
         outcome.append((item, path, write_output(path, content)))
     if as_json:
-        print_json([
-            {"spec": item.file.label, "name": item.plan.name, "format": kind, "file": str(path), "changed": changed}
-            for item, path, changed in outcome
-        ])  # fmt: skip
+        print_json(
+            [
+                {"spec": item.file.label, "name": item.plan.name, "format": kind, "file": str(path), "changed": changed}
+                for item, path, changed in outcome
+            ]
+        )
         return
     for _, path, changed in outcome:
         click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")

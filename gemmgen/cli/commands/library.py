@@ -35,15 +35,26 @@ def _complete_instance(context: click.Context, parameter: click.Parameter, incom
 
 
 _list_option = click.option(
-    "list_file", "--list", type=NAMED_PATH, metavar="FILE",
+    "list_file",
+    "--list",
+    type=NAMED_PATH,
+    metavar="FILE",
     help="Another list of instances than specs/library.yaml; its specs lie beside it.",
-)  # fmt: skip
+)
 _folder_option = click.option(
-    "folder", "--library", type=NAMED_PATH, metavar="DIR", help="Another folder than gemmgen's own library.",
-)  # fmt: skip
+    "folder",
+    "--library",
+    type=NAMED_PATH,
+    metavar="DIR",
+    help="Another folder than gemmgen's own library.",
+)
 _jobs_option = click.option(
-    "jobs", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Work on N instances at a time; else one for each CPU.",
-)  # fmt: skip
+    "jobs",
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Work on N instances at a time; else one for each CPU.",
+)
 _names_argument = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_complete_instance)
 
 
@@ -69,7 +80,7 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
 
     Only what changed is compiled, verified on the emulator and written; what is no longer listed is removed, unless NAMEs are given.
     Interrupted, it goes on where it was. Exits with 1 if an instance is wrong.
-    """  # fmt: skip
+    """
     from gemmgen.library.building import build
     from gemmgen.library.folder import choose, shipped_folder, writable_folder
 
@@ -121,7 +132,7 @@ def check_command(
 ) -> None:
     """Prove that sources, certificates and manifest are what a build would make. Exits with 1 if one is not, or if nothing could be
     compiled and something was to be.
-    """  # fmt: skip
+    """
     from dataclasses import asdict
 
     from gemmgen.library.checking import check
@@ -244,7 +255,7 @@ def measure_command(
 
     One that fails does not stop the others. Exits with 1 if one did; what was found is written all the same, after an
     interrupt too.
-    """  # fmt: skip
+    """
     from gemmgen.library import measuring
     from gemmgen.library.folder import choose, write_file
     from gemmgen.library.sanitizing import find_sanitizer

@@ -33,7 +33,7 @@ def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[st
     """Write the source of each SPEC, CUDA or C: to standard output, or into a directory.
 
     Nothing is written unless every spec can be rendered, and a file that would not change is left alone.
-    """  # fmt: skip
+    """
     if directory == Path("-"):
         directory = None
     if as_json and directory is None:

@@ -153,7 +153,7 @@ def command(
 
     Each point runs in a process that may hang or die without harm to the others. Results are kept one by one: the same command
     goes on where it was stopped. Exits with 1 if a point that was accepted did not come out right.
-    """  # fmt: skip
+    """
     from gemmgen.cli.sweep_search import search_of, search_space
     from gemmgen.sweep.expression import Expression
     from gemmgen.sweep.file import Limits, load_sweep
@@ -210,9 +210,16 @@ def command(
 
 
 def _run(
-    context: click.Context, selection: Selection, settings: Settings, cluster: Cluster | None, path: Path, reports: Reports,
-    wanted: Search, backend: str, as_json: bool,
-) -> None:  # fmt: skip
+    context: click.Context,
+    selection: Selection,
+    settings: Settings,
+    cluster: Cluster | None,
+    path: Path,
+    reports: Reports,
+    wanted: Search,
+    backend: str,
+    as_json: bool,
+) -> None:
     """Evaluates every point, and tells what came of it."""
     from gemmgen.cli.sweep_search import search_space, write_winner
     from gemmgen.sweep.engine import Engine
@@ -235,15 +242,30 @@ def _run(
         write_winner(wanted, found, selection.space, backend)
 
     _finish(
-        context, selection.space, engine, path, reports, live, as_json, selection.left_out, conclude if wanted.winner else None,
+        context,
+        selection.space,
+        engine,
+        path,
+        reports,
+        live,
+        as_json,
+        selection.left_out,
+        conclude if wanted.winner else None,
         whole=selection.whole,
-    )  # fmt: skip
+    )
 
 
 def _search(
-    context: click.Context, space: Space, settings: Settings, cluster: Cluster | None, path: Path, reports: Reports,
-    wanted: Search, backend: str, as_json: bool,
-) -> None:  # fmt: skip
+    context: click.Context,
+    space: Space,
+    settings: Settings,
+    cluster: Cluster | None,
+    path: Path,
+    reports: Reports,
+    wanted: Search,
+    backend: str,
+    as_json: bool,
+) -> None:
     """Evaluates the points that a sampler proposes, and tells what came of them."""
     from gemmgen.cli.sweep_search import describe_search, run_search, search_json, write_winner
     from gemmgen.sweep.engine import Engine
@@ -260,16 +282,31 @@ def _search(
     if not as_json:
         click.echo("\n".join(describe_search(wanted, found)) + "\n")
     _finish(
-        context, space, engine, path, reports, live, as_json,
+        context,
+        space,
+        engine,
+        path,
+        reports,
+        live,
+        as_json,
         conclude=(lambda: write_winner(wanted, found, space, backend)) if wanted.winner else None,
         search=search_json(wanted, found),
-    )  # fmt: skip
+    )
 
 
 def _finish(
-    context: click.Context, space: Space, engine: Engine, path: Path, reports: Reports, live: LiveReport | None, as_json: bool,
-    left_out: int = 0, conclude: Callable[[], None] | None = None, search: dict[str, Any] | None = None, whole: bool = False,
-) -> None:  # fmt: skip
+    context: click.Context,
+    space: Space,
+    engine: Engine,
+    path: Path,
+    reports: Reports,
+    live: LiveReport | None,
+    as_json: bool,
+    left_out: int = 0,
+    conclude: Callable[[], None] | None = None,
+    search: dict[str, Any] | None = None,
+    whole: bool = False,
+) -> None:
     """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
     from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
 

@@ -68,7 +68,7 @@ def command(
 
     The table is written after each problem; started again, the command goes on where it was. Exits with 1 if an instance
     computed something wrong.
-    """  # fmt: skip
+    """
     from gemmgen.dispatch.tuning import grid, kinds_of, read_problems
 
     chosen = kinds_of(kinds)
@@ -151,13 +151,29 @@ def _print_regrets(table: Table, found: Sequence[Regret]) -> None:
             worst = max(mine, key=lambda r: r.model if name == "model" else r.table)
             beside = f"{_geometric_mean(speedups):.2f}" if speedups and name == "table" else ""
             rows.append(
-                [kind, name, str(len(values)), f"{mean(values):.1%}", f"{ordered[len(ordered) // 2]:.1%}", f"{ordered[-1]:.1%}",
-                 f"{sum(value <= 0.05 for value in values) / len(values):.0%}", beside, worst.row.problem]
-            )  # fmt: skip
+                [
+                    kind,
+                    name,
+                    str(len(values)),
+                    f"{mean(values):.1%}",
+                    f"{ordered[len(ordered) // 2]:.1%}",
+                    f"{ordered[-1]:.1%}",
+                    f"{sum(value <= 0.05 for value in values) / len(values):.0%}",
+                    beside,
+                    worst.row.problem,
+                ]
+            )
     columns = [
-        Column("kind"), Column("chooses"), Column("problems", "right"), Column("mean", "right"), Column("median", "right"),
-        Column("worst", "right"), Column("within 5%", "right"), Column("x peer", "right"), Column("worst problem", folds=True),
-    ]  # fmt: skip
+        Column("kind"),
+        Column("chooses"),
+        Column("problems", "right"),
+        Column("mean", "right"),
+        Column("median", "right"),
+        Column("worst", "right"),
+        Column("within 5%", "right"),
+        Column("x peer", "right"),
+        Column("worst problem", folds=True),
+    ]
     if rows:
         print_table(columns, rows)
     click.echo(

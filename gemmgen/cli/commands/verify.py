@@ -67,7 +67,7 @@ def command(
     """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
 
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
-    """  # fmt: skip
+    """
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.runtime.backends import find_backend
     from gemmgen.verification.oracle import oracle_of

@@ -22,7 +22,7 @@ from gemmgen.core.errors import SpecError
 def command(spec: str, output: Path | None, architecture: str | None, device_name: str, size: str | None, overrides: Sequence[str]) -> None:
     """Write one HTML page of SPEC that needs nothing beside it: CUDA, PTX and machine code side by side, lines that belong together
     marked, with counters by line, control codes, live registers, register banks, and what makes it slow.
-    """  # fmt: skip
+    """
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.cli.host import are_for_processors
     from gemmgen.hardware.target import architecture as find_architecture

@@ -20,9 +20,14 @@ _OPCODES = {opcode: name for name, opcodes in _BY_OPCODE.items() for opcode in o
 _MEMORY = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 _SPACES = ("global", "shared", "local", "param", "const")
 _FLOATS = {
-    "f32": "float32", "f32x2": "float32", "f64": "float64", "f16": "float16", "f16x2": "float16", "bf16": "float16",
+    "f32": "float32",
+    "f32x2": "float32",
+    "f64": "float64",
+    "f16": "float16",
+    "f16x2": "float16",
+    "bf16": "float16",
     "bf16x2": "float16",
-}  # fmt: skip
+}
 
 
 def instruction_class(inst: Instruction) -> str:

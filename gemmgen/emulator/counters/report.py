@@ -21,9 +21,11 @@ class SharedTraffic:
 
     def __add__(self, other: SharedTraffic) -> SharedTraffic:
         return SharedTraffic(
-            self.requests + other.requests, self.wavefronts + other.wavefronts, self.conflicts + other.conflicts,
+            self.requests + other.requests,
+            self.wavefronts + other.wavefronts,
+            self.conflicts + other.conflicts,
             self.ideal + other.ideal,
-        )  # fmt: skip
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"requests": self.requests, "wavefronts": self.wavefronts, "conflicts": self.conflicts, "ideal": self.ideal}

@@ -154,17 +154,22 @@ class AsyncProxy:
             if at < offset + width and offset < at + 8:
                 raise BarrierMisuse(
                     f"{name} of shared address {address}, where a barrier lives: only mbarrier instructions may touch it",
-                    instruction=instruction, threads=threads, other=other, other_threads="the initialisation of the barrier",
-                )  # fmt: skip
+                    instruction=instruction,
+                    threads=threads,
+                    other=other,
+                    other_threads="the initialisation of the barrier",
+                )
         for words in self._words:
             met = (words.offsets < offset + width) & (words.offsets + words.width > offset)
             if met.any():
                 kind: type[EmulatorError] = InFlightRead if reads else InFlightWrite
                 raise kind(
                     f"{name} of shared address {address}, where data is on its way: nobody has seen the phase of its barrier complete",
-                    instruction=instruction, threads=threads, other=words.instruction,
+                    instruction=instruction,
+                    threads=threads,
+                    other=words.instruction,
                     other_threads=f"sent by {self.geometry.describe(words.lanes[met])}",
-                )  # fmt: skip
+                )
         chunk = offset // CHUNK
         for open_access in self.open:
             if (open_access.kind == "write" or not reads) and (open_access.chunks == chunk).any():
@@ -175,6 +180,8 @@ class AsyncProxy:
         doing = "is going to write" if other.kind == "write" else "may still be reading"
         raise kind(
             f"{name} of shared address {address}, which an asynchronous operation {doing}: nobody has seen {other.awaits}",
-            instruction=instruction, threads=threads, other=other.instruction,
+            instruction=instruction,
+            threads=threads,
+            other=other.instruction,
             other_threads=f"issued by {self.geometry.describe(other.lanes)}",
-        )  # fmt: skip
+        )

@@ -56,9 +56,12 @@ class Barriers:
     def fail(self, message: str, inst: Instruction, lanes: Lanes, barrier: Barrier | None = None) -> NoReturn:
         """Raises BarrierMisuse."""
         raise BarrierMisuse(
-            message, instruction=inst, threads=self.geometry.describe(lanes),
-            other=None if barrier is None else barrier.instruction, other_threads="the initialisation of the barrier",
-        )  # fmt: skip
+            message,
+            instruction=inst,
+            threads=self.geometry.describe(lanes),
+            other=None if barrier is None else barrier.instruction,
+            other_threads="the initialisation of the barrier",
+        )
 
     def at(self, inst: Instruction, lanes: Lanes, offset: int) -> Barrier:
         """The live barrier at an absolute offset."""
@@ -66,8 +69,9 @@ class Barriers:
         if barrier is None:
             self.fail(
                 f"shared address {offset % self.shared.stride} is used as a barrier, but none has been initialised there",
-                inst, lanes,
-            )  # fmt: skip
+                inst,
+                lanes,
+            )
         return barrier
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -108,12 +112,18 @@ class Barriers:
                 if barrier.pending == 0:
                     self.fail(
                         f"{self.describe(barrier)} gets an arrival more than its count of {barrier.expected} in phase "
-                        f"{barrier.phase}, which only waits for {barrier.owed} bytes", inst, who, barrier,
-                    )  # fmt: skip
+                        f"{barrier.phase}, which only waits for {barrier.owed} bytes",
+                        inst,
+                        who,
+                        barrier,
+                    )
                 self.fail(
                     f"{self.describe(barrier)} gets {count} arrivals at once where {barrier.pending} of {barrier.expected} are "
-                    f"pending in phase {barrier.phase}", inst, who, barrier,
-                )  # fmt: skip
+                    f"pending in phase {barrier.phase}",
+                    inst,
+                    who,
+                    barrier,
+                )
             states[position] = state_of(barrier)
             barrier.pending -= count
             if drop:
@@ -121,8 +131,10 @@ class Barriers:
             if not completes and barrier.pending == 0 and barrier.owed == 0:
                 self.fail(
                     f"{self.describe(barrier)} would complete phase {barrier.phase} by an arrival that promises not to (.noComplete)",
-                    inst, lanes[position : position + 1], barrier,
-                )  # fmt: skip
+                    inst,
+                    lanes[position : position + 1],
+                    barrier,
+                )
             self._advance(barrier)
         self.events += 1
         return states
@@ -134,8 +146,10 @@ class Barriers:
         if barrier.owed > COUNT_LIMIT:
             self.fail(
                 f"{self.describe(barrier)} is owed {barrier.owed} bytes in phase {barrier.phase}; it can count to {COUNT_LIMIT}",
-                inst, lanes, barrier,
-            )  # fmt: skip
+                inst,
+                lanes,
+                barrier,
+            )
 
     def complete(self, inst: Instruction, barrier: Barrier, lanes: Lanes, size: int) -> None:
         """Bytes have arrived."""
@@ -146,8 +160,11 @@ class Barriers:
         if barrier.owed < 0 and barrier.pending == 0:
             self.fail(
                 f"{self.describe(barrier)} gets {-barrier.owed} bytes more in phase {barrier.phase} than were expected: "
-                "the phase completes before all of them are there", inst, lanes, barrier,
-            )  # fmt: skip
+                "the phase completes before all of them are there",
+                inst,
+                lanes,
+                barrier,
+            )
         self._advance(barrier)
 
     def _advance(self, barrier: Barrier) -> None:

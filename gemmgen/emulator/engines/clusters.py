@@ -62,8 +62,9 @@ class Clusters:
         if twice.any():
             raise ClusterMisuse(
                 "arrival at the barrier of the cluster by a thread that has not waited for its last arrival",
-                instruction=inst, threads=self.geometry.describe(lanes[twice]),
-            )  # fmt: skip
+                instruction=inst,
+                threads=self.geometry.describe(lanes[twice]),
+            )
         self.arrivals[lanes] += 1
         for observer in self.shared.observers:
             observer.cluster_arrived(inst, lanes)
@@ -86,8 +87,9 @@ class Clusters:
         if idle.any():
             raise ClusterMisuse(
                 "wait at the barrier of the cluster by a thread that has not arrived",
-                instruction=inst, threads=self.geometry.describe(lanes[idle]),
-            )  # fmt: skip
+                instruction=inst,
+                threads=self.geometry.describe(lanes[idle]),
+            )
         passed: np.ndarray = self.phase[self.first_place(lanes)] > self.waits[lanes]
         return passed
 
@@ -111,11 +113,13 @@ class Clusters:
             raise ClusterMisuse(
                 f"access to shared memory of {self.geometry.describe_block(place)}, which need not have started: no barrier of the "
                 "cluster has been passed yet",
-                instruction=inst, threads=self.geometry.describe(lanes[early]),
-            )  # fmt: skip
+                instruction=inst,
+                threads=self.geometry.describe(lanes[early]),
+            )
         for place in np.unique(places).tolist():
             if self._ended(self.geometry.lanes_at(np.array([place]))).all():
                 raise ClusterMisuse(
                     f"access to shared memory of {self.geometry.describe_block(place)}, which has ended",
-                    instruction=inst, threads=self.geometry.describe(lanes[places == place]),
-                )  # fmt: skip
+                    instruction=inst,
+                    threads=self.geometry.describe(lanes[places == place]),
+                )

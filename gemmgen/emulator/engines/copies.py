@@ -158,8 +158,9 @@ class CopyEngine:
                 raise UnfinishedCopy(
                     f"{self.geometry.describe_block(place)} ends while an asynchronous operation may still {what} its shared memory: "
                     f"nobody has seen {access.awaits}",
-                    instruction=access.instruction, threads=self.geometry.describe(access.lanes),
-                )  # fmt: skip
+                    instruction=access.instruction,
+                    threads=self.geometry.describe(access.lanes),
+                )
         for lane in [lane for lane in self._groups if lane // stride in places]:
             for group in (*self._groups[lane].closed, self._groups[lane].open):
                 for copy in group:

@@ -151,9 +151,15 @@ class Warpgroups:
         self.committed[np.unique(lanes // WARP)] += 1
 
     def issue(
-        self, instruction: Instruction, product: Product, groups: np.ndarray, operands: tuple[np.ndarray, ...],
-        reads: Sequence[np.ndarray], a_registers: tuple[int, ...], proxy: AsyncProxy,
-    ) -> None:  # fmt: skip
+        self,
+        instruction: Instruction,
+        product: Product,
+        groups: np.ndarray,
+        operands: tuple[np.ndarray, ...],
+        reads: Sequence[np.ndarray],
+        a_registers: tuple[int, ...],
+        proxy: AsyncProxy,
+    ) -> None:
         """Warpgroups start an operation. `reads` are addresses in shared memory, [groups, chunks], of the operands that lie there."""
         warps = groups[:, None] // WARP + np.arange(WARPS)
         lanes = (groups[:, None] + np.arange(GROUP_LANES)).ravel()
@@ -173,10 +179,19 @@ class Warpgroups:
             observer.product_issued(instruction, groups, sum(addresses.shape[1] for addresses in reads) * CHUNK_BYTES)
         self.log.append(
             Issue(
-                instruction, product, groups, self.committed[warps], operands, proxy, accesses, a_registers,
-                np.zeros(warps.shape, np.bool_), np.zeros(len(groups), np.bool_), owned,
+                instruction,
+                product,
+                groups,
+                self.committed[warps],
+                operands,
+                proxy,
+                accesses,
+                a_registers,
+                np.zeros(warps.shape, np.bool_),
+                np.zeros(len(groups), np.bool_),
+                owned,
             )
-        )  # fmt: skip
+        )
 
     def wait(self, instruction: Instruction, lanes: Lanes, newest: int) -> None:
         """Ends the operations of these lanes' warps, all but those in each warp's `newest` latest groups and in its open one."""
@@ -226,8 +241,9 @@ class Warpgroups:
                     what = "that nothing waited for" if committed else "whose group was never committed"
                     raise UnfinishedWgmma(
                         f"threads end with a wgmma in flight {what}",
-                        instruction=event.instruction, threads=self.geometry.describe(who),
-                    )  # fmt: skip
+                        instruction=event.instruction,
+                        threads=self.geometry.describe(who),
+                    )
 
     # -- the work ------------------------------------------------------------------------------------------------
 
@@ -407,9 +423,12 @@ class Warpgroups:
             remedy += "; if it stands behind the wait in the source, the compiler moved it: "
             remedy += 'asm volatile("" : "+f"(value)) behind the wait holds it there'
         raise RegisterInFlight(
-            f"{message}: {remedy}", instruction=instruction, threads=self.geometry.describe(lanes),
-            other=issue.instruction, other_threads=self.geometry.describe(lanes),
-        )  # fmt: skip
+            f"{message}: {remedy}",
+            instruction=instruction,
+            threads=self.geometry.describe(lanes),
+            other=issue.instruction,
+            other_threads=self.geometry.describe(lanes),
+        )
 
     def _check_registers(self, instruction: Instruction, product: Product, lanes: Lanes, a_registers: tuple[int, ...]) -> None:
         """An operation may use accumulators in flight only as the same accumulators, and must not read A from them."""

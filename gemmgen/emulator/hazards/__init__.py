@@ -23,8 +23,24 @@ from gemmgen.emulator.hazards.report import (
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 
 __all__ = [
-    "EarlyBarrierUse", "EarlyWarpgroupFence", "GlobalRace", "HazardDetector", "HazardError", "InactiveShuffle",
-    "MissedBarrier", "MissingInitFence", "MissingProxyFence", "MissingWarpgroupFence", "OutlivingAccess", "SameValue",
-    "ScopeRace", "SharedRace", "UndefinedRegister", "UndefinedRegisters", "UnorderedLaunch", "UnwrittenRead",
-    "VolatileRace", "find_undefined",
-]  # fmt: skip
+    "EarlyBarrierUse",
+    "EarlyWarpgroupFence",
+    "GlobalRace",
+    "HazardDetector",
+    "HazardError",
+    "InactiveShuffle",
+    "MissedBarrier",
+    "MissingInitFence",
+    "MissingProxyFence",
+    "MissingWarpgroupFence",
+    "OutlivingAccess",
+    "SameValue",
+    "ScopeRace",
+    "SharedRace",
+    "UndefinedRegister",
+    "UndefinedRegisters",
+    "UnorderedLaunch",
+    "UnwrittenRead",
+    "VolatileRace",
+    "find_undefined",
+]

@@ -185,9 +185,15 @@ class HazardDetector(Observer):
             places = -1 - offsets
         if site.strong and space.name != "local":
             self.order.strong_access(
-                np.arange(len(places)) if lanes is None else lanes, places, site.reads and site.observes, site.writes,
-                site.reads and site.writes, site.acquires, site.releases, site.device,
-            )  # fmt: skip
+                np.arange(len(places)) if lanes is None else lanes,
+                places,
+                site.reads and site.observes,
+                site.writes,
+                site.reads and site.writes,
+                site.acquires,
+                site.releases,
+                site.device,
+            )
 
     def _site(self, access: Access) -> Site:
         # The site holds on to the access, so that its id stays its own.
@@ -333,13 +339,12 @@ class HazardDetector(Observer):
         self.findings.add(
             MissedBarrier(
                 f"{len(lanes)} threads of a block met at this barrier; {len(ended)} had ended: {self.geometry.describe(ended)}",
-                instruction=instruction, threads=self.geometry.describe(lanes),
+                instruction=instruction,
+                threads=self.geometry.describe(lanes),
             )
-        )  # fmt: skip
+        )
 
-    def _race(
-        self, kind: type[HazardError], place: str, site: Site, lanes: Lanes, records: Records, others: np.ndarray
-    ) -> None:  # fmt: skip
+    def _race(self, kind: type[HazardError], place: str, site: Site, lanes: Lanes, records: Records, others: np.ndarray) -> None:
         other = records.sites[int(others[0]) >> 32]
         thread = int(others[0]) & 0xFFFFFFFF
         assert other is not None
@@ -348,10 +353,15 @@ class HazardDetector(Observer):
         message += f"{verb(other.access)} by another thread touches" if not same else "touches too"
         self.findings.add(
             kind(
-                message, len(lanes), place, instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
-                other=other.instruction, other_threads=self.order.describe(thread),
+                message,
+                len(lanes),
+                place,
+                instruction=site.instruction,
+                threads=self.geometry.describe(np.unique(lanes)),
+                other=other.instruction,
+                other_threads=self.order.describe(thread),
             )
-        )  # fmt: skip
+        )
 
     def _of_use(self, site: Site, granules: np.ndarray, granule: int) -> np.ndarray:
         """Positions of the granules whose value a register receives that something reads. The compiler widens loads over bytes
@@ -401,8 +411,9 @@ class HazardDetector(Observer):
         place = self._shared_site(site, granules)
         raise OutOfBounds(
             f"{verb(site.access)} of {site.access.width} bytes at {place}, past the end of this variable",
-            instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
-        )  # fmt: skip
+            instruction=site.instruction,
+            threads=self.geometry.describe(np.unique(lanes)),
+        )
 
     def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._local is not None
@@ -416,10 +427,13 @@ class HazardDetector(Observer):
     def _unwritten(self, site: Site, lanes: Lanes, place: str) -> None:
         self.findings.add(
             UnwrittenRead(
-                f"{verb(site.access)} of {place}, which nothing has written", len(lanes), place,
-                instruction=site.instruction, threads=self.geometry.describe(np.unique(lanes)),
+                f"{verb(site.access)} of {place}, which nothing has written",
+                len(lanes),
+                place,
+                instruction=site.instruction,
+                threads=self.geometry.describe(np.unique(lanes)),
             )
-        )  # fmt: skip
+        )
 
     def fence_missing(self, message: str, instruction: Instruction, lanes: Lanes, other: Instruction | None, missing: bool) -> None:
         """A wgmma is issued without a fence, or `other` accesses its registers after the fence."""
@@ -432,17 +446,22 @@ class HazardDetector(Observer):
         if isinstance(tracker, UndefinedRegisters) and tracker.shuffle is not None and register not in tracker.unassigned:
             self.findings.add(
                 InactiveShuffle(
-                    f"{use} comes, by a shuffle, from a lane that takes no part in it", len(lanes), instruction=instruction,
-                    threads=self.geometry.describe(lanes), other=tracker.shuffle,
+                    f"{use} comes, by a shuffle, from a lane that takes no part in it",
+                    len(lanes),
+                    instruction=instruction,
+                    threads=self.geometry.describe(lanes),
+                    other=tracker.shuffle,
                 )
-            )  # fmt: skip
+            )
             return
         self.findings.add(
             UndefinedRegister(
-                f"{use} is made of {register}, which holds no value yet", instruction=instruction,
-                threads=self.geometry.describe(lanes), other=defined,
+                f"{use} is made of {register}, which holds no value yet",
+                instruction=instruction,
+                threads=self.geometry.describe(lanes),
+                other=defined,
             )
-        )  # fmt: skip
+        )
 
 
 def _alignment(start: int, flags: np.ndarray) -> int:

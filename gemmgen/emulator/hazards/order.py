@@ -339,9 +339,16 @@ class Order:
         return self.clocks.join_all([int(self.known[lane]), self.clocks.new({thread // stride: base}, threads)])
 
     def strong_access(
-        self, lanes: Lanes, places: np.ndarray, reads: bool, writes: bool, updates: bool, acquire: bool, release: bool,
+        self,
+        lanes: Lanes,
+        places: np.ndarray,
+        reads: bool,
+        writes: bool,
+        updates: bool,
+        acquire: bool,
+        release: bool,
         device: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Lanes, one after another, access locations with morally strong operations. `updates`: read-modify-write."""
         self.clocks.drop_unheld()
         for lane, place in self._concerned(lanes, places, acquire or release):
@@ -374,8 +381,10 @@ class Order:
         else:
             concerned = set(places[chosen].tolist())
             blocks = (self.threads[lanes] // self.geometry.stride).tolist()
-            chosen |= np.array([
-                place in concerned or place in device.carried or (place, own) in block.carried
-                for place, own in zip(places.tolist(), blocks, strict=True)
-            ])  # fmt: skip
+            chosen |= np.array(
+                [
+                    place in concerned or place in device.carried or (place, own) in block.carried
+                    for place, own in zip(places.tolist(), blocks, strict=True)
+                ]
+            )
         yield from zip(lanes[chosen].tolist(), places[chosen].tolist(), strict=True)

@@ -230,9 +230,7 @@ class ProxyRules(Observer):
         rows = None
         if order.matrix is not None:
             rows = order.matrix[who // order.group, who % order.group].copy()
-        self._fences.appendleft(
-            _Fence(who.copy(), order.threads[who], order.time, order.base[who], order.known[who], rows, init_only)
-        )  # fmt: skip
+        self._fences.appendleft(_Fence(who.copy(), order.threads[who], order.time, order.base[who], order.known[who], rows, init_only))
         order.time += 1
 
     # -- proxy fences ------------------------------------------------------------------------------------------
@@ -294,10 +292,14 @@ class ProxyRules(Observer):
         self.findings.add(
             MissingProxyFence(
                 f"{_doing(inst)} uses {place}, which threads have written; no fence.proxy.async lies between the write and this",
-                len(bad), place, instruction=inst, threads=self.geometry.describe(lanes), other=other.instruction,
+                len(bad),
+                place,
+                instruction=inst,
+                threads=self.geometry.describe(lanes),
+                other=other.instruction,
                 other_threads=self.geometry.describe_thread(int(threads[bad[0]])),
             )
-        )  # fmt: skip
+        )
 
     def _check_chunks(self, inst: Instruction, lanes: Lanes, chunks: np.ndarray) -> None:
         packed = self._generic[chunks]
@@ -383,11 +385,15 @@ class ProxyRules(Observer):
         if not fine.all():
             self.findings.add(
                 EarlyBarrierUse(
-                    f"{where} is used by threads that need not know of its initialisation", int((~fine).sum()), where,
-                    instruction=instruction, threads=self.geometry.describe(uninformed[~fine]), other=init.instruction,
+                    f"{where} is used by threads that need not know of its initialisation",
+                    int((~fine).sum()),
+                    where,
+                    instruction=instruction,
+                    threads=self.geometry.describe(uninformed[~fine]),
+                    other=init.instruction,
                     other_threads=self.geometry.describe_thread(thread),
                 )
-            )  # fmt: skip
+            )
         init.informed[uninformed] = True
 
     def engine_uses_barrier(self, instruction: Instruction, barrier: Barrier, lane: int) -> None:
@@ -399,11 +405,15 @@ class ProxyRules(Observer):
             where = _address(barrier, self.shared.stride)
             self.findings.add(
                 MissingInitFence(
-                    f"a copy completes on {where}; no fence.mbarrier_init lies between its initialisation and this", 1, where,
-                    instruction=instruction, threads=self.geometry.describe(np.array([lane])), other=init.instruction,
+                    f"a copy completes on {where}; no fence.mbarrier_init lies between its initialisation and this",
+                    1,
+                    where,
+                    instruction=instruction,
+                    threads=self.geometry.describe(np.array([lane])),
+                    other=init.instruction,
                     other_threads=self.geometry.describe_thread(thread),
                 )
-            )  # fmt: skip
+            )
 
     def _learn_by_barrier(self, offset: int, threads: dict[int, int]) -> None:
         clock = self.order.clock_of(threads)
@@ -467,9 +477,10 @@ class ProxyRules(Observer):
                     self.findings.add(
                         OutlivingAccess(
                             f"access to shared memory of {self.geometry.describe_block(place)}, which need not wait for it before it ends",
-                            instruction=inst, threads=self.geometry.describe_thread(thread),
+                            instruction=inst,
+                            threads=self.geometry.describe_thread(thread),
                         )
-                    )  # fmt: skip
+                    )
 
     # -- barriers of blocks ------------------------------------------------------------------------------------
 

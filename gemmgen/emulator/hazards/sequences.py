@@ -49,7 +49,7 @@ def footprints(detector: HazardDetector) -> Iterator[Footprint]:
         found = [
             sites[int(packed[0]) >> 32] if len(packed) else None
             for packed in (shadow.writers_of(some_written), shadow.readers_of(some_read))
-        ]  # fmt: skip
+        ]
         writer, reader = (None if site is None else site.instruction for site in found)
         yield Footprint(start, shadow.granule, written, read, writer, reader)
 

@@ -23,8 +23,25 @@ from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Integer, Negated, Operand, Register, Vector, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
-_NO_RESULT = {"st", "red", "cp", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep", "stmatrix", "prefetch",
-              "prefetchu", "griddepcontrol", "setmaxnreg", "pmevent"}  # fmt: skip
+_NO_RESULT = {
+    "st",
+    "red",
+    "cp",
+    "bra",
+    "brx",
+    "ret",
+    "exit",
+    "trap",
+    "membar",
+    "fence",
+    "nanosleep",
+    "stmatrix",
+    "prefetch",
+    "prefetchu",
+    "griddepcontrol",
+    "setmaxnreg",
+    "pmevent",
+}
 _EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma", "wgmma"}
 
 Report = Callable[[Instruction, Lanes, str, str, Instruction | None], None]

@@ -8,11 +8,34 @@ from importlib import import_module
 from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
 
 for _concern in (
-    "approximate", "async_copy", "atomics", "bits", "bulk_copy", "carry", "cluster", "compare", "convert", "floating", "half", "integer",
-    "matrix", "mbarrier",
-    "memory", "moves", "multiply", "ordering", "packed", "runtime", "small_floats",
-    "tensor_maps", "texture", "video", "warp", "wgmma", "wmma",
-):  # fmt: skip
+    "approximate",
+    "async_copy",
+    "atomics",
+    "bits",
+    "bulk_copy",
+    "carry",
+    "cluster",
+    "compare",
+    "convert",
+    "floating",
+    "half",
+    "integer",
+    "matrix",
+    "mbarrier",
+    "memory",
+    "moves",
+    "multiply",
+    "ordering",
+    "packed",
+    "runtime",
+    "small_floats",
+    "tensor_maps",
+    "texture",
+    "video",
+    "warp",
+    "wgmma",
+    "wmma",
+):
     import_module(f"{__name__}.{_concern}")
 
 __all__ = ["bind", "instruction", "opcodes"]

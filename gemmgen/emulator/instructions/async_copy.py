@@ -97,8 +97,7 @@ def _source_sizes(inst: Instruction, binder: Binder, operand: Operand, width: in
     def sizes(lanes: Lanes) -> np.ndarray:
         values: np.ndarray = value_at(given, lanes)
         if int(values.max()) > width:
-            binder.fail(InvalidCopy, f"src-size {int(values.max())} exceeds the {width} bytes of the copy", inst,
-                        lanes[values > width])  # fmt: skip
+            binder.fail(InvalidCopy, f"src-size {int(values.max())} exceeds the {width} bytes of the copy", inst, lanes[values > width])
         return values
 
     return sizes

@@ -36,9 +36,14 @@ def _decrement(old: np.ndarray, limit: np.ndarray) -> Source:
 
 
 _UPDATES: dict[str, Update] = {
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "inc": _increment, "dec": _decrement,
-    "exch": lambda old, b: b, "cas": lambda old, b, c: np.where(old == b, c, old),
-}  # fmt: skip
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": _increment,
+    "dec": _decrement,
+    "exch": lambda old, b: b,
+    "cas": lambda old, b, c: np.where(old == b, c, old),
+}
 
 
 def _flushed(update: Update) -> Update:
@@ -122,9 +127,7 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
     has_result = inst.opcode == "atom"
     target_operand = operands[0] if has_result else Sink()
     address = operands[1] if has_result else operands[0]
-    raw = type_name if type_name[0] in "busf" and "x2" not in type_name and type_name[:2] != "bf" else (
-        f"b{TYPE_BYTES[type_name] * 8}"
-    )  # fmt: skip
+    raw = type_name if type_name[0] in "busf" and "x2" not in type_name and type_name[:2] != "bf" else (f"b{TYPE_BYTES[type_name] * 8}")
     if type_name == "f16":
         raw = "b16"
     dtype = np.dtype(DTYPES[raw])
@@ -135,10 +138,13 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
     update = update_of(inst, operation, type_name)
     access = Access(inst, "atomic", dtype.itemsize, dtype.itemsize)
     return through_space(
-        inst, binder, address,
-        lambda space: _transfer(space, access, dtype, target, sources, update, operation == "add" and dtype.kind in "iu"
-                                and "f16" not in type_name),
-    )  # fmt: skip
+        inst,
+        binder,
+        address,
+        lambda space: _transfer(
+            space, access, dtype, target, sources, update, operation == "add" and dtype.kind in "iu" and "f16" not in type_name
+        ),
+    )
 
 
 def _vector(inst: Instruction, binder: Binder) -> Operation:

@@ -44,11 +44,22 @@ def lop3_function(table: int) -> Callable[[Source, Source, Source], Source]:
     def two(low: int, b: Source, c: Source) -> Source | None:
         # The function of b and c with the 4-bit table `low`; None stands for all zeros.
         terms: dict[int, Callable[[], Source]] = {
-            0b0001: lambda: ~(b | c), 0b0010: lambda: ~b & c, 0b0011: lambda: ~b, 0b0100: lambda: b & ~c,
-            0b0101: lambda: ~c, 0b0110: lambda: b ^ c, 0b0111: lambda: ~(b & c), 0b1000: lambda: b & c,
-            0b1001: lambda: ~(b ^ c), 0b1010: lambda: c, 0b1011: lambda: ~b | c, 0b1100: lambda: b,
-            0b1101: lambda: b | ~c, 0b1110: lambda: b | c, 0b1111: lambda: b | ~b,
-        }  # fmt: skip
+            0b0001: lambda: ~(b | c),
+            0b0010: lambda: ~b & c,
+            0b0011: lambda: ~b,
+            0b0100: lambda: b & ~c,
+            0b0101: lambda: ~c,
+            0b0110: lambda: b ^ c,
+            0b0111: lambda: ~(b & c),
+            0b1000: lambda: b & c,
+            0b1001: lambda: ~(b ^ c),
+            0b1010: lambda: c,
+            0b1011: lambda: ~b | c,
+            0b1100: lambda: b,
+            0b1101: lambda: b | ~c,
+            0b1110: lambda: b | c,
+            0b1111: lambda: b | ~b,
+        }
         return terms[low]() if low else None
 
     def compute(a: Source, b: Source, c: Source) -> Source:

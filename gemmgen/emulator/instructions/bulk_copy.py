@@ -95,9 +95,11 @@ class _Ends:
         address = offset % self.shared.stride
         if address % alignment:
             self.binder.fail(
-                Misaligned, f"{what} at shared address {address}, which is {address % alignment} bytes past a multiple of {alignment}",
-                self.inst, np.array([lane]),
-            )  # fmt: skip
+                Misaligned,
+                f"{what} at shared address {address}, which is {address % alignment} bytes past a multiple of {alignment}",
+                self.inst,
+                np.array([lane]),
+            )
 
     def writes(self, lane: int, chunks: np.ndarray) -> AsyncAccess:
         """Marks chunks of shared memory as being written until the barrier tells."""
@@ -114,17 +116,19 @@ class _Ends:
             if destination // stride != barrier // stride:
                 self.binder.fail(
                     ClusterMisuse, "the barrier of a copy has to be in the block that gets the data", self.inst, np.array([lane])
-                )  # fmt: skip
+                )
             yield destination, barrier
             return
         size = geometry.cluster_size
         if mask == 0 or mask >> size:
             absent = [rank for rank in range(mask.bit_length()) if mask >> rank & 1 and rank >= size]
             self.binder.fail(
-                ClusterMisuse, f"multicast to the ranks of mask 0x{mask:x} in a cluster of {size}: "
+                ClusterMisuse,
+                f"multicast to the ranks of mask 0x{mask:x} in a cluster of {size}: "
                 + (f"there is no block of rank {absent[0]}" if absent else "it names no block"),
-                self.inst, np.array([lane]),
-            )  # fmt: skip
+                self.inst,
+                np.array([lane]),
+            )
         first = lane // geometry.stride // size * size
         ranks = [rank for rank in range(size) if mask >> rank & 1]
         self.engines.clusters.check_remote(self.inst, np.full(len(ranks), lane), np.array([first + rank for rank in ranks]))
@@ -191,9 +195,11 @@ def _run_of_bytes(ends: _Ends, lane: int, start: int, size: int) -> np.ndarray:
         ends.fail(f"a bulk copy of {size} bytes, which is no multiple of {_CHUNK}", lane)
     if start % _CHUNK:
         ends.binder.fail(
-            Misaligned, f"a bulk copy at global address 0x{start + GLOBAL_BASE:x}, which is no multiple of {_CHUNK}",
-            ends.inst, np.array([lane]),
-        )  # fmt: skip
+            Misaligned,
+            f"a bulk copy at global address 0x{start + GLOBAL_BASE:x}, which is no multiple of {_CHUNK}",
+            ends.inst,
+            np.array([lane]),
+        )
     return _chunks(start, size)
 
 
@@ -248,9 +254,13 @@ def _between_blocks(inst: Instruction, binder: Binder, operands: list[Operand], 
 
     def run(lanes: Lanes) -> None:
         for lane, to, origin, count, barrier in zip(
-            lanes.tolist(), destinations(lanes).tolist(), sources(lanes).tolist(), value_at(size, lanes).tolist(),
-            barriers(lanes).tolist(), strict=True,
-        ):  # fmt: skip
+            lanes.tolist(),
+            destinations(lanes).tolist(),
+            sources(lanes).tolist(),
+            value_at(size, lanes).tolist(),
+            barriers(lanes).tolist(),
+            strict=True,
+        ):
             if count % _CHUNK:
                 ends.fail(f"a bulk copy of {count} bytes, which is no multiple of {_CHUNK}", lane)
             _checked_shared(ends, lane, to, count)
@@ -406,8 +416,9 @@ def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[i
     if begin % _CHUNK:
         ends.fail(
             f"a tensor copy at innermost coordinate {coordinates[0]}, {begin} bytes: in bytes it has to be a multiple of {_CHUNK}; a GPU "
-            "stops with an illegal instruction", lane,
-        )  # fmt: skip
+            "stops with an illegal instruction",
+            lane,
+        )
     if not (_to_shared(ends.inst) or ends.inst.has("prefetch")) and min(coordinates) < 0:
         ends.fail(f"a store through a tensor map at negative coordinates {coordinates}; a GPU stops with an illegal instruction", lane)
 
@@ -461,9 +472,14 @@ def _load(inst: Instruction, binder: Binder, destination: Operand | None, operan
             places = [target // stride * stride // box.unit + box.shared for target, _ in targets]
             writes = [ends.writes(lane, _chunks_of(place, box.unit)) for place in places]
             copy = Copy(
-                inst, lane, _box_taker(global_units, placed, box, inside), _box_putter(shared.units, places, box.unit), None, writes,
+                inst,
+                lane,
+                _box_taker(global_units, placed, box, inside),
+                _box_putter(shared.units, places, box.unit),
+                None,
+                writes,
                 [(signal, placed.map.box_bytes) for _, signal in targets],
-            )  # fmt: skip
+            )
             ends.engines.copies.issue(copy)
 
     return by_lanes(binder, run)

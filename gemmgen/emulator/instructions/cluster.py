@@ -47,9 +47,11 @@ def map_address(inst: Instruction, binder: Binder) -> Operation:
         beyond = ranks >= clusters.geometry.cluster_size
         if beyond.any():
             binder.fail(
-                ClusterMisuse, f"there is no block of rank {int(ranks[beyond][0])} in a cluster of {clusters.geometry.cluster_size}",
-                inst, lanes[beyond],
-            )  # fmt: skip
+                ClusterMisuse,
+                f"there is no block of rank {int(ranks[beyond][0])} in a cluster of {clusters.geometry.cluster_size}",
+                inst,
+                lanes[beyond],
+            )
         given = addresses(lanes).astype(np.uint64)
         inside = given & np.uint64((1 << REMOTE_SHIFT) - 1)
         mapped = inside | (ranks.astype(np.uint64) + np.uint64(1)) << np.uint64(REMOTE_SHIFT)

@@ -22,12 +22,25 @@ def _unordered(compare: Comparison) -> Comparison:
 
 
 COMPARISONS: dict[str, Comparison] = {
-    "eq": np.equal, "ne": lambda a, b: (a < b) | (a > b), "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
-    "equ": _unordered(np.equal), "neu": np.not_equal, "ltu": _unordered(np.less), "leu": _unordered(np.less_equal),
-    "gtu": _unordered(np.greater), "geu": _unordered(np.greater_equal),
-    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)), "nan": lambda a, b: np.isnan(a) | np.isnan(b),
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": lambda a, b: (a < b) | (a > b),
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+    "equ": _unordered(np.equal),
+    "neu": np.not_equal,
+    "ltu": _unordered(np.less),
+    "leu": _unordered(np.less_equal),
+    "gtu": _unordered(np.greater),
+    "geu": _unordered(np.greater_equal),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+}
 
 _COMBINATIONS = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 

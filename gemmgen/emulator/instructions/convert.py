@@ -17,8 +17,11 @@ from gemmgen.emulator.registers import DTYPES, widened
 
 _FLOATS = {"f16", "bf16", "f32", "f64"}
 _INTEGER_ROUNDINGS: dict[str, Callable[[Source], Source]] = {
-    "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
-}  # fmt: skip
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
 
 
 def _target(inst: Instruction, binder: Binder, operand: Operand, type_name: str) -> np.ndarray | None:

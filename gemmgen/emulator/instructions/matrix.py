@@ -29,9 +29,11 @@ def whole_warps(inst: Instruction, binder: Binder, lanes: Lanes) -> None:
     if partial.any():
         missing = WARP - int(np.bitwise_count(words[partial][0]))
         binder.fail(
-            DivergentWarp, f"{inst.opcode} needs all lanes of a warp; {missing} have exited or are elsewhere", inst,
+            DivergentWarp,
+            f"{inst.opcode} needs all lanes of a warp; {missing} have exited or are elsewhere",
+            inst,
             lanes[partial[lanes // WARP]],
-        )  # fmt: skip
+        )
 
 
 def aligned(inst: Instruction) -> None:

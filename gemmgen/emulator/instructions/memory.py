@@ -118,9 +118,11 @@ def load(inst: Instruction, binder: Binder) -> Operation:
         return through_space(inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[moved]))
     block = _adjacent_rows(binder, elements)
     return through_space(
-        inst, binder, inst.operands[1],
+        inst,
+        binder,
+        inst.operands[1],
         lambda space: _load_vector(space, access, targets, np.dtype(DTYPES[moved]), block),
-    )  # fmt: skip
+    )
 
 
 def _load_scalar(space: Space, access: Access, target: np.ndarray | None, dtype: type[np.generic]) -> Transfer:

@@ -31,9 +31,12 @@ class _Format:
 
 
 _FORMATS = {
-    "e4m3x2": _Format(4, 3, 0x7F, 0x7F), "e5m2x2": _Format(5, 2, 0x7C, 0x7F), "e2m3x2": _Format(2, 3, 0x20, None),
-    "e3m2x2": _Format(3, 2, 0x20, None), "e2m1x2": _Format(2, 1, 0x08, None),
-}  # fmt: skip
+    "e4m3x2": _Format(4, 3, 0x7F, 0x7F),
+    "e5m2x2": _Format(5, 2, 0x7C, 0x7F),
+    "e2m3x2": _Format(2, 3, 0x20, None),
+    "e3m2x2": _Format(3, 2, 0x20, None),
+    "e2m1x2": _Format(2, 1, 0x08, None),
+}
 _SCALE = "ue8m0x2"
 
 

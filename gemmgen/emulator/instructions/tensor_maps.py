@@ -26,9 +26,11 @@ from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 _CHUNK = 16
 _ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz")
 _NAMED = {
-    "elemtype": ("element", _ELEMENTS), "interleave_layout": ("interleave", ("none", "16B", "32B")),
-    "swizzle_mode": ("swizzle", ("none", "32B", "64B", "128B")), "fill_mode": ("fill", ("zeros", "nan")),
-}  # fmt: skip
+    "elemtype": ("element", _ELEMENTS),
+    "interleave_layout": ("interleave", ("none", "16B", "32B")),
+    "swizzle_mode": ("swizzle", ("none", "32B", "64B", "128B")),
+    "fill_mode": ("fill", ("zeros", "nan")),
+}
 """Fields whose values are names, in the order of the ISA's numbers."""
 _BY_AXIS = {"box_dim": "box", "global_dim": "extents", "global_stride": "strides", "element_stride": "element_strides"}
 

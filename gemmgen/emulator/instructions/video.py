@@ -13,9 +13,13 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction
 
 _OPERATIONS: dict[str, Callable[[np.ndarray, np.ndarray], Source]] = {
-    "vadd": lambda a, b: a + b, "vsub": lambda a, b: a - b, "vabsdiff": lambda a, b: np.abs(a - b), "vmin": np.minimum,
-    "vmax": np.maximum, "vavrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
-}  # fmt: skip
+    "vadd": lambda a, b: a + b,
+    "vsub": lambda a, b: a - b,
+    "vabsdiff": lambda a, b: np.abs(a - b),
+    "vmin": np.minimum,
+    "vmax": np.maximum,
+    "vavrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
+}
 
 
 @instruction(*(f"{stem}{parts}" for stem in _OPERATIONS for parts in (2, 4)))

@@ -263,9 +263,13 @@ def redux(inst: Instruction, binder: Binder) -> Operation:
             return reduced
     else:
         ufunc = {
-            "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+            "add": np.add,
+            "min": np.minimum,
+            "max": np.maximum,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
             "xor": np.bitwise_xor,
-        }[operation or ""]  # fmt: skip
+        }[operation or ""]
 
         def reduce(values: np.ndarray) -> np.generic:
             reduced: np.generic = ufunc.reduce(values, dtype=dtype)

@@ -89,9 +89,12 @@ def _whole_warpgroups(inst: Instruction, binder: Binder, lanes: Lanes) -> np.nda
     partial = groups[counts < GROUP_LANES]
     missing = GROUP_LANES - int(counts[counts < GROUP_LANES][0])
     binder.fail(
-        DivergentWarp, f"{'.'.join((inst.opcode, *inst.modifiers[:1]))} needs all 128 lanes of a warpgroup; {missing} have exited, are "
-        "elsewhere or do not exist", inst, lanes[np.isin(lanes - inside % GROUP_LANES, partial)],
-    )  # fmt: skip
+        DivergentWarp,
+        f"{'.'.join((inst.opcode, *inst.modifiers[:1]))} needs all 128 lanes of a warpgroup; {missing} have exited, are "
+        "elsewhere or do not exist",
+        inst,
+        lanes[np.isin(lanes - inside % GROUP_LANES, partial)],
+    )
 
 
 class _Product:

@@ -22,8 +22,14 @@ from gemmgen.emulator.ptx.syntax import (
 _LINKAGES = {".visible", ".extern", ".weak", ".common"}
 _STATE_SPACES = {".global", ".const", ".shared", ".local", ".param"}
 _LIST_DIRECTIVES = {
-    ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster", ".maxclusterrank",
-}  # fmt: skip
+    ".maxntid",
+    ".reqntid",
+    ".minnctapersm",
+    ".maxnreg",
+    ".maxnctapersm",
+    ".reqnctapercluster",
+    ".maxclusterrank",
+}
 _FLAG_DIRECTIVES = {".noreturn", ".explicitcluster", ".blocksareclusters", ".noinline", ".abi_preserve", ".unified"}
 
 
@@ -327,9 +333,19 @@ class _Parser:
             else:
                 body.append(self._instruction())
         return Function(
-            name, is_entry, parameters, results, tuple(variables), tuple(body), labels, tuple(self.scopes.parents),
-            targets, directives, True, line,
-        )  # fmt: skip
+            name,
+            is_entry,
+            parameters,
+            results,
+            tuple(variables),
+            tuple(body),
+            labels,
+            tuple(self.scopes.parents),
+            targets,
+            directives,
+            True,
+            line,
+        )
 
     def _instruction(self) -> Instruction:
         tokens = self.tokens
@@ -353,9 +369,16 @@ class _Parser:
         tokens.expect(";")
         text = " ".join(tokens.text[start : tokens.positions[tokens.index - 1] + 1].split())
         return Instruction(
-            opcode, tuple(modifiers), tuple(operands), guard, negated, tokens.line_at(start), text, self.location,
+            opcode,
+            tuple(modifiers),
+            tuple(operands),
+            guard,
+            negated,
+            tokens.line_at(start),
+            text,
+            self.location,
             self.scopes.current,
-        )  # fmt: skip
+        )
 
 
 def _file_table(tokens: Tokens) -> dict[int, str]:

@@ -22,9 +22,19 @@ EXACT_FLOAT_DEPTH = 256
 OTHER_PARAMETER_BYTES = 256
 """Most bytes of a kernel's parameters beside the table."""
 _ONLY_MMA = (
-    "gemm_m", "copy_through", "input_cache", "stages", "increments", "maximum_taps", "float_conversion", "split_k", "rasterization",
-    "persistent_blocks", "min_blocks_per_sm", "unroll",
-)  # fmt: skip
+    "gemm_m",
+    "copy_through",
+    "input_cache",
+    "stages",
+    "increments",
+    "maximum_taps",
+    "float_conversion",
+    "split_k",
+    "rasterization",
+    "persistent_blocks",
+    "min_blocks_per_sm",
+    "unroll",
+)
 """Fields that say something about products by ``mma`` alone."""
 
 

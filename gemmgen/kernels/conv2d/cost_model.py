@@ -76,9 +76,22 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     x, y, z = finish.grid_of(problem)
     count = max(1, x * y * z)
     second = Work(
-        count, finish.threads, 40, 0, float(plan.split_k), 0.0, "fp32", 1.0, 0.0, outputs * 4.0 / count, 4.0,
-        outputs * size * reads / count, float(outputs * size * reads), follows=True, early=plan.spec.early_launch,
-    )  # fmt: skip
+        count,
+        finish.threads,
+        40,
+        0,
+        float(plan.split_k),
+        0.0,
+        "fp32",
+        1.0,
+        0.0,
+        outputs * 4.0 / count,
+        4.0,
+        outputs * size * reads / count,
+        float(outputs * size * reads),
+        follows=True,
+        early=plan.spec.early_launch,
+    )
     return main, second
 
 

@@ -106,9 +106,17 @@ class Cudnn:
         self.call("cudnnSetTensor4dDescriptor", bias, NCHW, TYPES["f32"] if integers else result, 1, k, 1, 1)
         self.call("cudnnSetFilter4dDescriptor", filter, kind, layout, k, c // problem["groups"], r, s)
         self.call(
-            "cudnnSetConvolution2dDescriptor", convolution, problem["padding_h"], problem["padding_w"], problem["stride_h"],
-            problem["stride_w"], problem["dilation_h"], problem["dilation_w"], CROSS_CORRELATION, INT32 if integers else TYPES["f32"],
-        )  # fmt: skip
+            "cudnnSetConvolution2dDescriptor",
+            convolution,
+            problem["padding_h"],
+            problem["padding_w"],
+            problem["stride_h"],
+            problem["stride_w"],
+            problem["dilation_h"],
+            problem["dilation_w"],
+            CROSS_CORRELATION,
+            INT32 if integers else TYPES["f32"],
+        )
         self.call("cudnnSetConvolutionGroupCount", convolution, problem["groups"])
         self.call("cudnnSetConvolutionMathType", convolution, TENSOR_OP_MATH)
         if vectorised:
@@ -122,9 +130,25 @@ class Cudnn:
 
         def launch(x_at: int, filter_at: int, bias_at: int, y_at: int, z_at: int | None = None) -> None:
             self.call(
-                "cudnnConvolutionBiasActivationForward", self.handle, ctypes.byref(of_sum), x, ctypes.c_void_p(x_at), filter,
-                ctypes.c_void_p(filter_at), convolution, number, workspace, size, ctypes.byref(of_z), y,
-                ctypes.c_void_p(y_at if z_at is None else z_at), bias, ctypes.c_void_p(bias_at), activation, y, ctypes.c_void_p(y_at),
-            )  # fmt: skip
+                "cudnnConvolutionBiasActivationForward",
+                self.handle,
+                ctypes.byref(of_sum),
+                x,
+                ctypes.c_void_p(x_at),
+                filter,
+                ctypes.c_void_p(filter_at),
+                convolution,
+                number,
+                workspace,
+                size,
+                ctypes.byref(of_z),
+                y,
+                ctypes.c_void_p(y_at if z_at is None else z_at),
+                bias,
+                ctypes.c_void_p(bias_at),
+                activation,
+                y,
+                ctypes.c_void_p(y_at),
+            )
 
         return launch

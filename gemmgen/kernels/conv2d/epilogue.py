@@ -50,9 +50,14 @@ class OutputChannels:
         stored: DataType = "f32" if operand.per == "channel" else self.spec.output.type
         extents = ("k",) if operand.per == "channel" else output_layout(self.spec)
         array = ArrayArgument(
-            name, stored, "input", tuple(map(Formula, extents)), tuple(map(Formula, packed_strides(extents))), _VECTOR_ALIGNMENT,
+            name,
+            stored,
+            "input",
+            tuple(map(Formula, extents)),
+            tuple(map(Formula, packed_strides(extents))),
+            _VECTOR_ALIGNMENT,
             operand.meaning,
-        )  # fmt: skip
+        )
         return Access(operand, array, f"{name}_element", stored)
 
 

@@ -77,10 +77,19 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if kind == "s32" and (alphas is not None or any(scaled.values())):
         raise LaunchError("conv2d: int32 results are exact sums, which alpha, beta and gamma cannot scale")
     request = Conv2dRequest(
-        tuple(problem.items()), kind, layout, bias.type if bias is not None else "none", "residual" in operands,  # type: ignore[arg-type]
-        bool(scaled["alpha"]), bool(scaled["beta"]), bool(scaled["gamma"]), _activation(options.get("activation")),
-        of, alphas is not None, "tap_sums" in operands,
-    )  # fmt: skip
+        tuple(problem.items()),
+        kind,  # type: ignore[arg-type]
+        layout,
+        bias.type if bias is not None else "none",  # type: ignore[arg-type]
+        "residual" in operands,
+        bool(scaled["alpha"]),
+        bool(scaled["beta"]),
+        bool(scaled["gamma"]),
+        _activation(options.get("activation")),
+        of,
+        alphas is not None,
+        "tap_sums" in operands,
+    )
     for name in ("out", "residual"):
         array = operands.get(name)
         if array is not None:

@@ -158,9 +158,15 @@ class Layer:
         library.use(torch.cuda.current_stream().cuda_stream)
         vectorised = way.layout == "NCHW32"
         launch = library.convolution(
-            self._problem, algorithm=way.algorithm, allocate=allocate, alpha=self._alpha, gamma=self._gamma,
-            types=(self._spec.input.type, self._spec.output.type), relu=self._spec.activation.op == "relu", vectorised=vectorised,
-        )  # fmt: skip
+            self._problem,
+            algorithm=way.algorithm,
+            allocate=allocate,
+            alpha=self._alpha,
+            gamma=self._gamma,
+            types=(self._spec.input.type, self._spec.output.type),
+            relu=self._spec.activation.op == "relu",
+            vectorised=vectorised,
+        )
         filter, bias = data.filter, self._bias
         if vectorised:
             filter, bias = torch.empty_like(filter), torch.empty_like(bias)

@@ -80,9 +80,18 @@ def _tiles(plan: Conv2dPlan) -> TileHierarchy:
     notes += [f"the sum is divided among {plan.split_k} blocks for each tile"] if plan.split_k > 1 else []
     notes += [f"{plan.spec.persistent_blocks} blocks take tile after tile"] if plan.persistent else []
     overview = ProductOverview(
-        a=a, b=b, c="y", m=f"output {axes[0]}", n=f"output {axes[1]}", k="input channels × filter taps",
-        tile_m=rows, tile_n=columns, tile_k=step, stages=plan.stages, notes=tuple(notes),
-    )  # fmt: skip
+        a=a,
+        b=b,
+        c="y",
+        m=f"output {axes[0]}",
+        n=f"output {axes[1]}",
+        k="input channels × filter taps",
+        tile_m=rows,
+        tile_n=columns,
+        tile_k=step,
+        stages=plan.stages,
+        notes=tuple(notes),
+    )
     warps = []
     for warp in range(plan.threads // WARP_THREADS):
         channel, pixel = divmod(warp, plan.warps_pixels)
@@ -129,9 +138,18 @@ def _warpgroup_tiles(plan: WarpgroupPlan) -> TileHierarchy:
         f"{loop.stages} stages in shared memory, filled by the copy engine; bold: the one that is multiplied",
     )
     overview = ProductOverview(
-        a="filter", b="x", c="y", m="output channels", n="output pixels", k="input channels × filter taps",
-        tile_m=loop.tile_m, tile_n=loop.tile_pixels, tile_k=loop.tile_k, stages=loop.stages, notes=notes,
-    )  # fmt: skip
+        a="filter",
+        b="x",
+        c="y",
+        m="output channels",
+        n="output pixels",
+        k="input channels × filter taps",
+        tile_m=loop.tile_m,
+        tile_n=loop.tile_pixels,
+        tile_k=loop.tile_k,
+        stages=loop.stages,
+        notes=notes,
+    )
     return TileHierarchy("Tile hierarchy", overview, (block, group, warp_tile))
 
 

@@ -197,13 +197,19 @@ def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     table = _table(spec, fixed, pixel_tile.planes_apart, bounded) if walk == "table" else None
     name = _name(spec)
     sequence = build_sequence(
-        spec, name, table, filter_order, [n for n in used if n not in known], divisors, steps,
+        spec,
+        name,
+        table,
+        filter_order,
+        [n for n in used if n not in known],
+        divisors,
+        steps,
         threads=threads,
         tile=(pixel_tile.rows, filter_tile.rows),
         shared_bytes=_dynamic_bytes(regions, architecture),
         finish_pixels=FINISH_THREADS // output_lane.lanes_per_pixel,
         finish_threads=FINISH_THREADS,
-    )  # fmt: skip
+    )
     launches = [tuple(sequence.argument(argument) for argument in launch.arguments) for launch in sequence.launches]
     return Conv2dPlan(
         name=name,

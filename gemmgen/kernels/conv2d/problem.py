@@ -19,8 +19,18 @@ MAXIMUM_EXTENT = 2**31 - 1 - 1024
 
 HELPER = "gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up with zeros"
 PARAMETERS = (
-    "c", "k", "r", "s", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w", "groups",
-)  # fmt: skip
+    "c",
+    "k",
+    "r",
+    "s",
+    "stride_h",
+    "stride_w",
+    "padding_h",
+    "padding_w",
+    "dilation_h",
+    "dilation_w",
+    "groups",
+)
 """The fields of ``Convolution``, each a dimension."""
 
 _MEANINGS = {
@@ -64,9 +74,18 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
     """All integers of a problem."""
     fixed = fixed_parameters(spec)
     defaults = {
-        "c": "32 * c_blocks", "c_blocks": "c // 32", "p": EXTENT_P, "q": EXTENT_Q, "stride_h": "1", "stride_w": "1",
-        "padding_h": "0", "padding_w": "0", "dilation_h": "1", "dilation_w": "1", "groups": "1",
-    }  # fmt: skip
+        "c": "32 * c_blocks",
+        "c_blocks": "c // 32",
+        "p": EXTENT_P,
+        "q": EXTENT_Q,
+        "stride_h": "1",
+        "stride_w": "1",
+        "padding_h": "0",
+        "padding_w": "0",
+        "dilation_h": "1",
+        "dilation_w": "1",
+        "groups": "1",
+    }
     defaults |= {name: str(value) for name, value in fixed.items() if name not in ("c", "k", "r", "s")}
     blocked = spec.input.layout == "nchw32"
     if not blocked:

@@ -49,9 +49,11 @@ def sums(x: Float64, filter: Float64, problem: Mapping[str, int]) -> Float64:
         for column in range(s):
             left = column * problem["dilation_w"]
             taken = padded[
-                :, :, top : top + (p - 1) * problem["stride_h"] + 1 : problem["stride_h"],
+                :,
+                :,
+                top : top + (p - 1) * problem["stride_h"] + 1 : problem["stride_h"],
                 left : left + (q - 1) * problem["stride_w"] + 1 : problem["stride_w"],
-            ]  # fmt: skip
+            ]
             for group in range(groups):
                 channels = taken[:, group * depth : (group + 1) * depth].transpose(1, 0, 2, 3).reshape(depth, n * p * q)
                 filters = filter[group * (k // groups) : (group + 1) * (k // groups), :, row, column]

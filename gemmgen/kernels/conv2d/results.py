@@ -14,10 +14,18 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import Argument, ScalarArgument
 
 CONSTANT_NAMES = {
-    "c": "kInputChannels", "k": "kOutputChannels", "r": "kFilterRows", "s": "kFilterColumns", "stride_h": "kStrideH",
-    "stride_w": "kStrideW", "padding_h": "kPaddingH", "padding_w": "kPaddingW", "dilation_h": "kDilationH", "dilation_w": "kDilationW",
+    "c": "kInputChannels",
+    "k": "kOutputChannels",
+    "r": "kFilterRows",
+    "s": "kFilterColumns",
+    "stride_h": "kStrideH",
+    "stride_w": "kStrideW",
+    "padding_h": "kPaddingH",
+    "padding_w": "kPaddingW",
+    "dilation_h": "kDilationH",
+    "dilation_w": "kDilationW",
     "groups": "kChannelGroups",
-}  # fmt: skip
+}
 """Parameters of a layer as a source names them that they are constants of."""
 
 

@@ -169,14 +169,20 @@ def _taps(table: TapTable) -> HostArgument:
 
     count = Formula(f"round_up({table.advance}, r * s)")  # a period that is no shorter than what a thread moves on by
     increment = HostField(
-        "increment", "s32", table.entries, count,
+        "increment",
+        "s32",
+        table.entries,
+        count,
         Formula(f"{offset(f'(i + {table.advance})')} - {offset('i')}"),
         "bytes from tap i to the next that a thread copies",
-    )  # fmt: skip
+    )
     bounds = HostField(
-        "bounds", "u32", table.entries, count,
+        "bounds",
+        "u32",
+        table.entries,
+        count,
         Formula("(1 << (i % (r * s) // s)) + (1 << (16 + i % s))"),
         "bits of the filter row and the filter column of tap i",
-    )  # fmt: skip
+    )
     fields = (increment, bounds) if table.bounded else (increment,)
     return HostArgument("taps", "Taps", fields, "the steps from each filter tap to the next")

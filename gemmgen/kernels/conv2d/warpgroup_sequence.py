@@ -70,9 +70,12 @@ def warpgroup_sequence(
     extents = ("n", "c_blocks", "h", "w", "32") if blocked else ("n", "h", "w", "c")
     x = packed("x", spec.input.type, "input", extents, f"the images in {spec.input.layout.upper()}")
     filters = packed(
-        "filter", filter_type, "input", (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),
+        "filter",
+        filter_type,
+        "input",
+        (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),
         f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
-    )  # fmt: skip
+    )
     y = output_array(spec, "y", "output", "the result")
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
     extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *_tap_sums(spec), *arrays]
@@ -136,9 +139,14 @@ def _pixel_map(loop: PixelLoop, walks: bool, taps: int) -> TensorMapArgument:
     channels, pixels = loop.b.span_elements, loop.b.box_rows
     if not walks:
         return TensorMapArgument(
-            name="map_x", array="x", extents=(Formula("c"), Formula("n * h * w")), strides=(row,),
-            meaning=f"x in boxes of {pixels} pixels of {channels} channels", box=(channels, pixels), **kind,  # type: ignore[arg-type]
-        )  # fmt: skip
+            name="map_x",
+            array="x",
+            extents=(Formula("c"), Formula("n * h * w")),
+            strides=(row,),
+            meaning=f"x in boxes of {pixels} pixels of {channels} channels",
+            box=(channels, pixels),
+            **kind,  # type: ignore[arg-type]
+        )
     corners, ends = _corners()
     if taps > 1:
         ends = (Formula("padding_w"), ends[1])  # all pixels of a row, with those of the padding

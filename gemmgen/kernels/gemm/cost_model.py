@@ -112,9 +112,20 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         step = NAIVE_STEP
         loads = float((plan.tile_m + plan.tile_n) * step * FLOAT_BYTES) * 2
         work = Work(
-            tiles, plan.threads, 40, 0, k / step, 2.0 * plan.tile_m * plan.tile_n * step, "fp32", 4.0, 0.0, loads, 1.0,
-            tile_result, factors + result,
-        )  # fmt: skip
+            tiles,
+            plan.threads,
+            40,
+            0,
+            k / step,
+            2.0 * plan.tile_m * plan.tile_n * step,
+            "fp32",
+            4.0,
+            0.0,
+            loads,
+            1.0,
+            tile_result,
+            factors + result,
+        )
         return (work,)
     steps = ceil_div(k, loop.tile_k)
     scheme, slices = plan.spec.decomposition.scheme, problem.get("slices", plan.slices)
@@ -235,11 +246,23 @@ def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, e
     grid = reduction.grid_of(problem)
     elements = reduction.threads // plan.reduction_groups * 4
     return Work(
-        grid[0] * grid[1] * grid[2], reduction.threads, REDUCTION_REGISTERS, 0,
+        grid[0] * grid[1] * grid[2],
+        reduction.threads,
+        REDUCTION_REGISTERS,
+        0,
         ceil_div(problem.get("slices", plan.slices), plan.reduction_groups),
-        0.0, "fp32", 1.0, 0.0, float(elements * FLOAT_BYTES * plan.reduction_groups), 4.0,
-        float(elements * element_bytes), result, follows=True, early=reduction.programmatic, costs=COSTS["sum of slices"],
-    )  # fmt: skip
+        0.0,
+        "fp32",
+        1.0,
+        0.0,
+        float(elements * FLOAT_BYTES * plan.reduction_groups),
+        4.0,
+        float(elements * element_bytes),
+        result,
+        follows=True,
+        early=reduction.programmatic,
+        costs=COSTS["sum of slices"],
+    )
 
 
 def _blocks_and_turns(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop, works: int) -> tuple[int, float]:
@@ -312,9 +335,22 @@ def _copy_work(plan: GemmPlan, copied: CopyPlan, problem: Mapping[str, int]) -> 
     moved *= sum(problem[factor.extent] * factor.matrix.element_bytes for factor in copied.factors)
     each = moved / max(blocks, 1) / 2
     return Work(
-        blocks, launch.threads, COPY_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, each, 4.0, each, moved,
-        early=plan.spec.early_launch, costs=COSTS["copies"],
-    )  # fmt: skip
+        blocks,
+        launch.threads,
+        COPY_REGISTERS,
+        0,
+        1.0,
+        0.0,
+        "fp32",
+        1.0,
+        0.0,
+        each,
+        4.0,
+        each,
+        moved,
+        early=plan.spec.early_launch,
+        costs=COSTS["copies"],
+    )
 
 
 def _warp_mma_work(
@@ -374,17 +410,44 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
         latencies = SPLIT_STEPS + (k / SPLIT_ROW if any(operand.k_major for operand in kernel.operands) else 0.0)
         around.append(
             Work(
-                grid, SPLIT_THREADS, SPLIT_REGISTERS, 0, latencies, 0.0, "fp32", 1.0, 0.0, read * each / latencies, 1.0,
-                written * each, SPLIT_READS * read + written,
-                follows=index > 0, early=plan.spec.early_launch, costs=COSTS["splits"],
+                grid,
+                SPLIT_THREADS,
+                SPLIT_REGISTERS,
+                0,
+                latencies,
+                0.0,
+                "fp32",
+                1.0,
+                0.0,
+                read * each / latencies,
+                1.0,
+                written * each,
+                SPLIT_READS * read + written,
+                follows=index > 0,
+                early=plan.spec.early_launch,
+                costs=COSTS["splits"],
             )
-        )  # fmt: skip
+        )
     tiles = plan.sequence.launches[-1].grid_of(problem)[0]
     checked = float(REPAIR_TILE * 2 * FLOAT_BYTES)
     repair = Work(
-        tiles, REPAIR_THREADS, REPAIR_REGISTERS, 0, 1.0, 0.0, "fp32", 1.0, 0.0, checked, 1.0, 0.0, checked * tiles,
-        follows=True, early=plan.spec.early_launch, costs=COSTS["repairs"],
-    )  # fmt: skip
+        tiles,
+        REPAIR_THREADS,
+        REPAIR_REGISTERS,
+        0,
+        1.0,
+        0.0,
+        "fp32",
+        1.0,
+        0.0,
+        checked,
+        1.0,
+        0.0,
+        checked * tiles,
+        follows=True,
+        early=plan.spec.early_launch,
+        costs=COSTS["repairs"],
+    )
     return (*around, replace(main, follows=True), repair)
 
 

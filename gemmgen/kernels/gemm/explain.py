@@ -19,9 +19,16 @@ from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.matrix import Matrix
 
 STORAGE = {
-    "f32": "", "f16": " in float16", "bf16": " in bfloat16", "tf32": " in float32, read as tf32", "s8": " in int8", "u8": " in uint8",
-    "e4m3": " in 8-bit floats (e4m3)", "e5m2": " in 8-bit floats (e5m2)", "s32": " in int32",
-}  # fmt: skip
+    "f32": "",
+    "f16": " in float16",
+    "bf16": " in bfloat16",
+    "tf32": " in float32, read as tf32",
+    "s8": " in int8",
+    "u8": " in uint8",
+    "e4m3": " in 8-bit floats (e4m3)",
+    "e5m2": " in 8-bit floats (e5m2)",
+    "s32": " in int32",
+}
 """Words for a matrix of each type."""
 
 Lines = tuple[tuple[str, str], ...]

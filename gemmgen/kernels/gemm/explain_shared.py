@@ -46,9 +46,10 @@ def shared_memory_section(plan: GemmPlan, loop: TiledLoop) -> Section:
     lines.append(("beside arithmetic", _beside_arithmetic(plan, loop)))
     if loop.k_groups > 1:
         elements = loop.a.fragment.extent * loop.b.fragment.extent
-        store, load = (SharedAccess(f"{verb} sums", verb == "store", BANK_BYTES, count, count, 0) for verb, count in (
-            ("store", elements), ("load", elements * (loop.k_groups - 1))
-        ))  # fmt: skip
+        store, load = (
+            SharedAccess(f"{verb} sums", verb == "store", BANK_BYTES, count, count, 0)
+            for verb, count in (("store", elements), ("load", elements * (loop.k_groups - 1)))
+        )
         lines.append((store.what, f"{_cost(store, WARP)} (every group but the first, once a tile of C)"))
         lines.append((load.what, f"{_cost(load, WARP)} (the first group)"))
     if plan.exchange is not None:

@@ -45,9 +45,14 @@ BYTE_TYPES = ("s8", "u8", "e4m3", "e5m2")
 """Types that only tensor cores multiply: A and B are both integers, or both floats."""
 RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
 ACTIVATIONS = {
-    "relu": {"op": "relu"}, "leaky_relu": {"op": "leaky_relu"}, "gelu": {"op": "gelu"}, "gelu_tanh": {"op": "gelu", "form": "tanh"},
-    "silu": {"op": "silu"}, "sigmoid": {"op": "sigmoid"}, "tanh": {"op": "tanh"},
-}  # fmt: skip
+    "relu": {"op": "relu"},
+    "leaky_relu": {"op": "leaky_relu"},
+    "gelu": {"op": "gelu"},
+    "gelu_tanh": {"op": "gelu", "form": "tanh"},
+    "silu": {"op": "silu"},
+    "sigmoid": {"op": "sigmoid"},
+    "tanh": {"op": "tanh"},
+}
 """Activations by name."""
 BiasPer = Literal["row", "column", "all"]
 Extent = Literal["none", "m", "n"]
@@ -185,10 +190,15 @@ class GemmRequest(Request):
             for operation in self.epilogue
         )
         return replace(
-            self, a=transposed(self.b), b=transposed(self.a), c=transposed(self.c), epilogue=turned,
-            residual=None if self.residual is None else transposed(self.residual), operands=self.operands[::-1],
+            self,
+            a=transposed(self.b),
+            b=transposed(self.a),
+            c=transposed(self.c),
+            epilogue=turned,
+            residual=None if self.residual is None else transposed(self.residual),
+            operands=self.operands[::-1],
             invariant=_TURNED[self.invariant],
-        )  # fmt: skip
+        )
 
 
 def transposed(layout: Layout) -> Layout:
@@ -577,19 +587,45 @@ DEEP = ((64, 64, 65536), (128, 128, 16384), (128, 128, 65536), (256, 256, 8192),
 FLAT = ((4096, 4096, 16), (4096, 4096, 64), (4096, 4096, 256), (8192, 8192, 64), (2048, 2048, 128), (16384, 1024, 64))
 TALL = ((8192, 128, 1024), (16384, 64, 512), (4096, 64, 4096), (65536, 64, 64), (50257, 1024, 768), (32768, 128, 128), (16384, 512, 256))
 RECTANGLES = (
-    (512, 2048, 1024), (1024, 4096, 512), (2048, 512, 2048), (768, 3072, 768), (3072, 768, 768), (1536, 384, 1536), (2048, 8192, 1024),
-)  # fmt: skip
+    (512, 2048, 1024),
+    (1024, 4096, 512),
+    (2048, 512, 2048),
+    (768, 3072, 768),
+    (3072, 768, 768),
+    (1536, 384, 1536),
+    (2048, 8192, 1024),
+)
 UNALIGNED = (
-    (127, 127, 127), (255, 257, 129), (513, 511, 515), (1000, 1000, 1000), (1023, 1023, 1023), (2047, 2047, 2047),
-    (4095, 4095, 4095), (17, 4095, 4095), (4095, 63, 4095), (50257, 1023, 767), (777, 3001, 333),
-)  # fmt: skip
+    (127, 127, 127),
+    (255, 257, 129),
+    (513, 511, 515),
+    (1000, 1000, 1000),
+    (1023, 1023, 1023),
+    (2047, 2047, 2047),
+    (4095, 4095, 4095),
+    (17, 4095, 4095),
+    (4095, 63, 4095),
+    (50257, 1023, 767),
+    (777, 3001, 333),
+)
 LAYOUTS = (
-    (256, 256, 256), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16, 4096, 4096), (128, 4096, 1024), (128, 128, 16384),
-)  # fmt: skip
+    (256, 256, 256),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (16, 4096, 4096),
+    (128, 4096, 1024),
+    (128, 128, 16384),
+)
 BATCHES = (
-    (64, 64, 64, 256), (128, 128, 64, 96), (128, 64, 128, 96), (256, 256, 64, 64), (512, 512, 64, 48), (512, 64, 512, 48),
+    (64, 64, 64, 256),
+    (128, 128, 64, 96),
+    (128, 64, 128, 96),
+    (256, 256, 64, 64),
+    (512, 512, 64, 48),
+    (512, 64, 512, 48),
     (1024, 1024, 128, 16),
-)  # fmt: skip
+)
 TENSOR_LAYERS = ((4096, 4096), (11008, 4096), (4096, 11008), (6144, 4096))
 """(n, k) of layers for tensor cores."""
 TENSOR_ROWS = (1, 16, 64, 128, 512, 2048, 8192)

@@ -22,7 +22,7 @@ from gemmgen.kernels.gemm.matcher import (
     operation,
     result_type,
     vector_type,
-)  # fmt: skip
+)
 from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
 
 NAMES = ("matmul", "grouped_matmul")
@@ -96,9 +96,19 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"matmul: precision is {precision!r}, which is for float32 factors; these are {a.type} and {b.type}")
     scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
     request = GemmRequest(
-        a, b, c, scaled, accumulates, tuple(epilogue), z, precision=precision, scales=tuple(factors), amax=_amax(operands, "matmul"),
-        planes=operands.get("planes"), invariant="m" if options.get("batch_invariant") else "none",
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        scaled,
+        accumulates,
+        tuple(epilogue),
+        z,
+        precision=precision,
+        scales=tuple(factors),
+        amax=_amax(operands, "matmul"),
+        planes=operands.get("planes"),
+        invariant="m" if options.get("batch_invariant") else "none",
+    )
     if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
         raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")
     wants_columns = not is_stored(c, True) or (z is not None and not is_stored(z, True))
@@ -155,9 +165,15 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
     epilogue += _activations(options.get("activation"))
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     request = GemmRequest(
-        a, b, out, scaled=bool(options.get("scaled")), epilogue=tuple(epilogue), scales=tuple(factors), offsets=offsets,
+        a,
+        b,
+        out,
+        scaled=bool(options.get("scaled")),
+        epilogue=tuple(epilogue),
+        scales=tuple(factors),
+        offsets=offsets,
         amax=_amax(operands, "grouped_matmul"),
-    )  # fmt: skip
+    )
     return Interpretation(request, (Result("out", (m, n), kind),))
 
 

@@ -215,8 +215,11 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
         special_at = rng.random(shape) < 0.02
         if plan.planes is not None and name in "AB":
-            _leave_few_lines(values if name == "A" else values.swapaxes(-1, -2), special_at if name == "A" else special_at.swapaxes(-1, -2),
-                             64 if name == "A" else 0)  # fmt: skip
+            _leave_few_lines(
+                values if name == "A" else values.swapaxes(-1, -2),
+                special_at if name == "A" else special_at.swapaxes(-1, -2),
+                64 if name == "A" else 0,
+            )
         values = np.where(special_at, special, values)
     return values
 

@@ -55,9 +55,18 @@ def pictures(plan: GemmPlan) -> list[Picture]:
 
 def _overview(plan: GemmPlan, tile_k: int, stages: int, notes: tuple[str, ...]) -> ProductOverview:
     return ProductOverview(
-        a="A", b="B", c="C", m="m", n="n", k="k", tile_m=plan.tile_m, tile_n=plan.tile_n, tile_k=tile_k, stages=stages,
+        a="A",
+        b="B",
+        c="C",
+        m="m",
+        n="n",
+        k="k",
+        tile_m=plan.tile_m,
+        tile_n=plan.tile_n,
+        tile_k=tile_k,
+        stages=stages,
         notes=(*notes, *_division_of_k(plan)),
-    )  # fmt: skip
+    )
 
 
 def _division_of_k(plan: GemmPlan) -> tuple[str, ...]:

@@ -160,15 +160,20 @@ SCHEMES: dict[str, Scheme] = {
     for scheme in (
         Scheme("f16x3", "f16", 2, ((1, 0), (0, 1)), 11, 16, True),
         Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP),
+        Scheme("bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP),
         Scheme(
-            "bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP
-        ),
-        Scheme(
-            "bf16x9", "bf16", 3, ((2, 2), (2, 1), (1, 2), (2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False,
-            _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP,
+            "bf16x9",
+            "bf16",
+            3,
+            ((2, 2), (2, 1), (1, 2), (2, 0), (0, 2), (1, 1), (1, 0), (0, 1)),
+            8,
+            16,
+            False,
+            _FAR_FROM_THE_BOTTOM,
+            _NEAR_THE_TOP,
         ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

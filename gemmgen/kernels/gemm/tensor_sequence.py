@@ -87,9 +87,17 @@ def tensor_core_sequence(
     )
     launches: tuple[KernelLaunch, ...] = (launch,)
     arguments: list[Argument] = [
-        *problem.extents, *counts, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *result,
-        *maps, *shared,
-    ]  # fmt: skip
+        *problem.extents,
+        *counts,
+        *problem.alphas,
+        problem.a,
+        *matrices[0].scalars,
+        problem.b,
+        *matrices[1].scalars,
+        *result,
+        *maps,
+        *shared,
+    ]
     if copied is not None:
         workspace_bytes = copied.workspace_bytes
         workspace = workspace_argument("u8", workspace_bytes, 1, "copies of factors, in rows along k")

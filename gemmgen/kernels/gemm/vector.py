@@ -165,9 +165,20 @@ def vector_loop(
     while unroll > 1 and unroll * rows * vector > MOST_HELD:
         unroll //= 2
     loop = VectorLoop(
-        mainloop.along, mainloop.threads, mainloop.lanes, rows, mainloop.columns, vector, unroll, width_a, width_b, whole_rows,
-        whole_columns, parts, mainloop.min_blocks_per_sm,
-    )  # fmt: skip
+        mainloop.along,
+        mainloop.threads,
+        mainloop.lanes,
+        rows,
+        mainloop.columns,
+        vector,
+        unroll,
+        width_a,
+        width_b,
+        whole_rows,
+        whole_columns,
+        parts,
+        mainloop.min_blocks_per_sm,
+    )
     shared = FLOAT_BYTES * loop.shared_floats
     if shared >= architecture.static_shared_bytes_per_block:
         need = f"less than {architecture.static_shared_bytes_per_block} bytes of shared memory for the sums of a block"

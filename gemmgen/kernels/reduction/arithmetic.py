@@ -21,10 +21,21 @@ EXTREMA = ("min", "max", "argmin", "argmax")
 TRUTHS = ("any", "all")
 
 COMBINERS: dict[str, str] = {
-    "sum": "add", "mean": "add", "sum_of_squares": "add", "l1_norm": "add", "l2_norm": "add", "product": "multiply",
-    "min": "minimum", "max": "maximum", "any": "either", "all": "both", "argmin": "first_minimum",
-    "argmax": "first_maximum", "logsumexp": "logsumexp", "mean_variance": "moments",
-}  # fmt: skip
+    "sum": "add",
+    "mean": "add",
+    "sum_of_squares": "add",
+    "l1_norm": "add",
+    "l2_norm": "add",
+    "product": "multiply",
+    "min": "minimum",
+    "max": "maximum",
+    "any": "either",
+    "all": "both",
+    "argmin": "first_minimum",
+    "argmax": "first_maximum",
+    "logsumexp": "logsumexp",
+    "mean_variance": "moments",
+}
 """The operation that combines two states: the name of its macro."""
 
 _LIMITS = {
@@ -145,8 +156,10 @@ class Arithmetic:
             names = [(f"part{place}", part) for place, part in enumerate(self.parts)]
             return tuple(f"{name}.{field}" if field else name for name, part in names for field in part.fields or ("",))
         members: dict[str, tuple[str, ...]] = {
-            "extremum": ("value", "index"), "logsumexp": ("largest", "sum"), "moments": ("count", "mean", "m2"),
-        }  # fmt: skip
+            "extremum": ("value", "index"),
+            "logsumexp": ("largest", "sum"),
+            "moments": ("count", "mean", "m2"),
+        }
         return members.get(self.state, ())
 
     @property

@@ -187,20 +187,32 @@ def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int) -> BlockCh
         items = strategy.items_per_thread or (1 if number < 3 else 2 if number < 6 else max(8, vector * unroll))
         streams = number >= 6
         return BlockChoice(
-            strategy.name, threads, vector, unroll, strategy.early_launch, items, strategy.finish or "two_pass",
+            strategy.name,
+            threads,
+            vector,
+            unroll,
+            strategy.early_launch,
+            items,
+            strategy.finish or "two_pass",
             most_blocks=strategy.multiprocessors * (strategy.blocks_per_sm or 8) * (strategy.waves or 1) if streams else None,
             blocks_per_sm=strategy.blocks_per_sm or 1,
-        )  # fmt: skip
+        )
     size = spec.typical.reduced if spec.typical is not None else 1 << 24
     vector = strategy.vector or widest
     threads, unroll, blocks_per_sm, waves = _streaming(ceil_div(size, vector))
     threads, unroll = strategy.threads or threads, strategy.unroll or unroll
     blocks_per_sm = strategy.blocks_per_sm or min(blocks_per_sm, 2048 // threads)
     return BlockChoice(
-        strategy.name, threads, vector, unroll, strategy.early_launch,
-        strategy.items_per_thread or vector * unroll, strategy.finish or "first_block",
-        most_blocks=strategy.multiprocessors * blocks_per_sm * (strategy.waves or waves), blocks_per_sm=blocks_per_sm,
-    )  # fmt: skip
+        strategy.name,
+        threads,
+        vector,
+        unroll,
+        strategy.early_launch,
+        strategy.items_per_thread or vector * unroll,
+        strategy.finish or "first_block",
+        most_blocks=strategy.multiprocessors * blocks_per_sm * (strategy.waves or waves),
+        blocks_per_sm=blocks_per_sm,
+    )
 
 
 def _streaming(vectors: int) -> tuple[int, int, int, int]:

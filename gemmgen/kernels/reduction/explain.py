@@ -18,14 +18,29 @@ _LINES = {
     "strided": "the middle axis of X, outer x reduced x inner, with any strides",
 }
 _NAMES = {
-    "sum": "the sum", "product": "the product", "min": "the smallest", "max": "the largest", "mean": "the mean",
-    "sum_of_squares": "the sum of squares", "l1_norm": "the L1 norm", "l2_norm": "the L2 norm", "any": "whether any is not 0:",
-    "all": "whether none is 0:", "argmin": "where the first smallest is:", "argmax": "where the first largest is:",
-    "logsumexp": "log(sum(exp(x)))", "mean_variance": "mean and variance",
-}  # fmt: skip
+    "sum": "the sum",
+    "product": "the product",
+    "min": "the smallest",
+    "max": "the largest",
+    "mean": "the mean",
+    "sum_of_squares": "the sum of squares",
+    "l1_norm": "the L1 norm",
+    "l2_norm": "the L2 norm",
+    "any": "whether any is not 0:",
+    "all": "whether none is 0:",
+    "argmin": "where the first smallest is:",
+    "argmax": "where the first largest is:",
+    "logsumexp": "log(sum(exp(x)))",
+    "mean_variance": "mean and variance",
+}
 _EMPTY = {
-    "add": "0", "multiply": "1", "either": "false", "both": "true", "logsumexp": "-infinity", "moments": "NaN",
-}  # fmt: skip
+    "add": "0",
+    "multiply": "1",
+    "either": "false",
+    "both": "true",
+    "logsumexp": "-infinity",
+    "moments": "NaN",
+}
 _FINISHES = {
     "two_pass": "a second kernel combines the blocks' results",
     "last_block": "the block that ends last combines the others' results; it knows by a ticket",

@@ -221,14 +221,21 @@ def _dimensions(spec: ReductionSpec, arithmetic: Arithmetic) -> tuple[tuple[Dime
         "rows": (outer, reduced, stride("outer", f"round_up(max(reduced, 1), {width})")),
         "columns": (reduced, inner, stride("reduced", f"round_up(max(inner, 1), {width})")),
         "middle": (
-            outer, reduced, inner,
-            stride("outer", "max(reduced, 1) * stride_reduced"), stride("reduced", f"round_up(max(inner, 1), {width})"),
+            outer,
+            reduced,
+            inner,
+            stride("outer", "max(reduced, 1) * stride_reduced"),
+            stride("reduced", f"round_up(max(inner, 1), {width})"),
         ),
         "strided": (
-            outer, reduced, inner, stride("outer", "max(reduced, 1) * stride_reduced"),
-            stride("reduced", "max(inner, 1) * stride_inner"), stride("inner", "1"),
+            outer,
+            reduced,
+            inner,
+            stride("outer", "max(reduced, 1) * stride_reduced"),
+            stride("reduced", "max(inner, 1) * stride_inner"),
+            stride("inner", "1"),
         ),
-    }[spec.shape]  # fmt: skip
+    }[spec.shape]
     constraints = []
     for dimension in dimensions:
         promised = dimension.name.startswith("stride") or (dimension.name == "inner" and spec.shape in ("columns", "middle"))

@@ -10,22 +10,47 @@ from gemmgen.kernels.epilogue.operations import AnyOperation, NumberType
 from gemmgen.kernels.family import KernelSpec, SpecModel
 
 OperationName = Literal[
-    "sum", "product", "min", "max", "mean", "sum_of_squares", "l1_norm", "l2_norm", "any", "all", "argmin", "argmax",
-    "logsumexp", "mean_variance",
-]  # fmt: skip
+    "sum",
+    "product",
+    "min",
+    "max",
+    "mean",
+    "sum_of_squares",
+    "l1_norm",
+    "l2_norm",
+    "any",
+    "all",
+    "argmin",
+    "argmax",
+    "logsumexp",
+    "mean_variance",
+]
 InputType = Literal["float32", "float64", "float16", "bfloat16", "int8", "int32", "int64"]
 AccumulatorType = Literal["float32", "float64", "int32", "int64"]
 OutputType = NumberType | Literal["bool"]
 Shape = Literal["all", "rows", "columns", "middle", "strided", "tensor"]
 
 BlockName = Literal[
-    "interleaved", "interleaved_compact", "sequential", "first_add", "unroll_last_warp", "fully_unrolled", "grid_stride",
-    "shuffle", "streaming",
-]  # fmt: skip
-SERIES: tuple[str, ...] = (
-    "interleaved", "interleaved_compact", "sequential", "first_add", "unroll_last_warp", "fully_unrolled", "grid_stride",
+    "interleaved",
+    "interleaved_compact",
+    "sequential",
+    "first_add",
+    "unroll_last_warp",
+    "fully_unrolled",
+    "grid_stride",
     "shuffle",
-)  # fmt: skip
+    "streaming",
+]
+SERIES: tuple[str, ...] = (
+    "interleaved",
+    "interleaved_compact",
+    "sequential",
+    "first_add",
+    "unroll_last_warp",
+    "fully_unrolled",
+    "grid_stride",
+    "shuffle",
+)
 """The eight steps from the first idea to a good kernel, by number."""
 
 Finish = Literal["two_pass", "last_block", "first_block", "atomic"]

@@ -153,8 +153,15 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = TensorRows(
-        name="tensor_rows", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced), wide=wide, lanes=lanes  # type: ignore[arg-type]
-    )  # fmt: skip
+        name="tensor_rows",
+        threads=threads,
+        vector=vector,  # type: ignore[arg-type]
+        unroll=unroll,
+        kept=len(kept),
+        reduced=len(reduced),
+        wide=wide,
+        lanes=lanes,  # type: ignore[arg-type]
+    )
     return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
 
 
@@ -188,9 +195,16 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     tiles = outer * ceil_div(vectors, lanes * columns)
     parts = shares(tiles, count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS)
     strategy = TensorColumns(
-        name="tensor_columns", threads=THREADS, vector=vector, unroll=unroll, kept=len(kept), reduced=len(reduced),  # type: ignore[arg-type]
-        wide=wide, lanes=lanes, columns=columns,  # type: ignore[arg-type]
-    )  # fmt: skip
+        name="tensor_columns",
+        threads=THREADS,
+        vector=vector,  # type: ignore[arg-type]
+        unroll=unroll,
+        kept=len(kept),
+        reduced=len(reduced),
+        wide=wide,
+        lanes=lanes,  # type: ignore[arg-type]
+        columns=columns,
+    )
     return Walking(strategy, vector, parts, kept, reduced)
 
 

@@ -151,9 +151,14 @@ class Analysis:
 
 
 def analyse(
-    plan: KernelPlan, binary: Binary, device: Device, sizes: Sequence[int] | None = None, *,
-    seconds: float | None = None, traffic: bool = True,
-) -> Analysis:  # fmt: skip
+    plan: KernelPlan,
+    binary: Binary,
+    device: Device,
+    sizes: Sequence[int] | None = None,
+    *,
+    seconds: float | None = None,
+    traffic: bool = True,
+) -> Analysis:
     """Analyses ``binary``, compiled from ``plan``, on a problem of ``sizes`` (in the order of the family's ``instance_sizes``).
 
     Without ``sizes``, the problem is the instance's typical one, or the case that its traffic is counted on if it is not made for that.

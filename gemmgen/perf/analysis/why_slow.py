@@ -36,41 +36,47 @@ def _all(analysis: Analysis) -> Iterator[Cause]:
     if used.spill_stores or used.spill_loads:
         spilled = used.spill_stores + used.spill_loads
         yield Cause(
-            min(0.5, spilled / 400), f"{spilled:,} bytes a thread are spilled to local memory",
+            min(0.5, spilled / 400),
+            f"{spilled:,} bytes a thread are spilled to local memory",
             "a smaller thread tile, fewer resident blocks asked for (min_blocks_per_sm), or less unrolling",
-        )  # fmt: skip
+        )
     if main.occupancy.warps < WARPS_TO_HIDE:
         yield Cause(
-            0.3 * (1 - main.occupancy.warps / WARPS_TO_HIDE), f"{main.occupancy.warps} warps on an SM hide little latency",
+            0.3 * (1 - main.occupancy.warps / WARPS_TO_HIDE),
+            f"{main.occupancy.warps} warps on an SM hide little latency",
             f"fewer {' and '.join(main.occupancy.limited_by)} a block, or more threads a block",
-        )  # fmt: skip
+        )
     loop = analysis.code[main.entry].main_loop if analysis.code else None
     if loop is not None and loop.ffma_ceiling is not None:
         busy = loop.mix.classes.get("fma float32", 0) * loop.ffma_interval
         issue = max(0.0, 1 - busy / max(busy, loop.issue_cycles))
         yield Cause(
-            issue, f"{1 - loop.mix.share('fma float32'):.0%} of the main loop's instructions are not FFMA",
+            issue,
+            f"{1 - loop.mix.share('fma float32'):.0%} of the main loop's instructions are not FFMA",
             "a larger thread tile does more arithmetic for each load; wider loads need fewer instructions",
-        )  # fmt: skip
+        )
         if loop.banks is not None:
             lost = loop.lost_cycles / max(1, loop.issue_cycles + loop.lost_cycles)
             yield Cause(
-                lost, f"{loop.banks.conflicts} FFMAs of the main loop wait for a register bank",
+                lost,
+                f"{loop.banks.conflicts} FFMAs of the main loop wait for a register bank",
                 "another mainloop.order (serpentine_rows or swirl) finds more operands in the reuse cache",
-            )  # fmt: skip
+            )
 
 
 def _waste(analysis: Analysis) -> Iterator[Cause]:
     yield Cause(
-        1 - analysis.tile_efficiency, f"{1 - analysis.tile_efficiency:.0%} of the arithmetic is on padding of tiles",
+        1 - analysis.tile_efficiency,
+        f"{1 - analysis.tile_efficiency:.0%} of the arithmetic is on padding of tiles",
         "tiles that divide the problem, or smaller ones",
-    )  # fmt: skip
+    )
     for waves in analysis.waves:
         if waves.blocks_per_wave:
             yield Cause(
-                1 - waves.efficiency, f"{waves.blocks:,} blocks fill {waves.waves:.2f} waves: places in the last one stay empty",
+                1 - waves.efficiency,
+                f"{waves.blocks:,} blocks fill {waves.waves:.2f} waves: places in the last one stay empty",
                 "smaller tiles, split-K or stream-K (decomposition) give every multiprocessor the same",
-            )  # fmt: skip
+            )
 
 
 def _memory(analysis: Analysis) -> Iterator[Cause]:
@@ -83,16 +89,17 @@ def _memory(analysis: Analysis) -> Iterator[Cause]:
         weight = min(1.0, shared.wavefronts / max(1, total.total_instructions) * 2)
         worst = max(analysis.traffic.counters.lines, key=lambda line: line.tally.shared_total.conflicts)
         yield Cause(
-            share * weight, f"{share:.0%} of shared memory's wavefronts are bank conflicts, most in line {worst.line}",
+            share * weight,
+            f"{share:.0%} of shared memory's wavefronts are bank conflicts, most in line {worst.line}",
             "a swizzle or a padding of the tile (gemmgen draw and gemmgen banks show which), or another order of lanes",
-        )  # fmt: skip
+        )
     if traffic.sectors and traffic.efficiency < 1:
         worst = max(
             analysis.traffic.counters.lines, key=lambda line: line.tally.global_total.sectors * (1 - line.tally.global_total.efficiency)
         )
         bound = 1.0 if analysis.roofs.binding == "memory" else 0.3
         yield Cause(
-            (1 - traffic.efficiency) * bound, f"{1 - traffic.efficiency:.0%} of the bytes in global sectors were not asked for, most in "
-            f"line {worst.line}",
+            (1 - traffic.efficiency) * bound,
+            f"{1 - traffic.efficiency:.0%} of the bytes in global sectors were not asked for, most in line {worst.line}",
             "neighbouring lanes on neighbouring elements; alignment that allows wider accesses (alignment, multiple_of)",
-        )  # fmt: skip
+        )

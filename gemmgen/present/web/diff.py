@@ -15,9 +15,12 @@ def diff_page(comparison: Comparison, device: Device) -> str:
     plans = [side.plan for side in comparison.sides]
     sides = [{picture.name: draw(plan.name, [picture]) for picture in all_pictures(plan, device)} if plan else {} for plan in plans]
     groups = [
-        ("Spec", comparison.spec), ("Plan", comparison.plan), ("Resources and time", comparison.resources),
-        ("Machine code, instructions by class", comparison.mix), ("Counters of one case on the emulator", comparison.counters),
-    ]  # fmt: skip
+        ("Spec", comparison.spec),
+        ("Plan", comparison.plan),
+        ("Resources and time", comparison.resources),
+        ("Machine code, instructions by class", comparison.mix),
+        ("Counters of one case on the emulator", comparison.counters),
+    ]
     return page(
         "diff.html.j2",
         title=f"{comparison.names[0]} → {comparison.names[1]}",

@@ -91,10 +91,14 @@ def _cuda_lines(analysis: Analysis) -> list[_CudaLine]:
             wavefronts += f" ({shared.conflicts:,})"
         lines.append(
             _CudaLine(
-                number, html, f"{tally.total_instructions:,}" if tally else "", wavefronts, shared.conflicts if shared else 0,
+                number,
+                html,
+                f"{tally.total_instructions:,}" if tally else "",
+                wavefronts,
+                shared.conflicts if shared else 0,
                 f"{tally.global_total.sectors:,}" if tally and tally.global_total.sectors else "",
             )
-        )  # fmt: skip
+        )
     return lines
 
 
@@ -117,10 +121,14 @@ def _sass_lines(listed: list[ListedInstruction]) -> list[_SassLine]:
     html = coloured_lines("\n".join(one.text for one in listed), "sass")
     return [
         _SassLine(
-            f"{one.instruction.address:04x}", one.instruction.source_line or 0, text,
+            f"{one.instruction.address:04x}",
+            one.instruction.source_line or 0,
+            text,
             str(one.annotation.control) if one.annotation else "",
             str(one.annotation.live_registers) if one.annotation and one.annotation.live_registers is not None else "",
-            "".join("r" if read.reused else "EO"[read.bank] for read in one.reads), one.bank_conflict, one.in_main_loop,
+            "".join("r" if read.reused else "EO"[read.bank] for read in one.reads),
+            one.bank_conflict,
+            one.in_main_loop,
         )
         for one, text in zip(listed, html, strict=True)
-    ]  # fmt: skip
+    ]

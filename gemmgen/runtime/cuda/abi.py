@@ -66,11 +66,29 @@ FILL_NUMBERS = _numbers(get_args(tma.Fill))
 
 _POINTER = ctypes.c_void_p
 ENCODE_TILED = (
-    _POINTER, ctypes.c_int, ctypes.c_uint, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, *(ctypes.c_int,) * 4,
-)  # fmt: skip
+    _POINTER,
+    ctypes.c_int,
+    ctypes.c_uint,
+    _POINTER,
+    _POINTER,
+    _POINTER,
+    _POINTER,
+    _POINTER,
+    *(ctypes.c_int,) * 4,
+)
 """Parameters of cuTensorMapEncodeTiled: map, type, rank, address, extents, strides, box, element strides, four enumerations."""
 ENCODE_IM2COL = (
-    _POINTER, ctypes.c_int, ctypes.c_uint, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_uint, ctypes.c_uint, _POINTER,
+    _POINTER,
+    ctypes.c_int,
+    ctypes.c_uint,
+    _POINTER,
+    _POINTER,
+    _POINTER,
+    _POINTER,
+    _POINTER,
+    ctypes.c_uint,
+    ctypes.c_uint,
+    _POINTER,
     *(ctypes.c_int,) * 4,
-)  # fmt: skip
+)
 """Parameters of cuTensorMapEncodeIm2col: as above with corners, channels and pixels for the box."""

@@ -214,8 +214,18 @@ class _Block:
     """The memory that one call at a time writes to: values, what the driver reads, and where that is."""
 
     __slots__ = (
-        "calls", "configs", "context", "context_address", "maps", "memory", "pack", "single", "slots_offset", "stream", "workspace",
-    )  # fmt: skip
+        "calls",
+        "configs",
+        "context",
+        "context_address",
+        "maps",
+        "memory",
+        "pack",
+        "single",
+        "slots_offset",
+        "stream",
+        "workspace",
+    )
 
     def __init__(
         self,

@@ -285,14 +285,20 @@ def _roofline_chart(name: str, members: Sequence[tuple[Group, Sequence[Shown]]])
     clipped = {"type": "log", "nice": False}
     encoding: Spec = {
         "x": {
-            "field": "intensity", "type": "quantitative", "title": "operations per byte",
-            "scale": {**clipped, "domain": [left, right]}, "axis": {"format": ",.4~g", "grid": False},
+            "field": "intensity",
+            "type": "quantitative",
+            "title": "operations per byte",
+            "scale": {**clipped, "domain": [left, right]},
+            "axis": {"format": ",.4~g", "grid": False},
         },
         "y": {
-            "field": "rate", "type": "quantitative", "title": unit,
-            "scale": {**clipped, "domain": [bottom, top]}, "axis": {"format": ".2~s"},
+            "field": "rate",
+            "type": "quantitative",
+            "title": unit,
+            "scale": {**clipped, "domain": [bottom, top]},
+            "axis": {"format": ".2~s"},
         },
-    }  # fmt: skip
+    }
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     dots = dict(encoding)
     titles = [("told", "value"), ("share", "of the roof"), ("problem", "problem")]

@@ -141,8 +141,13 @@ def html_report(
         reasons=[(str(status), code, count, _cut(text), count / why[0][2]) for status, code, count, text in why[:MAXIMUM_REASONS]],
         other_reasons=why[MAXIMUM_REASONS:],
         failures=[
-            (str(status), code, len(members), _cut(members[0].reason, 120),
-             [(one.instance, _named_axes(one), _cut(one.reason)) for one in members[:MAXIMUM_FAILURES]])
+            (
+                str(status),
+                code,
+                len(members),
+                _cut(members[0].reason, 120),
+                [(one.instance, _named_axes(one), _cut(one.reason)) for one in members[:MAXIMUM_FAILURES]],
+            )
             for status, code, members in failures(results)
         ],
         comparison=beside,
@@ -160,7 +165,7 @@ def html_report(
         css=_asset("page.css"),
         script=_asset("page.js"),
         vega=_asset("vega.js"),
-    )  # fmt: skip
+    )
     return encodable(page).replace("\0", "\ufffd")
 
 
@@ -218,9 +223,12 @@ def _columns(group: Group) -> list[_Column]:
     metrics = {name for one in group.shown for name in one.result.metrics}
     columns: list[_Column] = [
         ("#", True, lambda one: Cell(str(rank[one.number]), str(rank[one.number]))),
-        (group.measure.unit.removesuffix("/s") if group.measure.unit == "µs" else _heading(group), True,
-         lambda one: Cell(group.measure.text(one.value), repr(one.value))),
-    ]  # fmt: skip
+        (
+            group.measure.unit.removesuffix("/s") if group.measure.unit == "µs" else _heading(group),
+            True,
+            lambda one: Cell(group.measure.text(one.value), repr(one.value)),
+        ),
+    ]
     if "median_us" in metrics and group.measure.metric != "median_us":
         columns.append(("µs", True, lambda one: _metric(one, "median_us")))
     if {"p10_us", "p90_us"} <= metrics:
@@ -232,9 +240,12 @@ def _columns(group: Group) -> list[_Column]:
     for axis in group.axes:
         columns.append((axis.name, axis.numbers is not None, lambda one, path=axis.path: _axis_cell(one, path)))  # type: ignore[misc]
     for name, heading in (
-        ("registers", "registers"), ("spill_bytes", "spilled B"), ("shared_bytes", "shared B"), ("blocks_per_sm", "blocks/SM"),
+        ("registers", "registers"),
+        ("spill_bytes", "spilled B"),
+        ("shared_bytes", "shared B"),
+        ("blocks_per_sm", "blocks/SM"),
         ("worst_ratio", "error/bound"),
-    ):  # fmt: skip
+    ):
         if name in metrics and name != group.measure.metric:
             columns.append((heading, True, lambda one, name=name: _metric(one, name)))  # type: ignore[misc]
     return columns
@@ -358,11 +369,14 @@ def _beside(results: Sequence[PointResult], name: str, before: Sequence[PointRes
     ]
     data = [
         {
-            "instance": pair.after.instance, "problem": _problem(pair.after), "before": pair.before.metrics[found.metric],
-            "after": pair.after.metrics[found.metric], "times": f"{ratio:.3f}",
+            "instance": pair.after.instance,
+            "problem": _problem(pair.after),
+            "before": pair.before.metrics[found.metric],
+            "after": pair.after.metrics[found.metric],
+            "times": f"{ratio:.3f}",
         }
         for pair, ratio in measured[:: max(1, len(measured) // MAXIMUM_DOTS)]
-    ]  # fmt: skip
+    ]
     heading = METRICS[found.metric][0].split(",")[0] if found.metric else ""
     return Beside(
         name,

@@ -89,8 +89,12 @@ def test_request_needs_active_lane_and_instruction_does_not() -> None:
     counters = count(ptx, [np.zeros(1, np.uint32)])
     assert "store" not in counters.total.global_memory
     assert counters.total.instructions == {
-        "load param": 1, "move": 1, "compare and select": 1, "store global": 1, "branch": 1,
-    }  # fmt: skip
+        "load param": 1,
+        "move": 1,
+        "compare and select": 1,
+        "store global": 1,
+        "branch": 1,
+    }
     assert [line.line for line in counters.lines] == [0]
 
 
@@ -105,8 +109,12 @@ def test_vector_accesses_count_as_one_request() -> None:
     }"""
     total = count(source, [np.zeros(128, np.float32), np.zeros(128, np.float32)]).total
     assert total.global_memory["load"].to_json() == {
-        "requests": 1, "sectors": 16, "ideal": 16, "bytes": 512, "efficiency": 1.0,
-    }  # fmt: skip
+        "requests": 1,
+        "sectors": 16,
+        "ideal": 16,
+        "bytes": 512,
+        "efficiency": 1.0,
+    }
     assert (total.shared_memory["load"].wavefronts, total.shared_memory["store"].wavefronts) == (4, 4)
 
 
@@ -170,8 +178,12 @@ def test_asynchronous_copies_read_global_and_write_shared_memory(stride: int, wa
     source = ASYNC.replace("STRIDE", str(stride))
     total = count(source, [np.ones(128, np.float32), np.zeros(128, np.float32), 16]).total
     assert total.global_memory["cp.async"].to_json() == {
-        "requests": 1, "sectors": 16, "ideal": 16, "bytes": 512, "efficiency": 1.0,
-    }  # fmt: skip
+        "requests": 1,
+        "sectors": 16,
+        "ideal": 16,
+        "bytes": 512,
+        "efficiency": 1.0,
+    }
     stores = total.shared_memory["cp.async"]
     assert (stores.requests, stores.wavefronts, stores.conflicts) == (1, wavefronts, wavefronts - 4)
     assert total.instructions["cp.async"] == 1
@@ -182,8 +194,12 @@ def test_a_copy_with_fewer_bytes_is_still_one_request() -> None:
     source = ASYNC.replace("STRIDE", "1")
     partial = count(source, [np.ones(128, np.float32), np.zeros(128, np.float32), 12]).total
     assert partial.global_memory["cp.async"].to_json() == {
-        "requests": 1, "sectors": 16, "ideal": 12, "bytes": 384, "efficiency": 0.75,
-    }  # fmt: skip
+        "requests": 1,
+        "sectors": 16,
+        "ideal": 12,
+        "bytes": 384,
+        "efficiency": 0.75,
+    }
     empty = count(source, [np.ones(128, np.float32), np.zeros(128, np.float32), 0]).total
     assert "cp.async" not in empty.global_memory
     assert empty.shared_memory["cp.async"].wavefronts == 4

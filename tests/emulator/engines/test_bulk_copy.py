@@ -26,13 +26,16 @@ def test_bytes_go_to_shared_memory_and_back():
     assert out[0] == 1 and (out[1:200] == data[1:200]).all() and not out[200:].any()
 
 
-@pytest.mark.parametrize(("change", "error", "message"), [
-    ((", in,", ", in + 1,"), emulator.Misaligned, "no multiple of 16"),
-    (("(tile, in", "(tile + 2, in"), emulator.Misaligned, "8 bytes past a multiple of 16"),
-    (("4 * count", "4 * count + 8"), emulator.InvalidCopy, "no multiple of 16"),
-    (("4 * count", "8 * count"), emulator.OutOfBounds, "shared"),
-    ((", in,", ", in + 128,"), emulator.OutOfBounds, "past the end"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ((", in,", ", in + 1,"), emulator.Misaligned, "no multiple of 16"),
+        (("(tile, in", "(tile + 2, in"), emulator.Misaligned, "8 bytes past a multiple of 16"),
+        (("4 * count", "4 * count + 8"), emulator.InvalidCopy, "no multiple of 16"),
+        (("4 * count", "8 * count"), emulator.OutOfBounds, "shared"),
+        ((", in,", ", in + 128,"), emulator.OutOfBounds, "past the end"),
+    ],
+)
 def test_bulk_copies_that_cannot_be(change, error, message):
     with pytest.raises(error, match=message):
         run(ROUND_TRIP.replace(*change), np.zeros(256, np.float32), np.zeros(256, np.float32), 200, block=32)
@@ -63,11 +66,21 @@ REDUCE = """KERNEL(const TYPE* in, TYPE* out) { __shared__ __align__(16) TYPE ti
         commit(); wait_group<0>();
     } }"""
 REDUCTIONS = {
-    "add.u32": ("u32", np.add), "add.s32": ("u32", np.add), "min.s32": ("s32", np.minimum), "max.u32": ("u32", np.maximum),
-    "and.b32": ("u32", np.bitwise_and), "or.b32": ("u32", np.bitwise_or), "xor.b32": ("u32", np.bitwise_xor), "add.u64": ("u64", np.add),
-    "max.s64": ("s64", np.maximum), "add.f32": ("f32", np.add), "add.f64": ("f64", np.add), "add.noftz.f16": ("f16", np.add),
-    "min.f16": ("f16", np.minimum), "inc.u32": ("u32", lambda old, limit: np.where(old >= limit, 0, old + 1)),
-}  # fmt: skip
+    "add.u32": ("u32", np.add),
+    "add.s32": ("u32", np.add),
+    "min.s32": ("s32", np.minimum),
+    "max.u32": ("u32", np.maximum),
+    "and.b32": ("u32", np.bitwise_and),
+    "or.b32": ("u32", np.bitwise_or),
+    "xor.b32": ("u32", np.bitwise_xor),
+    "add.u64": ("u64", np.add),
+    "max.s64": ("s64", np.maximum),
+    "add.f32": ("f32", np.add),
+    "add.f64": ("f64", np.add),
+    "add.noftz.f16": ("f16", np.add),
+    "min.f16": ("f16", np.minimum),
+    "inc.u32": ("u32", lambda old, limit: np.where(old >= limit, 0, old + 1)),
+}
 DTYPES = {"u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64, "f32": np.float32, "f64": np.float64, "f16": np.float16}
 C_TYPES = {"u32": "u32", "s32": "int", "u64": "u64", "s64": "long long", "f32": "float", "f64": "double", "f16": "u16"}
 
@@ -128,8 +141,11 @@ LOAD = """KERNEL(const __grid_constant__ CUtensorMap map, u8* out, int bytes) {
 
 
 def load(tensor_map: TensorMap, mode: str, operands: str, tail: str = "") -> np.ndarray:
-    body = LOAD.replace("FORM", f"cp.async.bulk.tensor.{tensor_map.rank}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes "
-                                f"[%0], [%1, {operands}], [%2]{tail};")  # fmt: skip
+    body = LOAD.replace(
+        "FORM",
+        f"cp.async.bulk.tensor.{tensor_map.rank}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes "
+        f"[%0], [%1, {operands}], [%2]{tail};",
+    )
     body = body.replace("PREFETCH", f"cp.async.bulk.prefetch.tensor.{tensor_map.rank}d.L2.global.{mode} [%0, {operands}]{tail};")
     out = np.zeros(tensor_map.box_bytes, np.uint8)
     run(body, tensor_map, out, tensor_map.box_bytes, block=32)
@@ -173,8 +189,14 @@ def test_columns_of_pixels(step, offsets):
     # A 3x3 filter with padding 1.
     array = np.random.default_rng(2).integers(1, 256, (2, 6, 8, 32)).astype(np.uint8)
     lower, upper, pixels = (-1, -1), (-1, -1), 40
-    tensor_map = TensorMap("u8", (32, 8, 6, 2), packed_strides("u8", (32, 8, 6, 2)), element_strides=(1, step, step, 1),
-                           im2col=Im2col(lower, upper, 16, pixels), base=array)  # fmt: skip
+    tensor_map = TensorMap(
+        "u8",
+        (32, 8, 6, 2),
+        packed_strides("u8", (32, 8, 6, 2)),
+        element_strides=(1, step, step, 1),
+        im2col=Im2col(lower, upper, 16, pixels),
+        base=array,
+    )
     start = (16, -1 + 2 * step, -1 + step, 0)
     got = load(tensor_map, "im2col", "{" + ", ".join(map(str, start)) + "}", ", {" + ", ".join(map(str, offsets)) + "}")
     want = im2col_reference(array, start, offsets, lower, upper, pixels, 16, step)
@@ -182,17 +204,35 @@ def test_columns_of_pixels(step, offsets):
 
 
 WRONG = {
-    "dimensions": ("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {0, 0, 0}], [%2];",
-                   emulator.InvalidCopy, "3 dimensions through a tensor map of 2"),
-    "mode": ("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {0, 0, 0}], [%2], {0};",
-             emulator.InvalidCopy, "tensor map of 2"),
-    "alignment": ("{.reg .b32 t; add.u32 t, %0, 64; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                  "[t], [%1, {0, 0}], [%2];}", emulator.Misaligned, "64 bytes past a multiple of 128"),
-    "room": ("{.reg .b32 t; add.u32 t, %0, 7168; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-             "[t], [%1, {0, 0}], [%2];}", emulator.EmulatorError, "shared|tensor map"),
-    "map": ("{.reg .b64 t; add.u64 t, %1, 64; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-            "[%0], [t, {0, 0}], [%2];}", emulator.EmulatorError, "shared|tensor map"),
-}  # fmt: skip
+    "dimensions": (
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {0, 0, 0}], [%2];",
+        emulator.InvalidCopy,
+        "3 dimensions through a tensor map of 2",
+    ),
+    "mode": (
+        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {0, 0, 0}], [%2], {0};",
+        emulator.InvalidCopy,
+        "tensor map of 2",
+    ),
+    "alignment": (
+        "{.reg .b32 t; add.u32 t, %0, 64; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[t], [%1, {0, 0}], [%2];}",
+        emulator.Misaligned,
+        "64 bytes past a multiple of 128",
+    ),
+    "room": (
+        "{.reg .b32 t; add.u32 t, %0, 7168; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[t], [%1, {0, 0}], [%2];}",
+        emulator.EmulatorError,
+        "shared|tensor map",
+    ),
+    "map": (
+        "{.reg .b64 t; add.u64 t, %1, 64; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [t, {0, 0}], [%2];}",
+        emulator.EmulatorError,
+        "shared|tensor map",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -249,11 +289,14 @@ def test_warpgroups_pass_registers_on():
     assert registers(40, 232) == registers(24, 240) == 1
 
 
-@pytest.mark.parametrize(("dec", "inc", "error", "message"), [
-    (40, 240, emulator.Deadlock, "want 240 registers a thread"),
-    (176, 200, emulator.RegisterPoolMisuse, "dec to 176 where a thread holds 168"),
-    (160, 160, emulator.RegisterPoolMisuse, "inc to 160 where a thread holds 168"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dec", "inc", "error", "message"),
+    [
+        (40, 240, emulator.Deadlock, "want 240 registers a thread"),
+        (176, 200, emulator.RegisterPoolMisuse, "dec to 176 where a thread holds 168"),
+        (160, 160, emulator.RegisterPoolMisuse, "inc to 160 where a thread holds 168"),
+    ],
+)
 def test_a_pool_has_so_many_registers(dec, inc, error, message):
     with pytest.raises(error, match=message):
         registers(dec, inc)

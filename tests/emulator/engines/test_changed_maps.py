@@ -42,9 +42,11 @@ def changed(*changes: str, bytes: int = 512) -> np.ndarray:
 
 def test_a_map_takes_another_array():
     got = changed(
-        field("global_address", "other"), field("global_dim", "32", "0, "), field("global_dim", "64", "1, "),
+        field("global_address", "other"),
+        field("global_dim", "32", "0, "),
+        field("global_dim", "64", "1, "),
         field("global_stride", "32ull", "0, "),
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(got.reshape(16, 32), OTHER[1:17])
 
 

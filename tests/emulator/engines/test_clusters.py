@@ -84,8 +84,16 @@ def test_a_relaxed_arrival_orders_nothing():
 def test_a_block_must_not_end_while_others_read_it():
     body = NEIGHBOUR.replace("mine[threadIdx.x] = -1;\n", "")
     with pytest.raises(emulator.EmulatorError, match=r"may have ended|has ended"):
-        run(body.replace("cluster_sync();\n    \n", "").replace("cluster_sync();\n    out", "out").replace(
-            "cluster_sync();\n        out", "out"), OUT, grid=8, block=64, cluster=4, hazards=True)  # fmt: skip
+        run(
+            body.replace("cluster_sync();\n    \n", "")
+            .replace("cluster_sync();\n    out", "out")
+            .replace("cluster_sync();\n        out", "out"),
+            OUT,
+            grid=8,
+            block=64,
+            cluster=4,
+            hazards=True,
+        )
 
 
 def test_arriving_twice_and_waiting_for_nothing():
@@ -98,8 +106,13 @@ def test_arriving_twice_and_waiting_for_nothing():
 def test_a_cluster_waits_for_all_its_living_threads():
     run("KERNEL() { if (threadIdx.x >= 32) return; cluster_sync(); }", grid=2, block=64, cluster=2)
     with pytest.raises(emulator.Deadlock, match="barrier of the cluster, where thread"):
-        run("KERNEL() { __shared__ u64 bar; if (threadIdx.x == 0 && rank() == 1) { init(&bar, 1); wait(&bar, 0); } __syncwarp();"
-            "cluster_sync(); }", grid=2, block=64, cluster=2)  # fmt: skip
+        run(
+            "KERNEL() { __shared__ u64 bar; if (threadIdx.x == 0 && rank() == 1) { init(&bar, 1); wait(&bar, 0); } __syncwarp();"
+            "cluster_sync(); }",
+            grid=2,
+            block=64,
+            cluster=2,
+        )
 
 
 GENERIC = """KERNEL(int* out) {
@@ -218,9 +231,11 @@ REMOTE_MISTAKES = {
     "threads do not meet before the arrival": ("__syncthreads();\n        if", "if"),
     "arrival at its own barrier": ("peer_address(&empty, 0)", "peer_address(&empty, rank())"),
     "blocks end early": ("sum;\n    cluster_sync();", "sum;"),
-    "relaxed arrival": ("arrive_at(peer_address(&empty, 0))", 'asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, '
-                        '[%0];" :: "r"(peer_address(&empty, 0)) : "memory")'),
-}  # fmt: skip
+    "relaxed arrival": (
+        "arrive_at(peer_address(&empty, 0))",
+        'asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" :: "r"(peer_address(&empty, 0)) : "memory")',
+    ),
+}
 
 
 @pytest.mark.parametrize("mistake", REMOTE_MISTAKES)
@@ -244,12 +259,15 @@ SIGNAL = """KERNEL(int* out) {
 }"""
 
 
-@pytest.mark.parametrize(("operation", "change"), [
-    ("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];", lambda old, new: new),
-    ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];", lambda old, new: new),
-    ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];", lambda old, new: old + new),
-    ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.u32 [%0], %1, [%2];", max),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("operation", "change"),
+    [
+        ("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];", lambda old, new: new),
+        ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];", lambda old, new: new),
+        ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];", lambda old, new: old + new),
+        ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.u32 [%0], %1, [%2];", max),
+    ],
+)
 def test_stores_that_signal_a_barrier(operation, change):
     out = np.zeros((2, 64), np.int32)
     run(SIGNAL.replace("OPERATION", operation), out, grid=2, block=64, cluster=2, hazards=True)

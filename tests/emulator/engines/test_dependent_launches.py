@@ -35,12 +35,15 @@ def test_one_thread_may_wait_for_all():
     np.testing.assert_array_equal(sequence(one), 6 * np.arange(64))
 
 
-@pytest.mark.parametrize("early", [
-    SECOND.replace('asm volatile("griddepcontrol.wait;" ::: "memory");\n', "\n"),
-    SECOND.replace("float weight = weights[threadIdx.x];", "float weight = *(volatile float*)&data[threadIdx.x];"),
-    SECOND.replace("asm volatile", "if (threadIdx.x == 0) asm volatile"),
-    SECOND.replace("    float weight = weights", "    data[threadIdx.x] = 1; float weight = weights"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "early",
+    [
+        SECOND.replace('asm volatile("griddepcontrol.wait;" ::: "memory");\n', "\n"),
+        SECOND.replace("float weight = weights[threadIdx.x];", "float weight = *(volatile float*)&data[threadIdx.x];"),
+        SECOND.replace("asm volatile", "if (threadIdx.x == 0) asm volatile"),
+        SECOND.replace("    float weight = weights", "    data[threadIdx.x] = 1; float weight = weights"),
+    ],
+)
 def test_what_comes_before_the_wait_is_a_hazard(early):
     with pytest.raises(emulator.UnorderedLaunch, match="launch before this one"):
         sequence(early)

@@ -228,7 +228,7 @@ RING_MISTAKES = {
     "no fence after the initialisation": ("fence_init();", ""),
     "no barrier after the initialisation": ("__syncthreads();", ""),
     "box of another size": ("load_tile(tile[s], &map, full + s, 0, 8 * k)", "load_tile(tile[s], &map, full + s, 0, 8 * k + 1)"),
-}  # fmt: skip
+}
 
 
 def ring(body: str, **kwargs) -> np.ndarray:

@@ -70,15 +70,18 @@ def test_an_arrival_that_does_not_complete():
         outputs("init(&bar, 1);" + arrival, 1)
 
 
-@pytest.mark.parametrize(("body", "message"), [
-    ("init(&bar, 0);", "1 to 1048575 are possible"),
-    ("init(&bar, 2); arrive(&bar, 3);", "gets 3 arrivals at once where 2 of 2 are pending"),
-    ("init(&bar, 1); arrive_expect(&bar, 16); arrive(&bar);", "an arrival more than its count of 1 in phase 0"),
-    ("init(&bar, 1); arrive_expect(&bar, 1 << 20);", "it can count to 1048575"),
-    ("arrive(&bar);", "none has been initialised there"),
-    ("init(&bar, 1); inval(&bar); arrive(&bar);", "none has been initialised there"),
-    ("init(&bar, 1); r = bar; *out = r;", "only mbarrier instructions may touch it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("init(&bar, 0);", "1 to 1048575 are possible"),
+        ("init(&bar, 2); arrive(&bar, 3);", "gets 3 arrivals at once where 2 of 2 are pending"),
+        ("init(&bar, 1); arrive_expect(&bar, 16); arrive(&bar);", "an arrival more than its count of 1 in phase 0"),
+        ("init(&bar, 1); arrive_expect(&bar, 1 << 20);", "it can count to 1048575"),
+        ("arrive(&bar);", "none has been initialised there"),
+        ("init(&bar, 1); inval(&bar); arrive(&bar);", "none has been initialised there"),
+        ("init(&bar, 1); r = bar; *out = r;", "only mbarrier instructions may touch it"),
+    ],
+)
 def test_what_a_barrier_must_not_be_asked(body, message):
     with pytest.raises(emulator.BarrierMisuse, match=message):
         outputs(body, 1)
@@ -101,7 +104,7 @@ HINTS = {
     "try": LOOP.replace("FORM", "try_wait.parity.shared::cta.b64").replace("EXTRA", ""),
     "time": LOOP.replace("FORM", "try_wait.parity.acquire.cta.shared::cta.b64").replace("EXTRA", ", 1000"),
     "test": LOOP.replace("FORM", "test_wait.parity.shared.b64").replace("EXTRA", ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("hint", HINTS)

@@ -71,34 +71,39 @@ LAST_BLOCK = """extern "C" __global__ void kernel(int* partial, int* out, unsign
 
 
 def last_block(writers="__syncthreads();", release="", acquire="", readers="") -> str:
-    return (LAST_BLOCK.replace("WRITERS", writers).replace("RELEASE", release).replace("ACQUIRE", acquire)
-            .replace("READERS", readers))  # fmt: skip
+    return LAST_BLOCK.replace("WRITERS", writers).replace("RELEASE", release).replace("ACQUIRE", acquire).replace("READERS", readers)
 
 
 FENCE = "__threadfence();"
 
 
 @pytest.mark.parametrize("lanes_per_wave", [1, 128, 2048])
-@pytest.mark.parametrize("parts", [
-    dict(release=FENCE, acquire=FENCE),
-    dict(release=FENCE, readers=FENCE),
-    dict(writers=FENCE + "__syncthreads();", readers=FENCE),
-    dict(writers=FENCE + "__syncthreads();", acquire=FENCE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts",
+    [
+        dict(release=FENCE, acquire=FENCE),
+        dict(release=FENCE, readers=FENCE),
+        dict(writers=FENCE + "__syncthreads();", readers=FENCE),
+        dict(writers=FENCE + "__syncthreads();", acquire=FENCE),
+    ],
+)
 def test_the_last_block_may_read_what_all_wrote(parts, lanes_per_wave):
     assert not check(last_block(**parts), ints(64 * 8), ints(64), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave).findings
 
 
 @pytest.mark.parametrize("lanes_per_wave", [1, 128, 2048])
-@pytest.mark.parametrize("parts", [
-    dict(release=FENCE),
-    dict(acquire=FENCE),
-    dict(writers=FENCE + "__syncthreads();"),
-    dict(writers="", release=FENCE, acquire=FENCE),
-    dict(writers=FENCE, acquire=FENCE),
-    dict(release="__threadfence_block();", acquire=FENCE),
-    dict(release=FENCE, acquire="__threadfence_block();"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts",
+    [
+        dict(release=FENCE),
+        dict(acquire=FENCE),
+        dict(writers=FENCE + "__syncthreads();"),
+        dict(writers="", release=FENCE, acquire=FENCE),
+        dict(writers=FENCE, acquire=FENCE),
+        dict(release="__threadfence_block();", acquire=FENCE),
+        dict(release=FENCE, acquire="__threadfence_block();"),
+    ],
+)
 def test_the_last_block_without_a_fence(parts, lanes_per_wave):
     with pytest.raises(emulator.GlobalRace) as raised:
         check(last_block(**parts), ints(64 * 8), ints(64), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave)
@@ -124,23 +129,30 @@ extern "C" __global__ void kernel(int* sum, int* semaphore) {
 
 
 def serial(load: str, store: str, after: str = "", before: str = "") -> str:
-    return (SERIAL.replace("LOAD", f'"{load}.global.b32 %0, [%1];"').replace("STORE", f'"{store}.global.b32 [%0], %1;"')
-            .replace("AFTER", after).replace("BEFORE", before))  # fmt: skip
+    return (
+        SERIAL.replace("LOAD", f'"{load}.global.b32 %0, [%1];"')
+        .replace("STORE", f'"{store}.global.b32 [%0], %1;"')
+        .replace("AFTER", after)
+        .replace("BEFORE", before)
+    )
 
 
-@pytest.mark.parametrize(("source", "legal"), [
-    (serial("ld.acquire.gpu", "st.release.gpu"), True),
-    (serial("ld.volatile", "st.volatile", FENCE, FENCE), True),
-    (serial("ld.relaxed.gpu", "st.release.gpu", FENCE), True),
-    (serial("ld.acquire.gpu", "st.relaxed.gpu", "", FENCE), True),
-    (serial("ld.acquire.gpu", "st.relaxed.gpu"), False),
-    (serial("ld.relaxed.gpu", "st.release.gpu"), False),
-    (serial("ld.volatile", "st.volatile", "", FENCE), False),
-    (serial("ld.volatile", "st.volatile", FENCE), False),
-    (serial("ld.acquire.cta", "st.release.gpu"), False),
-    (serial("ld.acquire.gpu", "st.release.cta"), False),
-    (serial("ld.acquire.gpu", "st.release.gpu").replace("__syncthreads(); // all have written", ""), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "legal"),
+    [
+        (serial("ld.acquire.gpu", "st.release.gpu"), True),
+        (serial("ld.volatile", "st.volatile", FENCE, FENCE), True),
+        (serial("ld.relaxed.gpu", "st.release.gpu", FENCE), True),
+        (serial("ld.acquire.gpu", "st.relaxed.gpu", "", FENCE), True),
+        (serial("ld.acquire.gpu", "st.relaxed.gpu"), False),
+        (serial("ld.relaxed.gpu", "st.release.gpu"), False),
+        (serial("ld.volatile", "st.volatile", "", FENCE), False),
+        (serial("ld.volatile", "st.volatile", FENCE), False),
+        (serial("ld.acquire.cta", "st.release.gpu"), False),
+        (serial("ld.acquire.gpu", "st.release.cta"), False),
+        (serial("ld.acquire.gpu", "st.release.gpu").replace("__syncthreads(); // all have written", ""), False),
+    ],
+)
 def test_blocks_that_add_one_after_another(source, legal):
     if legal:
         check(source, ints(64), ints(1), grid=6)

@@ -25,12 +25,15 @@ def test_a_barrier_that_whole_warps_miss():
 
 
 def test_threads_that_have_exited_are_not_waited_for():
-    result = check("""int* out) {
+    result = check(
+        """int* out) {
         __shared__ int s[64]; int t = threadIdx.x;
         s[t] = t;
         if (t >= 40) return;
         __syncthreads();
-        out[t] = s[(t + 7) % 40]; }""", ints(64))  # fmt: skip
+        out[t] = s[(t + 7) % 40]; }""",
+        ints(64),
+    )
     assert [type(finding) for finding in result.findings] == [emulator.MissedBarrier]
 
 
@@ -49,10 +52,16 @@ def test_counts_that_contradict_each_other():
     )
 
 
-@pytest.mark.parametrize("meeting", [
-    "__syncwarp();", "out[t + 32] = __shfl_sync(~0u, t, 3);", "out[t + 32] = __ballot_sync(~0u, t & 1);",
-    "out[t + 32] = __match_any_sync(~0u, t & 3);", "out[t + 32] = __reduce_add_sync(~0u, t);",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "meeting",
+    [
+        "__syncwarp();",
+        "out[t + 32] = __shfl_sync(~0u, t, 3);",
+        "out[t + 32] = __ballot_sync(~0u, t & 1);",
+        "out[t + 32] = __match_any_sync(~0u, t & 3);",
+        "out[t + 32] = __reduce_add_sync(~0u, t);",
+    ],
+)
 def test_lanes_that_a_mask_names_and_that_never_come(meeting):
     source = "int* out) { int t = threadIdx.x; if (t < 32) { MEET } __syncthreads(); out[t] = t; }".replace("MEET", meeting)
     check(source, ints(64), block=32)

@@ -50,7 +50,7 @@ def test_lanes_of_a_warp_do_not_run_in_lockstep(schedule):
         s[t] = t; __syncthreads();
         if (t < 32)
             for (int distance = 32; distance > 0; distance /= 2) s[t] += s[t + distance];
-        if (t == 0) *out = s[0]; }""")  # fmt: skip
+        if (t == 0) *out = s[0]; }""")
     results = set()
     for seed in range(20):
         out = ints(1)

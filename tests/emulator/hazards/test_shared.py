@@ -49,9 +49,12 @@ def test_two_lanes_of_one_instruction_write_one_byte(value, error):
 
 
 def test_parts_of_one_word_do_not_race():
-    assert not check("""unsigned char* out) {
+    assert not check(
+        """unsigned char* out) {
         __shared__ unsigned char tile[64]; int t = threadIdx.x;
-        tile[t] = t; out[t] = tile[t]; }""", np.zeros(64, np.uint8)).findings  # fmt: skip
+        tile[t] = t; out[t] = tile[t]; }""",
+        np.zeros(64, np.uint8),
+    ).findings
 
 
 def test_lanes_of_a_warp_are_not_ordered_by_themselves():
@@ -82,12 +85,15 @@ def test_a_warp_barrier_orders_the_lanes_of_its_mask_only():
 
 
 def test_warp_barriers_are_cumulative():
-    assert not check("""int* out) {
+    assert not check(
+        """int* out) {
         __shared__ int tile[64]; int t = threadIdx.x, lane = t & 31;
         tile[t] = t;
         if (lane < 16) __syncwarp(0xffffu);
         if (lane >= 8 && lane < 24) __syncwarp(0xffff00u);
-        if (lane >= 16 && lane < 24) out[t] = tile[t & 32]; }""", ints(64)).findings  # fmt: skip
+        if (lane >= 16 && lane < 24) out[t] = tile[t & 32]; }""",
+        ints(64),
+    ).findings
 
 
 NAMED = """int* out) {
@@ -184,12 +190,15 @@ def test_volatile_sums_need_both_warp_barriers(barrier):
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (1, 40)], ids=["lanes of a warp", "warps"])
 def test_a_volatile_flag_may_be_waited_for(first, second):
-    assert not check(f"""int* out) {{
+    assert not check(
+        f"""int* out) {{
         __shared__ int flag; int t = threadIdx.x; volatile int* f = &flag;
         if (t == 0) flag = 0;
         __syncthreads();
         if (t == {first}) {{ while (*f == 0) {{}} out[0] = 1; }}
-        if (t == {second}) *f = 7; }}""", ints(1)).findings  # fmt: skip
+        if (t == {second}) *f = 7; }}""",
+        ints(1),
+    ).findings
 
 
 def test_volatile_data_between_warps_is_not_a_matter_of_lockstep():

@@ -80,11 +80,14 @@ def test_what_a_launch_writes_counts_as_written_in_the_next():
 REGISTER = "int* out, const int* in, int n) { int v; if (n > 3) v = in[threadIdx.x]; USE }"
 
 
-@pytest.mark.parametrize(("use", "what"), [
-    ("out[threadIdx.x] = v + 1;", "the value that is stored"),
-    ("if (v > 7) out[v] = 1;", "the condition of this branch|this address"),
-    ("out[threadIdx.x] = __shfl_xor_sync(~0u, v, 1);", "a value that other lanes receive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        ("out[threadIdx.x] = v + 1;", "the value that is stored"),
+        ("if (v > 7) out[v] = 1;", "the condition of this branch|this address"),
+        ("out[threadIdx.x] = __shfl_xor_sync(~0u, v, 1);", "a value that other lanes receive"),
+    ],
+)
 def test_a_variable_that_some_path_does_not_assign(use, what):
     source = REGISTER.replace("USE", use)
     check(source, ints(64), np.arange(64, dtype=np.int32), 4)
@@ -100,16 +103,19 @@ PREDICATED = """.reg .pred %p, %q; .reg .b32 %t, %v, %w; .reg .b64 %o, %a;
     ret;"""
 
 
-@pytest.mark.parametrize(("use", "fine"), [
-    ("@%p st.global.u32 [%a], %v;", True),
-    ("st.global.u32 [%a], %v;", False),
-    ("selp.b32 %w, %v, 9, %p; st.global.u32 [%a], %w;", True),
-    ("selp.b32 %w, 9, %v, %p; st.global.u32 [%a], %w;", False),
-    ("setp.eq.u32 %q, %v, 5; @%q st.global.u32 [%a], %t;", False),
-    ("setp.eq.u32 %q, %v, 5; @%q bra END; st.global.u32 [%a], %t; END:", False),
-    ("mad.wide.u32 %a, %v, 4, %o; st.global.u32 [%a], %t;", False),
-    ("@!%p mov.u32 %v, 6; st.global.u32 [%a], %v;", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("use", "fine"),
+    [
+        ("@%p st.global.u32 [%a], %v;", True),
+        ("st.global.u32 [%a], %v;", False),
+        ("selp.b32 %w, %v, 9, %p; st.global.u32 [%a], %w;", True),
+        ("selp.b32 %w, 9, %v, %p; st.global.u32 [%a], %w;", False),
+        ("setp.eq.u32 %q, %v, 5; @%q st.global.u32 [%a], %t;", False),
+        ("setp.eq.u32 %q, %v, 5; @%q bra END; st.global.u32 [%a], %t; END:", False),
+        ("mad.wide.u32 %a, %v, 4, %o; st.global.u32 [%a], %t;", False),
+        ("@!%p mov.u32 %v, 6; st.global.u32 [%a], %v;", True),
+    ],
+)
 def test_lanes_are_followed_one_by_one(use, fine):
     ptx = wrap_ptx(PREDICATED.replace("USE", use), ".param .u64 p")
     if fine:

@@ -73,8 +73,9 @@ def test_no_fence_after_a_registers_were_written():
 
 
 def test_a_fence_before_the_last_write_is_a_warning():
-    early = SCALED.replace("d[i] *= 2.0f;\n    wgmma_fence();", "asm volatile(\"add.f32 %0, %0, %0;\" : \"+f\"(d[i]));").replace(
-        "for (int i", "wgmma_fence();\n    for (int i")  # fmt: skip
+    early = SCALED.replace("d[i] *= 2.0f;\n    wgmma_fence();", 'asm volatile("add.f32 %0, %0, %0;" : "+f"(d[i]));').replace(
+        "for (int i", "wgmma_fence();\n    for (int i"
+    )
     result = run_cuda(body(early), "kernel", 1, 128, [np.zeros(1024, np.float32)], "compute_90a", hazards=True)
     (found,) = result.findings
     assert isinstance(found, emulator.EarlyWarpgroupFence) and "the wgmma.fence comes too early" in str(found)
@@ -86,11 +87,14 @@ def test_accumulators_need_no_fence_between_operations():
     assert not check(body(text), np.zeros(1024, np.float32), block=128, architecture="compute_90a").findings
 
 
-@pytest.mark.parametrize(("remove", "instead", "remedy"), [
-    ("wgmma_wait<0>();", "", "wgmma.wait_group 0 by these threads has to come first"),
-    ("wgmma_wait<0>();", "wgmma_wait<1>();", "wgmma.wait_group 0 by these threads has to come first"),
-    ("wgmma_commit();", "", "its group is not even committed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("remove", "instead", "remedy"),
+    [
+        ("wgmma_wait<0>();", "", "wgmma.wait_group 0 by these threads has to come first"),
+        ("wgmma_wait<0>();", "wgmma_wait<1>();", "wgmma.wait_group 0 by these threads has to come first"),
+        ("wgmma_commit();", "", "its group is not even committed"),
+    ],
+)
 def test_results_read_too_early(remove, instead, remedy):
     text = caught(PLAIN, remove, emulator.RegisterInFlight, instead)
     assert places(text) == 2 and remedy in text and "is read while a wgmma in flight has yet to write it" in text
@@ -134,8 +138,13 @@ def test_a_result_that_is_used_as_a_fragment_too_early():
     ("remove", "what"), [("wgmma_wait<0>();", "that nothing waited for"), ("wgmma_commit(); wgmma_wait<0>();", "never committed")]
 )
 def test_threads_end_with_an_operation_in_flight(remove, what):
-    text = caught(f"if (threadIdx.x == 999) out[0] = 1; {PLAIN.replace('(d', '(f0')} return;".replace(
-        "wgmma_fence", "float f0[4] = {}; wgmma_fence", 1), remove, emulator.UnfinishedWgmma)  # fmt: skip
+    text = caught(
+        f"if (threadIdx.x == 999) out[0] = 1; {PLAIN.replace('(d', '(f0')} return;".replace(
+            "wgmma_fence", "float f0[4] = {}; wgmma_fence", 1
+        ),
+        remove,
+        emulator.UnfinishedWgmma,
+    )
     assert what in text
 
 
@@ -177,8 +186,12 @@ def test_an_operand_beyond_shared_memory():
 def test_shared_memory_overwritten_while_it_is_read():
     ordered = """wgmma_fence(); mma(d, da, db, 0); wgmma_commit(); wgmma_wait<0>(); __syncthreads();
     b[threadIdx.x] = 0; /* after */"""
-    text = caught(ordered, "wgmma_wait<0>(); __syncthreads();\n    b[threadIdx.x] = 0; /* after */", emulator.InFlightWrite,
-                  "b[threadIdx.x] = 0; wgmma_wait<0>();")  # fmt: skip
+    text = caught(
+        ordered,
+        "wgmma_wait<0>(); __syncthreads();\n    b[threadIdx.x] = 0; /* after */",
+        emulator.InFlightWrite,
+        "b[threadIdx.x] = 0; wgmma_wait<0>();",
+    )
     assert places(text) == 2 and "nobody has seen the wgmma.wait_group of its warpgroup" in text
 
 
@@ -192,14 +205,27 @@ def test_moves_of_accumulators_in_flight_are_no_accesses():
 
 
 def test_no_proxy_fence_after_threads_wrote_an_operand():
-    text = twins(KERNEL.replace("BODY", PLAIN), "proxy_fence();\n", emulator.MissingProxyFence, np.zeros(4 * 256, np.float32), block=128,
-                 architecture="compute_90a")  # fmt: skip
+    text = twins(
+        KERNEL.replace("BODY", PLAIN),
+        "proxy_fence();\n",
+        emulator.MissingProxyFence,
+        np.zeros(4 * 256, np.float32),
+        block=128,
+        architecture="compute_90a",
+    )
     assert places(text) == 4 and "wgmma uses shared a[0], which threads have written" in text and "wgmma uses shared b[0]" in text
 
 
 def test_an_operand_that_nothing_has_written():
-    text = twins(KERNEL.replace("BODY", PLAIN), "b[i] = 0x3f80;", emulator.UnwrittenRead, np.zeros(4 * 256, np.float32), instead=";",
-                 block=128, architecture="compute_90a")  # fmt: skip
+    text = twins(
+        KERNEL.replace("BODY", PLAIN),
+        "b[i] = 0x3f80;",
+        emulator.UnwrittenRead,
+        np.zeros(4 * 256, np.float32),
+        instead=";",
+        block=128,
+        architecture="compute_90a",
+    )
     assert "shared b[0]" in text and "wgmma.mma_async" in text
 
 
@@ -215,8 +241,15 @@ def test_accumulators_that_nothing_has_set():
 
 def test_no_barrier_after_threads_wrote_an_operand():
     source = KERNEL.replace("BODY", PLAIN)
-    text = twins(source, "    __syncthreads();\n    uint64_t", emulator.SharedRace, np.zeros(4 * 256, np.float32), instead="    uint64_t",
-                 block=128, architecture="compute_90a")  # fmt: skip
+    text = twins(
+        source,
+        "    __syncthreads();\n    uint64_t",
+        emulator.SharedRace,
+        np.zeros(4 * 256, np.float32),
+        instead="    uint64_t",
+        block=128,
+        architecture="compute_90a",
+    )
     assert "read of shared a[0]" in text and "wgmma.mma_async" in text
 
 
@@ -228,5 +261,10 @@ def test_another_warpgroup_overwrites_operand_without_barrier():
 
 
 def test_the_warps_that_waited_may_overwrite_an_operand():
-    assert not check(body(PLAIN + " b[threadIdx.x] = 0;"), np.zeros(1024, np.float32), block=128, architecture="compute_90a",
-          schedule=emulator.RandomWarps(3)).findings  # fmt: skip
+    assert not check(
+        body(PLAIN + " b[threadIdx.x] = 0;"),
+        np.zeros(1024, np.float32),
+        block=128,
+        architecture="compute_90a",
+        schedule=emulator.RandomWarps(3),
+    ).findings

@@ -135,9 +135,14 @@ def test_a_kernel_is_called_on_nchw_tensors_through_the_helpers() -> None:
     plan = planned(output={"type": "s32"}, alpha="one")
     y = np.zeros((2, 1, 3, 2, 32), np.int32)
     api.compile(plan)(
-        x=layouts.nchw_to_nchw32(x), filter=layouts.reorder_filter(w, plan.filter_order), y=y, stride_h=2, stride_w=3,
-        padding_h=1, padding_w=1,
-    )  # fmt: skip
+        x=layouts.nchw_to_nchw32(x),
+        filter=layouts.reorder_filter(w, plan.filter_order),
+        y=y,
+        stride_h=2,
+        stride_w=3,
+        padding_h=1,
+        padding_w=1,
+    )
     padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::3]
     assert np.array_equal(layouts.nchw32_to_nchw(y), np.einsum("ncpqrs,kcrs->nkpq", windows, w.astype(np.int64)))

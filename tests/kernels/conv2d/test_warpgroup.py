@@ -205,7 +205,7 @@ def test_a_launch_that_does_not_wait_is_found_out() -> None:
         (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
         (spec(more={"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 4}), "persistent_blocks"),
     ],
-)  # fmt: skip
+)
 def test_a_spec_that_cannot_work_says_why(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(PlanError) as caught:
         api.plan(fields)

@@ -30,9 +30,17 @@ def failures(plan: Any, binary: Any) -> list[str]:
 
 
 OPERATIONS = [
-    {"op": "relu"}, {"op": "bias", "per": "column"}, {"op": "bias"}, {"op": "residual"}, {"op": "multiply"}, {"op": "abs"},
-    {"op": "scale", "factor": 3.0}, {"op": "silu"}, {"op": "cast", "type": "float16"}, {"op": "cast", "type": "float64"},
-]  # fmt: skip
+    {"op": "relu"},
+    {"op": "bias", "per": "column"},
+    {"op": "bias"},
+    {"op": "residual"},
+    {"op": "multiply"},
+    {"op": "abs"},
+    {"op": "scale", "factor": 3.0},
+    {"op": "silu"},
+    {"op": "cast", "type": "float16"},
+    {"op": "cast", "type": "float64"},
+]
 
 
 @st.composite

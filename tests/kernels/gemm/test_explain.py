@@ -63,7 +63,7 @@ def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
         (["store=through_shared"], "Results", "stored", "through shared memory"),
         (["cache.streaming_stores=true"], "Results", "cache", "leave A and B in the L2"),
     ],
-)  # fmt: skip
+)
 def test_a_field_of_the_spec_has_its_line(overrides: list[str], section: str, label: str, words: str) -> None:
     assert words in explained(overrides)[section, label]
     assert words not in explained([]).get((section, label), "")

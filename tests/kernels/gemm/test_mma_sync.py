@@ -21,9 +21,15 @@ from kernels.random_batches import try_random_specs
 
 MAINLOOP = {"strategy": "mma_sync", "tile": {"threadblock": {"m": 64, "n": 64, "k": 32}, "warp": {"m": 32, "n": 32}}, "stages": 3}
 SPEC = {
-    "kind": "gemm", "architecture": "sm_80", "transpose": "nn", "alpha": "one", "beta": "zero", "mainloop": MAINLOOP,
-    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"}, "alignment": {"a": 8, "b": 8, "c": 2},
-}  # fmt: skip
+    "kind": "gemm",
+    "architecture": "sm_80",
+    "transpose": "nn",
+    "alpha": "one",
+    "beta": "zero",
+    "mainloop": MAINLOOP,
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+    "alignment": {"a": 8, "b": 8, "c": 2},
+}
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1}
 RESULTS = {"s8": ("s32", "s8", "f32"), "e4m3": ("bf16", "e4m3")}
 
@@ -34,9 +40,10 @@ def tiled(threadblock: tuple[int, int, int], warp: tuple[int, int], **changes: A
 
 
 BOXED = {
-    **SPEC, "architecture": "sm_90",
+    **SPEC,
+    "architecture": "sm_90",
     "mainloop": {**MAINLOOP, "copies": "tma", "fragment_buffers": 2, "persistent_blocks": 2},
-}  # fmt: skip
+}
 AHEAD = {**SPEC, "mainloop": {**MAINLOOP, "fragment_buffers": 2}}
 STREAMED = {**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 5}}
 

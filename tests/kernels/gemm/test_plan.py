@@ -110,10 +110,18 @@ def test_the_name_depends_on_every_field_but_the_description() -> None:
     base = planned().name
     assert planned(description="words").name == base
     changes: list[dict[str, Any]] = [
-        {"transpose": "tn"}, {"order": "column_major"}, {"alpha": "one"}, {"beta": "zero"}, {"alignment": {"a": 2}},
-        {"epilogue": [{"op": "relu"}]}, {"mainloop": {"stages": 1}}, {"mainloop": {"fragment": "contiguous"}},
-        {"mainloop": {"shared_b": {"padding": 8}}}, {"mainloop": {"min_blocks_per_sm": 2}}, {"architecture": "sm_80"},
-    ]  # fmt: skip
+        {"transpose": "tn"},
+        {"order": "column_major"},
+        {"alpha": "one"},
+        {"beta": "zero"},
+        {"alignment": {"a": 2}},
+        {"epilogue": [{"op": "relu"}]},
+        {"mainloop": {"stages": 1}},
+        {"mainloop": {"fragment": "contiguous"}},
+        {"mainloop": {"shared_b": {"padding": 8}}},
+        {"mainloop": {"min_blocks_per_sm": 2}},
+        {"architecture": "sm_80"},
+    ]
     names = [planned(**change).name for change in changes]
     assert len({base, *names}) == len(names) + 1
 

@@ -21,10 +21,17 @@ from kernels.random_batches import try_random_specs
 TILE = {"m": 64, "n": 32, "k": 64}
 MAINLOOP = {"strategy": "tensor_core", "tile": TILE, "stages": 2, "consumers": 1, "persistent_blocks": 2}
 SPEC = {
-    "kind": "gemm", "architecture": "sm_90a", "transpose": "nt", "alpha": "one", "beta": "zero", "store": "tma",
-    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"}, "alignment": {"a": 8, "b": 8, "c": 8}, "multiple_of": {"n": 8},
+    "kind": "gemm",
+    "architecture": "sm_90a",
+    "transpose": "nt",
+    "alpha": "one",
+    "beta": "zero",
+    "store": "tma",
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+    "alignment": {"a": 8, "b": 8, "c": 8},
+    "multiple_of": {"n": 8},
     "mainloop": MAINLOOP,
-}  # fmt: skip
+}
 PING_PONG = {**SPEC, "mainloop": {**MAINLOOP, "consumers": 2, "schedule": "ping_pong"}}
 CLUSTER = {**SPEC, "mainloop": {**MAINLOOP, "cluster": {"m": 2}}}
 AMAX = {**SPEC, "amax": "stored", "epilogue": [{"op": "bias", "per": "column"}]}
@@ -32,16 +39,22 @@ GROUPED = {**SPEC, "batch": "grouped"}
 UNEVEN = {**GROUPED, "mainloop": {**MAINLOOP, "tile": {**TILE, "m": 128}, "consumers": 2, "tiles": "dynamic"}}
 ROWS = {**SPEC, "mainloop": {**MAINLOOP, "a_from": "registers"}}
 STREAMED = {
-    **SPEC, "epilogue": [{"op": "residual"}], "decomposition": {"scheme": "stream_k", "blocks": 5},
+    **SPEC,
+    "epilogue": [{"op": "residual"}],
+    "decomposition": {"scheme": "stream_k", "blocks": 5},
     "mainloop": {**MAINLOOP, "tile": {**TILE, "m": 128}, "consumers": 2, "persistent_blocks": 0},
-}  # fmt: skip
+}
 COPIED = {**SPEC, "transpose": "nn", "alignment": {"a": 1, "b": 1, "c": 8}, "mainloop": {**MAINLOOP, "copied": "both"}}
 RESIDUAL = {**SPEC, "epilogue": [{"op": "bias", "per": "column"}, {"op": "residual"}, {"op": "factor", "per": "row"}]}
 INTEGERS = {
-    **SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}, "multiple_of": {}, "store": "direct",
+    **SPEC,
+    "storage": {"a": "s8", "b": "s8", "c": "s32"},
+    "alignment": {"a": 16, "b": 16, "c": 4},
+    "multiple_of": {},
+    "store": "direct",
     "decomposition": {"scheme": "split_k_parallel", "slices": 3},
     "mainloop": {**MAINLOOP, "tile": {"m": 64, "n": 32, "k": 128}},
-}  # fmt: skip
+}
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
 

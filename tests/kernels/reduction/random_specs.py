@@ -33,10 +33,14 @@ def _walk(draw: st.DrawFn) -> dict[str, Any]:
     name = draw(st.sampled_from(WALKS))
     flat = name.startswith("flat") and draw(st.integers(0, 9)) > 0
     strategy = {
-        "name": name, "threads": draw(THREADS), "unroll": draw(UNROLLS), "vector": draw(st.sampled_from([None, None, 1, 2, 2, 4, 8])),
+        "name": name,
+        "threads": draw(THREADS),
+        "unroll": draw(UNROLLS),
+        "vector": draw(st.sampled_from([None, None, 1, 2, 2, 4, 8])),
         "kept": draw(st.integers(1, 2) if name == "flat_columns" else st.just(1) if flat else st.integers(name == "tensor_columns", 4)),
-        "reduced": 1 if flat else draw(st.integers(1, 4)), "wide": name != "flat_rows" and draw(st.integers(0, 3)) == 0,
-    }  # fmt: skip
+        "reduced": 1 if flat else draw(st.integers(1, 4)),
+        "wide": name != "flat_rows" and draw(st.integers(0, 3)) == 0,
+    }
     if name != "flat_rows" and strategy["kept"] > 1:
         strategy["repeated"] = draw(st.booleans())
     if name == "tensor_rows":

@@ -18,9 +18,10 @@ LAST_WARP = {"strategy": {"name": "unroll_last_warp", "threads": 64}}
 SEQUENTIAL = {"strategy": {"name": "sequential", "threads": 64}}
 LANES = {"shape": "rows", "alignment": 4, "strategy": {"name": "row_lanes", "threads": 64, "lanes": 8, "rows": 2, "unroll": 2}}
 COLUMNS = {
-    "shape": "columns", "alignment": 4,
+    "shape": "columns",
+    "alignment": 4,
     "strategy": {"name": "column_tiles", "threads": 64, "lanes": 8, "splits": 3, "finish": "last_block"},
-}  # fmt: skip
+}
 WALK = {"threads": 64, "unroll": 2}
 TENSOR_ROWS = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "reduced": 2, **WALK}}
 TENSOR_COLUMNS = {"shape": "tensor", "strategy": {"name": "tensor_columns", "lanes": 16, "vector": 1, "columns": 2, "kept": 2, **WALK}}

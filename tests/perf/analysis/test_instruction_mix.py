@@ -34,12 +34,21 @@ def test_class(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "width"),
     [
-        ("LDS.128 R4, [R8]", 16), ("LDS R4, [R8+0x10]", 4), ("LDS.U.64 R4, [R8]", 8), ("LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", 16),
-        ("LDG.E.U8 R4, desc[UR4][R2.64]", 1), ("STG.E.U16 desc[UR4][R2.64], R4", 2), ("LDGSTS.E.BYPASS.128 [R1], desc[UR4][R2.64]", 16),
-        ("LDGSTS.E [R1], desc[UR4][R2.64]", 4), ("LDSM.16.M88.4 R4, [R8]", 16), ("LDSM.16.MT88 R4, [R8]", 4),
-        ("STL [R1], R2", 4), ("FFMA R1, R2, R3, R4", None), ("LDC.64 R2, c[0x0][0x210]", None),
+        ("LDS.128 R4, [R8]", 16),
+        ("LDS R4, [R8+0x10]", 4),
+        ("LDS.U.64 R4, [R8]", 8),
+        ("LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", 16),
+        ("LDG.E.U8 R4, desc[UR4][R2.64]", 1),
+        ("STG.E.U16 desc[UR4][R2.64], R4", 2),
+        ("LDGSTS.E.BYPASS.128 [R1], desc[UR4][R2.64]", 16),
+        ("LDGSTS.E [R1], desc[UR4][R2.64]", 4),
+        ("LDSM.16.M88.4 R4, [R8]", 16),
+        ("LDSM.16.MT88 R4, [R8]", 4),
+        ("STL [R1], R2", 4),
+        ("FFMA R1, R2, R3, R4", None),
+        ("LDC.64 R2, c[0x0][0x210]", None),
     ],
-)  # fmt: skip
+)
 def test_width(text: str, width: int | None) -> None:
     assert access_bytes(assemble(text)[0]) == width
 

@@ -40,7 +40,7 @@ def test_nothing_helps_beyond_the_blocks_of_an_sm() -> None:
 
 @given(
     st.sampled_from(list(ARCHITECTURES.values())), st.integers(1, 1024), st.integers(1, 300), st.integers(0, 245760), st.integers(0, 4096)
-)  # fmt: skip
+)
 def test_what_is_asked_for_suffices_and_no_less_would(
     architecture: Architecture, threads: int, registers: int, static: int, dynamic: int
 ) -> None:
