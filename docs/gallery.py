@@ -144,13 +144,13 @@ def _evidence_key(path: Path) -> str:
 
 
 def _prove(path: Path) -> list[str]:
-    """Verifies a spec on the emulator, or on this processor, and counts one case."""
+    """Verifies a spec on the emulator, or on this processor, and counts one case. Raises ``VerificationError`` if a case fails."""
     import gemmgen
-    from gemmgen.core.errors import GemmgenError
+    from gemmgen.core.errors import EnvironmentMissing, VerificationError
     from gemmgen.hardware.target import occupancy
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.library.compiled import facts_of
-    from gemmgen.library.emulator_run import prove, verification_fields
+    from gemmgen.library.emulator_run import failure_text, prove, verification_fields
     from gemmgen.toolchain.compilation import compile_plan
 
     lines = ["## Evidence", "", "Not in the library, and so without a certificate: verified when this page was made.", ""]
@@ -158,6 +158,8 @@ def _prove(path: Path) -> list[str]:
         plan = gemmgen.plan(path)
         if not isinstance(plan, KernelPlan):
             report = gemmgen.verify(path)
+            if not report.passed:
+                raise VerificationError(failure_text(report))
             run = verification_fields(report) | {"device": report.device}
             return [
                 *lines,
@@ -167,7 +169,9 @@ def _prove(path: Path) -> list[str]:
                 "",
             ]
         record = prove(path, plan.architecture.name)
-    except GemmgenError as error:
+        if not record["verification"]["passed"]:
+            raise VerificationError(record["verification"]["failure"])
+    except EnvironmentMissing as error:
         return [*lines[:2], f"This machine could not verify it: {_cell(str(error))}", ""]
     kernels = facts_of(plan, compile_plan(plan)).kernels
     run = record["verification"] | {"device": record["device"]}

@@ -34,15 +34,30 @@ def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ())
 
 
 def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sanitize: bool) -> dict[str, VerificationReport]:
-    """Compiles and verifies specs natively; with ``sanitize``, under the sanitizers too, whose finding ends it."""
-    from gemmgen.core.errors import VerificationError
-    from gemmgen.runtime.native import NativeBackend
+    """Compiles and verifies specs natively; with ``sanitize``, under the sanitizers too, whose finding ends it.
+
+    Specs for other processors are left out with a word; raises ``EnvironmentMissing`` where all are.
+    """
+    from gemmgen.core.errors import EnvironmentMissing, VerificationError
+    from gemmgen.runtime.native import NativeBackend, require_host
     from gemmgen.toolchain.compilation import compile_host_plan
     from gemmgen.verification.oracle import oracle_of
     from gemmgen.verification.runner import verify_binary
     from gemmgen.verification.sanitized import verify_sanitized
 
-    planned = plan_specs(files, overrides)
+    planned = []
+    foreign = []
+    for item in plan_specs(files, overrides):
+        plan: Any = item.plan
+        try:
+            require_host(item.file.label, plan.architecture)
+            planned.append(item)
+        except EnvironmentMissing as error:
+            foreign.append(str(error))
+    if foreign and not planned:
+        raise EnvironmentMissing("\n".join(foreign))
+    for told in foreign:
+        click.echo(f"left out: {told}", err=True)
     backend = NativeBackend()
     reports = {}
     with progress_bar() as progress:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemmgen.codegen.rendering import render
 from gemmgen.core.elements import to_numbers
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.kernels.family import Case, Expected, InstancePlan, KernelPlan
 from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
@@ -154,6 +154,8 @@ def verify_case(plan: InstancePlan, binary: Binary | HostBinary, backend: Backen
         backend.run(binary, plan.sequence, case.dimensions, case.scalars, buffers)
     except KernelFault as fault:
         return result(False, failure=fault.told_with(render(plan).text))
+    except EnvironmentMissing:  # nothing was learnt of the kernel
+        raise
     except GemmgenError as error:
         return result(False, failure=str(error))
     worst, elements = 0.0, 0

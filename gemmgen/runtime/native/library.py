@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
-from gemmgen.hardware.cpu import cpu_architecture, host_name, runs_here
+from gemmgen.hardware.cpu import CpuArchitecture, cpu_architecture, host_name, runs_here
 from gemmgen.kernels.launch import ArrayArgument, LaunchSequence, ScalarArgument
 from gemmgen.toolchain.host import HostBinary
 
@@ -21,10 +21,7 @@ class LoadedLibrary:
 
     def __init__(self, binary: HostBinary, sequence: LaunchSequence) -> None:
         """Raises ``EnvironmentMissing`` if this machine cannot execute it."""
-        architecture = cpu_architecture(binary.architecture)
-        if not runs_here(architecture):
-            missing = ", ".join(sorted(architecture.features)) or architecture.machine
-            raise EnvironmentMissing(f"{binary.name} is for {architecture.name} ({missing}), which this machine is not: {host_name()}")
+        require_host(binary.name, cpu_architecture(binary.architecture))
         self.sequence = sequence
         self._library = _load(binary)
         self._function = getattr(self._library, sequence.launches[0].entry)
@@ -55,6 +52,13 @@ class LoadedLibrary:
     def function(self) -> Any:
         """The C function, with its argument types."""
         return self._function
+
+
+def require_host(name: str, architecture: CpuArchitecture) -> None:
+    """Raises ``EnvironmentMissing`` if this machine cannot execute ``name``, which is for ``architecture``."""
+    if not runs_here(architecture):
+        missing = ", ".join(sorted(architecture.features)) or architecture.machine
+        raise EnvironmentMissing(f"{name} is for {architecture.name} ({missing}), which this machine is not: {host_name()}")
 
 
 def _load(binary: HostBinary) -> ctypes.CDLL:
