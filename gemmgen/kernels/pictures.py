@@ -287,7 +287,79 @@ class RegisterBanks:
     name: str = "registers"
 
 
-Picture = TileHierarchy | Fragments | LaneOrders | BankMaps | Tree | Timeline | WavePicture | OccupancyPicture | RegisterBanks
+@dataclass(frozen=True)
+class Piece:
+    """Part of a matrix that a loop works on at a time, within the part that the loop around it has."""
+
+    matrix: str
+    rows: int
+    """Of the part that the loop around it has, in elements."""
+    columns: int
+    taken: Rectangle
+    held: str = ""
+    """Place that keeps the piece meanwhile, and its size."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop of a nest."""
+
+    title: str
+    note: str
+    c: Piece
+    left: Piece
+    right: Piece
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """Loops of a product on a processor, the outermost first, and the pieces of C += left * right that each works on."""
+
+    title: str
+    loops: tuple[Loop, ...]
+    notes: tuple[str, ...] = ()
+    name: str = "loops"
+
+
+@dataclass(frozen=True)
+class PackedOperand:
+    """Block of an operand, copied into panels of ``panel`` lines, within which all lines of one step along k are neighbours."""
+
+    name: str
+    lines: int
+    """Rows of the left operand or columns of the right one."""
+    depth: int
+    """Steps along k."""
+    panel: int
+    line_axis: str
+    upright: bool
+    """True if lines are drawn as rows."""
+    note: str
+    """Way from the matrix as it is stored."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Operands in the order in which a micro-kernel reads them."""
+
+    title: str
+    operands: tuple[PackedOperand, ...]
+    name: str = "packing"
+
+
+Picture = (
+    TileHierarchy
+    | Fragments
+    | LaneOrders
+    | BankMaps
+    | Tree
+    | Timeline
+    | WavePicture
+    | OccupancyPicture
+    | RegisterBanks
+    | LoopNest
+    | Packing
+)
 
 
 def runs(positions: Iterable[int]) -> tuple[tuple[int, int], ...]:

@@ -16,13 +16,12 @@ _NAMES = {"warps": "warps", "blocks": "blocks", "registers": "registers", "share
 
 
 def all_pictures(plan: InstancePlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
-    """The pictures of a plan's family, and those of its launches on ``device``; none of a kernel for processors.
+    """The pictures of a plan's family, and those of its launches on ``device`` if it is for a GPU.
 
     ``sizes``: the problem, in the family's order; else a typical one.
     """
-    if not isinstance(plan, KernelPlan):
-        return []
-    return [*illustration_of(plan.spec.kind).pictures(plan), *launch_pictures(plan, device, sizes)]
+    found = illustration_of(plan.spec.kind).pictures(plan)
+    return [*found, *launch_pictures(plan, device, sizes)] if isinstance(plan, KernelPlan) else found
 
 
 def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:

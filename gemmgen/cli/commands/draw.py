@@ -54,7 +54,7 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     default=(ALL,),
     shell_complete=_complete_picture,
     show_default=True,
-    help="Which picture to draw: tiles, fragments, shared, ...; registers, of the machine code, only by name. Repeatable.",
+    help="Which picture to draw: tiles, fragments, shared, loops, ...; registers, of the machine code, only by name. Repeatable.",
 )
 @click.option("access", "--access", metavar="NAME", help="Of the picture shared, only this access to shared memory, such as load-a.")
 @architecture_option("Architecture to plan for; else the spec's own.")
@@ -85,9 +85,7 @@ def command(
         raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
-    if not isinstance(plan, KernelPlan):
-        raise SpecError(f"{planned.file.label}: there are no pictures of kernels for processors; gemmgen explain has the plan in words")
-    available = all_pictures(plan, device_for(plan.architecture))
+    available = all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None))
     if REGISTERS in names:  # of the compiled kernel, and drawn only when asked for
         available.append(_registers(plan))
     pictures = choose(available, names, access, planned.file.label)

@@ -7,7 +7,9 @@ from gemmgen.kernels.pictures import (
     BankMaps,
     Fragments,
     LaneOrders,
+    LoopNest,
     OccupancyPicture,
+    Packing,
     Picture,
     RegisterBanks,
     SharedAccess,
@@ -64,5 +66,10 @@ def describe(picture: Picture) -> str:
     if isinstance(picture, RegisterBanks):
         conflicts = sum(one.conflict for one in picture.instructions)
         return " ".join([f"{picture.title}: {len(picture.instructions)} multiply-adds, {conflicts} with a conflict.", *picture.notes])
+    if isinstance(picture, LoopNest):
+        return " ".join([f"{picture.title}: {'; '.join(loop.title for loop in picture.loops)}.", *picture.notes])
+    if isinstance(picture, Packing):
+        blocks = [f"{one.name} in panels of {one.panel} {one.line_axis}, {one.lines} by {one.depth} k" for one in picture.operands]
+        return f"{picture.title}: {'; '.join(blocks)}."
     steps = ", ".join(f"{step.title} by {len(step.workers)} threads" for step in picture.steps)
     return " ".join([f"{picture.title}, {picture.threads} threads: {steps}.", *picture.notes])

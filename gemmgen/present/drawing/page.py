@@ -8,7 +8,9 @@ from gemmgen.kernels.pictures import (
     BankMaps,
     Fragments,
     LaneOrders,
+    LoopNest,
     OccupancyPicture,
+    Packing,
     Picture,
     RegisterBanks,
     TileHierarchy,
@@ -19,6 +21,7 @@ from gemmgen.present.drawing.banks import draw_bank_maps
 from gemmgen.present.drawing.descriptions import describe, title_of
 from gemmgen.present.drawing.hierarchy import draw_hierarchy
 from gemmgen.present.drawing.lanes import draw_lane_orders
+from gemmgen.present.drawing.loops import draw_loops, draw_packing
 from gemmgen.present.drawing.ownership import draw_fragments
 from gemmgen.present.drawing.registers import draw_register_banks
 from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, number, width_of
@@ -64,4 +67,8 @@ def _draw_one(canvas: Canvas, picture: Picture, top: float) -> float:
         return draw_occupancy(canvas, picture, top)
     if isinstance(picture, RegisterBanks):
         return draw_register_banks(canvas, picture, top)
+    if isinstance(picture, LoopNest):
+        return draw_loops(canvas, picture, top)
+    if isinstance(picture, Packing):
+        return draw_packing(canvas, picture, top)
     return draw_tree(canvas, picture, top)

@@ -88,6 +88,12 @@ def test_an_access_of_another_picture(run: Run, spec: Path) -> None:
     assert "--picture shared" in run("draw", spec, "--picture", "tiles", "--access", "load-a", "-o", "out.svg", code=2).err
 
 
+def test_pictures_of_a_kernel_for_processors(run: Run) -> None:
+    assert pictures_in(run("draw", "cpu/c5_threaded", "-o", "-").out) == ["loops", "fragments", "packing"]
+    assert pictures_in(run("draw", "cpu/c0_naive", "-o", "-").out) == ["loops"]
+    assert "shows kernels of GPUs" in run("draw", "cpu/c0_naive", "--picture", "registers", "-o", "-", code=2).err
+
+
 def test_an_access_of_a_kernel_without_shared_memory(run: Run) -> None:
     assert "no access to shared memory" in run("draw", "gemm/v0_naive", "--access", "load-a", "-o", "-", code=2).err
 

@@ -15,7 +15,7 @@ from gemmgen.present.drawing.svg import MARGIN, STYLE, WIDTH
 from gemmgen.present.explanation import illustration_of
 from present.drawing.reading import overlapping, parse, texts
 
-KINDS = sorted({name.split("/")[0] for name in shipped_specs()} & {"gemm", "conv2d", "reduction"})
+KINDS = sorted({name.split("/")[0] for name in shipped_specs()} & {"gemm", "conv2d", "cpu", "reduction"})
 LARGEST_FILE = 200_000
 
 

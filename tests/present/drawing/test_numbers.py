@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import gemmgen
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
+from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.operand import every_load, every_store
@@ -177,3 +179,31 @@ def test_the_emulator_counts_the_wavefronts_of_a_tree(name: str) -> None:
     assert maps.maps[0].layouts[-1].access.width == 4
     counted = {site.tally.shared_memory["load"].wavefronts for site in report.counters.counters.sites if "load" in site.tally.shared_memory}
     assert predicted in counted
+
+
+@pytest.mark.parametrize("name", ["cpu/c5_threaded", "cpu/c6_avx512"])
+def test_packed_elements_stand_where_packing_puts_them(name: str) -> None:
+    plan = gemmgen.plan(shipped_specs()[name])
+    assert isinstance(plan, CpuGemmPlan) and plan.blocked is not None
+    blocked = plan.blocked
+    extents = {plan.left.name: (blocked.block_rows, blocked.tile_rows), plan.right.name: (blocked.block_columns, blocked.tile_columns)}
+    root = parse(draw(plan.name, illustration_of(plan.spec.kind).pictures(plan)))
+    shown = {group.attrib["data-packed"]: list(group.iter(f"{SVG}rect")) for group in groups(root, "packed")}
+    assert sorted(shown) == ["A", "B"]
+    for operand, cells in shown.items():
+        lines, panel = extents[operand]
+        # Panel by panel; within one, step by step along k, all lines of the panel beside each other.
+        elements = np.arange(lines * blocked.block_depth).reshape(lines, blocked.block_depth)
+        packed = elements.reshape(lines // panel, panel, blocked.block_depth).transpose(0, 2, 1).ravel()
+        places = {datum(cell, "place"): elements[datum(cell, "line"), datum(cell, "step")] for cell in cells if "data-place" in cell.attrib}
+        assert len(places) >= 20 and all(packed[place] == element for place, element in places.items())
+
+
+def test_sums_of_a_micro_kernel_cover_its_tile_once() -> None:
+    plan = gemmgen.plan(shipped_specs()["cpu/c6_avx512"])
+    (tile,) = (picture for picture in illustration_of(plan.spec.kind).pictures(plan) if isinstance(picture, Fragments))
+    covered = np.zeros((8, 48), int)
+    for share in tile.c.shares:
+        for row, column, rows, columns in share.rectangles:
+            covered[row : row + rows, column : column + columns] += 1
+    assert len(tile.c.shares) == 24 and (covered == 1).all()
