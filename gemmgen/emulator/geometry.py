@@ -28,6 +28,7 @@ class Geometry:
         self.block_of_lane = everyone // self.stride
         self.thread_of_lane = everyone % self.stride
         self.padding = self.thread_of_lane >= self.threads
+        self._thread_index: dict[int, np.ndarray] = {}
 
     @property
     def cluster_size(self) -> int:
@@ -59,15 +60,18 @@ class Geometry:
 
     def thread_index(self, axis: int) -> np.ndarray:
         """%tid along an axis, for every lane."""
-        x, y, _ = self.block_dim
-        thread = np.minimum(self.thread_of_lane, self.threads - 1)
-        return (thread % x, thread // x % y, thread // (x * y))[axis].astype(np.uint32)
+        if axis not in self._thread_index:
+            x, y, _ = self.block_dim
+            thread = np.minimum(self.thread_of_lane, self.threads - 1)
+            index = thread % x if axis == 0 else thread // x % y if axis == 1 else thread // (x * y)
+            self._thread_index[axis] = index.astype(np.uint32)
+        return self._thread_index[axis]
 
     def block_index(self, axis: int) -> np.ndarray:
         """%ctaid along an axis, for every lane."""
         x, y, _ = self.grid_dim
-        block = self.numbers[self.block_of_lane]
-        return (block % x, block // x % y, block // (x * y))[axis].astype(np.uint32)
+        index = self.numbers % x if axis == 0 else self.numbers // x % y if axis == 1 else self.numbers // (x * y)
+        return index.astype(np.uint32).repeat(self.stride)
 
     def describe_block(self, place: int) -> str:
         """`block (1,0,0)`, by its place."""

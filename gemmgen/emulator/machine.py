@@ -152,7 +152,6 @@ class Machine:
         self.geometry.numbers[:] = self.geometry.block_numbers(first_block, self.geometry.blocks)
         self.starts = 1
         self.spaces.watch(observers)
-        self.executions[:] = [0] * len(self.executions)
         self.registers.clear()
         self.spaces.shared.clear()
         self.spaces.local.clear()
@@ -210,15 +209,15 @@ class Machine:
         state, total = self.state, self.geometry.lanes
         key, bound_blocks, executions = state.key, self.bound, self.executions
         schedule.start(total)
-        observers = self.spaces.shared.observers
         watch = Watch(self)
+        told = self._told_of_blocks()
         steps = moved = 0
         while True:
             if steps >= watch.attention:
                 if watch.attend(steps, moved):
                     schedule.start(total)
                     moved = steps
-                observers = self.spaces.shared.observers
+                told = self._told_of_blocks()
             engines = self.binder.started_engines
             if engines is not None and engines.copies.pending:
                 engines.copies.land_any(schedule.overtake)
@@ -250,8 +249,8 @@ class Machine:
                     moved = steps
                 if steps > step_limit:
                     self._give_up(bound, lanes, steps)
-                for observer in observers:
-                    observer.block_started(bound.block, lanes)
+                for tell in told:
+                    tell(bound.block, lanes)
                 position = 0
                 try:
                     if lanes is None:
@@ -276,6 +275,11 @@ class Machine:
                 if not stay or steps >= watch.attention:
                     key[... if lanes is None else lanes] = number
                     break
+
+    def _told_of_blocks(self) -> list[Callable[[BasicBlock, Lanes | None], None]]:
+        """The observers' methods that do something when a basic block starts."""
+        methods = [observer.block_started for observer in self.spaces.shared.observers]
+        return [method for method in methods if getattr(method, "__func__", None) is not Observer.block_started]
 
     def _meet(self, bound: BoundBlock, lanes: Lanes | None) -> Lanes | None:
         """Brings the lanes of each member mask together: returns those that may execute, the others stall."""
@@ -339,5 +343,9 @@ class Machine:
                     counts[inst.opcode] += executed
                 if block.terminator is not None:
                     counts[block.terminator.opcode] += executed
-        self.executions[:] = [0] * len(self.executions)
+        self.forget_counts()
         return counts
+
+    def forget_counts(self) -> None:
+        """Counts anew from here on."""
+        self.executions[:] = [0] * len(self.executions)

@@ -312,20 +312,42 @@ class GlobalSpace(Space):
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         if addresses.dtype != np.uint64:
             addresses = addresses.astype(np.uint64)
-        offsets = (addresses - np.uint64(GLOBAL_BASE)).view(np.int64)
         width = access.width
-        low, high = int(offsets.min()), int(offsets.max())
         if access.hint >= len(self.regions):
             access.hint = 0
         region = self.regions[access.hint]
+        unit = width if width < UNIT_BYTES else UNIT_BYTES
+        inside = addresses - np.uint64(GLOBAL_BASE + region.start)
+        # All bits that are set anywhere: no offset is larger than that, and one below the region has them all.
+        bits, last = int(np.bitwise_or.reduce(inside)), region.stop - region.start - width
+        if (
+            (bits <= last or (last >= 0 and int(np.maximum.reduce(inside)) <= last))
+            and (region.writable or access.kind == "load")
+            and not (bits | region.start) & (width - 1)
+        ):
+            for observer in self.observers:
+                observer.accessed(self, access, lanes, addresses)
+            index = inside.view(np.int64)
+            if unit > 1:
+                index >>= unit.bit_length() - 1
+            index += region.start // unit
+            return index
+        offsets = (addresses - np.uint64(GLOBAL_BASE)).view(np.int64)
+        low, high = int(offsets.min()), int(offsets.max())
         if not (region.start <= low and high <= region.stop - width and (region.writable or access.kind == "load")):
             self._search(access, lanes, offsets)
         if width > 1 and int(np.bitwise_or.reduce(offsets)) & (width - 1):
             self._misaligned(access, lanes, addresses, self._where(int(addresses[0]) - GLOBAL_BASE))
         for observer in self.observers:
             observer.accessed(self, access, lanes, addresses)
-        unit = width if width < UNIT_BYTES else UNIT_BYTES
         return offsets >> (unit.bit_length() - 1) if unit > 1 else offsets
+
+    def holds(self, offset: int, width: int) -> bool:
+        """True if aligned bytes, from `offset` in the space on, lie in one region."""
+        if offset < 0 or offset % width:
+            return False
+        region = self.regions[int(np.searchsorted(self._starts, offset, side="right")) - 1]
+        return region.start <= offset <= region.stop - width
 
     def _search(self, access: Access, lanes: Lanes | None, offsets: np.ndarray) -> None:
         """Finds each lane's region; raises if there is none or if it may not be written."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -63,11 +65,13 @@ class Program:
     shared_gaps: tuple[tuple[int, int], ...] = ()
     """Bytes [start, stop) of shared memory that lie between variables; sizes and `dynamic_shared_offset` do not count them."""
     shared_gap_bytes: int = 0
+    """Sum of the gaps before the last variable."""
     allocates: bool = False
     """True if it calls malloc."""
     meets_grid: bool = False
     """True if it asks where grid barriers count."""
-    """Sum of the gaps before the last variable."""
+    mentioned_once: frozenset[str] = frozenset()
+    """Registers that one operand names and no other: what an instruction writes there is never read."""
 
 
 def register_class(type_name: str) -> str:
@@ -141,6 +145,7 @@ class _Linker:
             gap_bytes,
             any(inst.opcode == "call" and inst.has("malloc") for inst in self.flat.body),
             any(isinstance(o, Special) and o.name.startswith("%envreg") for inst in self.flat.body for o in inst.operands),
+            _mentioned_once(blocks),
         )
 
     # -- placing -----------------------------------------------------------------------------------------------
@@ -435,6 +440,16 @@ class _Linker:
         for register in found.values():
             by_class[register_class(register.type)].append(register)
         return {name: tuple(sorted(group, key=_natural)) for name, group in by_class.items()}
+
+
+def _mentioned_once(blocks: Iterable[BasicBlock]) -> frozenset[str]:
+    mentions: Counter[str] = Counter()
+    for block in blocks:
+        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+            mentions.update(register.name for operand in inst.operands for register in registers_of(operand))
+            if inst.guard is not None:
+                mentions[inst.guard.name] += 1
+    return frozenset(name for name, count in mentions.items() if count == 1)
 
 
 def _natural(register: Register) -> tuple[str, int, str]:

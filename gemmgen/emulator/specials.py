@@ -32,9 +32,10 @@ class SpecialRegisters:
         self._time = 0
 
     def refresh(self) -> None:
-        """Recomputes the rows, which depend on the blocks that run."""
+        """Recomputes the rows that depend on the blocks that run."""
         for name, row in self._rows.items():
-            row[:] = self._values(name)
+            if not name.startswith(("%tid.", "%ntid.", "%laneid", "%lanemask")):
+                row[:] = self._values(name)
 
     def row(self, name: str) -> np.ndarray | None:
         """The row of a special register; None if there is no such register."""

@@ -56,9 +56,15 @@ class Waves:
         """Runs the blocks from `first` on, until `stop` or until `progress`, told of the first block that has not run, says False;
         returns that block."""
         hazards, detector, memory = self.detector is not None, self.detector, self.memory
+        counted: Machine | None = None
         while first < stop:
             count = min(self.per_wave, stop - first)
             machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards)
+            if machine is not counted:
+                if counted is not None:
+                    self.counts += counted.take_counts()
+                machine.forget_counts()
+                counted = machine
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = self.shared_bytes, self.needed
             machine.spaces.global_.map(memory.data, memory.regions, memory.heap)
             machine.specials.grid_workspace = memory.grid_workspace
@@ -80,11 +86,12 @@ class Waves:
                 memory.regions = machine.spaces.global_.regions
                 machine.spaces.global_.release()
                 self.output += machine.spaces.output
-            self.counts += machine.take_counts()
             first = machine.next_block
             self.starts += machine.starts
             if not progress(first):
                 break
+        if counted is not None:
+            self.counts += counted.take_counts()
         return first
 
 

@@ -78,8 +78,11 @@ class AccessSet:
         if same.all():
             self.first[granules] = packed
             return
-        self.first[granules[same]] = packed[same]
-        others, theirs = granules[~same], packed[~same]
+        if same.any():
+            self.first[granules[same]] = packed[same]
+            others, theirs = granules[~same], packed[~same]
+        else:
+            others, theirs = granules, packed
         self._shared[others] = True
         self._log.append((others, theirs))
         self._logged += len(others)

@@ -18,7 +18,7 @@ from gemmgen.emulator.instructions.memory import Transfer, through_space
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.memory import Access, Space
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Sink, Vector
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, Sink, Vector
 from gemmgen.emulator.registers import DTYPES
 
 Update = Callable[..., Source]
@@ -73,9 +73,16 @@ def update_of(inst: Instruction, operation: str, type_name: str) -> Update:
     raise UnknownInstruction(f"atomic operation .{operation} on .{type_name}", instruction=inst)
 
 
+def stable_order(index: np.ndarray) -> np.ndarray:
+    """The stable order of indices; those that lie close together are sorted by their low 16 bits, in linear time."""
+    lowest = index.min()
+    near = index - lowest
+    return np.argsort(near.astype(np.uint16) if int(near.max()) < 1 << 16 else near, kind="stable")
+
+
 def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tuple[Source, ...]) -> Source:
     """Applies `update` once a lane, lanes of equal index one after another; returns what each lane found."""
-    order = np.argsort(index, kind="stable")
+    order = stable_order(index)
     ordered = index[order]
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -99,7 +106,7 @@ def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tupl
 
 def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> Source:
     """`in_turns` for integer addition, which needs no turns: running sums give what each lane found."""
-    order = np.argsort(index, kind="stable")
+    order = stable_order(index)
     ordered, amounts = index[order], values[order]
     totals = np.cumsum(amounts, dtype=memory.dtype)
     first = np.ones(len(ordered), np.bool_)
@@ -132,6 +139,8 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
         raw = "b16"
     dtype = np.dtype(DTYPES[raw])
     target = binder.target(inst, target_operand, raw)
+    if isinstance(target_operand, Register) and target_operand.name in binder.program.mentioned_once:
+        target = None
     sources = [binder.source(inst, operand, raw) for operand in operands[2 if has_result else 1 :]]
     if len(sources) > (2 if operation == "cas" else 1):
         sources = sources[: 2 if operation == "cas" else 1]
@@ -194,6 +203,9 @@ def _transfer(
             for source in sources
         )
         change = _flushed(update) if flushes and space.name == "global" else update
+        if plain_add and target is None:
+            np.add.at(memory, index, values[0])
+            return
         old = integer_add(memory, index, values[0]) if plain_add else in_turns(memory, index, change, values)
         if target is not None:
             target[... if lanes is None else lanes] = old

@@ -115,7 +115,10 @@ def load(inst: Instruction, binder: Binder) -> Operation:
         assert isinstance(element, Register)
         targets.append(binder.registers.row(element, widened(moved, binder.registers.width(element))))
     if len(elements) == 1:
-        return through_space(inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[moved]))
+        operation = through_space(inst, binder, inst.operands[1], lambda space: _load_scalar(space, access, targets[0], DTYPES[moved]))
+        if targets[0] is not None and size == targets[0].itemsize and space_name(inst, inst.operands[1], binder) in ("param", "const"):
+            return _same_for_all(operation, binder, inst.operands[1], access, targets[0])
+        return operation
     block = _adjacent_rows(binder, elements)
     return through_space(
         inst,
@@ -123,6 +126,26 @@ def load(inst: Instruction, binder: Binder) -> Operation:
         inst.operands[1],
         lambda space: _load_vector(space, access, targets, np.dtype(DTYPES[moved]), block),
     )
+
+
+def _same_for_all(operation: Operation, binder: Binder, address: Operand, access: Access, target: np.ndarray) -> Operation:
+    """The load of a parameter or constant at an address that is the same for all lanes, done once while nobody watches."""
+    if not isinstance(address, Address) or not isinstance(address.base, Symbol):
+        return operation
+    placed = binder.program.symbols.get(address.base.name)
+    if placed is None or placed.variable.space not in ("param", "const"):
+        return operation
+    space, width = binder.spaces.global_, access.width
+    offset = placed.offset + address.base.offset + address.offset
+    raw, every = target.view(f"u{width}"), operation.full
+
+    def full() -> None:
+        if space.observers or not space.holds(offset, width):
+            every()
+        else:
+            raw.fill(space.units[width][offset // width])
+
+    return Operation(full, operation.some)
 
 
 def _load_scalar(space: Space, access: Access, target: np.ndarray | None, dtype: type[np.generic]) -> Transfer:
