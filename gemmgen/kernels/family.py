@@ -79,6 +79,11 @@ class InstancePlan:
     template: str
     """Path of the template below ``templates/``."""
 
+    @property
+    def usage(self) -> list[str]:
+        """Lines for people that say how the source is compiled, or how its kernels are launched."""
+        return []
+
 
 @dataclass(frozen=True)
 class KernelPlan(InstancePlan):
@@ -93,6 +98,19 @@ class KernelPlan(InstancePlan):
     def shared_bytes(self) -> int:
         """Bytes of shared memory that one block uses, static or dynamic."""
         return max((region.offset + region.bytes for region in self.shared_memory), default=0)
+
+    @property
+    def usage(self) -> list[str]:
+        lines = [
+            f"Launch:  grid {', '.join(map(str, launch.grid))}; block {', '.join(map(str, launch.block))}; "
+            f"dynamic shared memory {launch.dynamic_shared_bytes} bytes."
+            for launch in self.sequence.launches
+        ]
+        if self.sequence.workspace_bytes.text != "0":
+            lines.append(f"Workspace: {self.sequence.workspace_bytes} bytes of device memory.")
+            if (zero := self.sequence.workspace_zero_bytes).text != "0":
+                lines.append(f"The first {zero} of them are zero before the first launch; every run leaves them zero.")
+        return lines
 
 
 @dataclass(frozen=True)

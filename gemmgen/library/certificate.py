@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gemmgen.codegen.rendering import parameters
+from gemmgen.codegen.text import parameters
 from gemmgen.core.version import __version__
 from gemmgen.hardware.target import occupancy
 from gemmgen.kernels.family import KernelPlan

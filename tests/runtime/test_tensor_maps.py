@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_driver import fake_driver
 
-from gemmgen.codegen.rendering import parameter
+from gemmgen.codegen.text import parameter
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware.tensor_map import Im2col, TensorMap

@@ -236,6 +236,10 @@ class CpuGemmPlan(InstancePlan):
         return f"cc {' '.join(self.compiler_options)} -fPIC -shared -pthread {self.name}.c -o lib{self.name}.so -lm"
 
     @property
+    def usage(self) -> list[str]:
+        return [f"Compile: {self.compile_line}"]
+
+    @property
     def strategy(self) -> str:
         return str(self.spec.loops.strategy)
 

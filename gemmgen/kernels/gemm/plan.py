@@ -134,6 +134,13 @@ class GemmPlan(KernelPlan):
         used = {access.operand.per for step in self.epilogue for access in step.accesses}
         return tuple(coordinate for coordinate in ("row", "column") if coordinate in used)
 
+    def finishing_takes(self, coordinate: Literal["row", "column"]) -> bool:
+        """True if finishing a fragment's result takes a coordinate of it: to read a matrix, to look up a value, or to tell whether
+        it counts."""
+        looks_up = coordinate in self.epilogue_coordinates and not (self.row_vectors if coordinate == "row" else self.column_vectors)
+        comes_staged = isinstance(self.loop, WarpgroupLoop) and self.loop.residual
+        return looks_up or self.spec.beta == "argument" or bool(self.residuals and not comes_staged) or self.spec.amax != "none"
+
     @property
     def epilogue_parameters(self) -> tuple[Argument, ...]:
         """Parameters of the epilogue's device function: the value, coordinates, arguments and elements of matrices."""

@@ -1,0 +1,84 @@
+"""The language of the templates: Jinja, and two conventions that keep its marks out of the kernels.
+
+A building block is named by its file: ``output.store(plan)`` is the macro ``store`` of ``output.cu.j2``, of the template's own
+folder first, else of those that all families share. No template imports what it finds so.
+
+An expression that stands alone on a line is put in with the indentation of that line, and the line goes with it if it is empty.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path, PurePosixPath
+
+import jinja2
+from jinja2.ext import Extension
+
+from gemmgen.codegen.text import FILTERS
+
+SHARED = ("common", "epilogue")
+"""Folders whose building blocks all families find."""
+
+_NOTHING = "\0"
+"""Left by an expression alone on its line that has no text."""
+
+_LONE = re.compile(r"^([ \t]*)\{\{(?![-+])((?:(?!\}\}).)*)(?<![-+])\}\}$", re.MULTILINE)
+_NAME = re.compile(r"\w+")
+_TEXT = re.compile(r'"[^"]*"')
+_MARKS = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
+_USED = re.compile(r"(?<![\w.])\w+(?=[.\[])")
+"""Names that may be those of building blocks, between Jinja's marks."""
+_BOUND = re.compile(r"\{%-? (?:set ([\w, ]+)|macro \w+\(([^)]*)\)|for ([\w, ]+?) in|import \S+ as (\w+))")
+"""Names that a template gives to values of its own, or imports itself."""
+_EMPTY_LINE = re.compile(rf"^[ \t]*{_NOTHING}\n?", re.MULTILINE)
+
+
+def environment(root: Path) -> jinja2.Environment:
+    """What renders the templates below ``root``; their output goes through ``without_empty_lines``."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(root),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+        cache_size=-1,
+        extensions=[Conventions],
+    )
+    found.filters.update(FILTERS)
+    found.filters["alone"] = _alone
+    return found
+
+
+def without_empty_lines(text: str) -> str:
+    """``text`` without the lines whose only expression was empty."""
+    return _EMPTY_LINE.sub("", text)
+
+
+class Conventions(Extension):
+    """The two conventions, put into the words of Jinja without a change of line numbers."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """The template ``name`` with an import of every building block that it names, on its first line."""
+        source = _LONE.sub(lambda found: f'{found[1]}{{{{ ({found[2]}) | alone("{found[1]}") }}}}', source)
+        blocks = building_blocks(self.environment.list_templates(), name) if name else {}
+        used = {word for marks in _MARKS.findall(source) for word in _USED.findall(_TEXT.sub("", marks)) if word in blocks}
+        used -= {word for names in _BOUND.findall(source) for word in _NAME.findall(" ".join(names))}
+        return "".join(f'{{% import "{blocks[stem]}" as {stem} %}}' for stem in sorted(used)) + source
+
+
+def building_blocks(templates: list[str], name: str) -> dict[str, str]:
+    """The templates that ``name`` finds by the names of their files alone."""
+    own = PurePosixPath(name)
+    folders = {folder: rank for rank, folder in enumerate((*reversed(SHARED), str(own.parent)))}
+    paths = [path for path in map(PurePosixPath, templates) if str(path.parent) in folders and path.suffix == ".j2" and path != own]
+    return {path.name.partition(".")[0]: str(path) for path in sorted(paths, key=lambda path: folders[str(path.parent)])}
+
+
+def _alone(value: object, indentation: str) -> str:
+    """The text of an expression alone on its line, all lines but the first indented; at a line's start as it is."""
+    text = str(value)
+    if not text.strip():
+        return _NOTHING
+    return textwrap.dedent(text.strip("\n")).rstrip().replace("\n", f"\n{indentation}") if indentation else text
