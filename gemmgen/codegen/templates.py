@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import jinja2
 from jinja2.ext import Extension
 
-from gemmgen.codegen.text import FILTERS
+from gemmgen.codegen.text import FILTERS, constant
 
 SHARED = ("common", "epilogue")
 """Folders whose building blocks all families find."""
@@ -48,6 +48,7 @@ def environment(root: Path) -> jinja2.Environment:
     )
     found.filters.update(FILTERS)
     found.filters["alone"] = _alone
+    found.globals["constant"] = constant
     return found
 
 

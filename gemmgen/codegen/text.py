@@ -49,6 +49,11 @@ def rounded_up(expression: str, multiple: int) -> str:
     return f"({expression} + {multiple - 1}) / {multiple} * {multiple}"
 
 
+def constant(name: str, value: object, meaning: str = "") -> str:
+    """The definition of a whole number by name."""
+    return f"constexpr int {name} = {value};" + (f"  // {meaning}" if meaning else "")
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "counted": counted,
     "float_literal": float_literal,
