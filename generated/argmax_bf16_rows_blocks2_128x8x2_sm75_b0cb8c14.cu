@@ -23,7 +23,7 @@
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kVector = 8;  // Elements of a load.
-constexpr int kUnroll = 2;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 2;  // Loads of a thread that are in flight at the same time.
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 constexpr int kAccumulators = 4;  // States of a thread that do not wait for one another.
 constexpr unsigned int kBlocksPerRow = 2;
@@ -141,7 +141,7 @@ argmax_bf16_rows_blocks2_128x8x2_sm75_b0cb8c14(
     for (int i = 0; i < kAccumulators; ++i)
         totals[i] = identity();
 
-    // Whole tiles: all loads are on their way before the first is waited for.
+    // Whole tiles: all loads are in flight before the first is waited for.
     const unsigned int tiles = vectors / kTile;
     for (unsigned int tile = part; tile < tiles; tile += kBlocksPerRow) {
         const unsigned int at = tile * kTile + threadIdx.x;

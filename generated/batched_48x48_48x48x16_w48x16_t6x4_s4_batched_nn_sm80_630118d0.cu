@@ -206,7 +206,7 @@ batched_48x48_48x48x16_w48x16_t6x4_s4_batched_nn_sm80_630118d0(
     const int first_n = warp * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -221,7 +221,7 @@ batched_48x48_48x48x16_w48x16_t6x4_s4_batched_nn_sm80_630118d0(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

@@ -222,7 +222,7 @@ batched_96x96_96x96x16_w32x96_t8x12_s3_batched_nn_sm80_e21e6298(
     const int first_n = lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -237,7 +237,7 @@ batched_96x96_96x96x16_w32x96_t8x12_s3_batched_nn_sm80_e21e6298(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

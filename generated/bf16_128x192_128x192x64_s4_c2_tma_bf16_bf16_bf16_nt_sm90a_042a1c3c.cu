@@ -48,7 +48,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 24576;
@@ -361,7 +361,7 @@ bf16_128x192_128x192x64_s4_c2_tma_bf16_bf16_bf16_nt_sm90a_042a1c3c(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -49,7 +49,7 @@ constexpr int kGroups = 3;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 24576;
 constexpr int kBytesB = 16384;
@@ -356,7 +356,7 @@ bf16_192x128_192x128x64_s4_c3_tma_bf16_bf16_bf16_nt_sm90a_04d22de8(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -50,7 +50,7 @@ constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 8;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 6144;
@@ -339,7 +339,7 @@ bf16_64x48_64x48x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_05e46bee(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -49,7 +49,7 @@ constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 8;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 11264;
@@ -337,7 +337,7 @@ bf16_64x88_64x88x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_ce37c2d6(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

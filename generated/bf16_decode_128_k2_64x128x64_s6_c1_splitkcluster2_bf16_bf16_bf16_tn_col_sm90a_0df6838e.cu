@@ -334,7 +334,7 @@ bf16_decode_128_k2_64x128x64_s6_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0d
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -394,7 +394,7 @@ bf16_decode_128_k2_64x128x64_s6_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0d
                     mbarrier_arrive(empty + 8 * previous);
             }
 
-            // The cluster's blocks share out k: the first gets the sums of the others in its shared memory, and goes on
+            // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
             if (rank > 0) {
                 const unsigned target = address_in_block(sums

@@ -281,7 +281,7 @@ bf16_decode_16_64x16x128_s8_c1_bf16_bf16_bf16_tn_col_sm90a_c1bcee41(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -308,7 +308,7 @@ bf16_deep_32_128x128x64_s6_c2_splitkparallel32_bf16_bf16_bf16_nt_sm90a_b51f7c75(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

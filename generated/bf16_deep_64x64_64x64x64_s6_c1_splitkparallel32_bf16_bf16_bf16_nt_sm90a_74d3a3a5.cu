@@ -289,7 +289,7 @@ bf16_deep_64x64_64x64x64_s6_c1_splitkparallel32_bf16_bf16_bf16_nt_sm90a_74d3a3a5
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -288,7 +288,7 @@ bf16_split_64x64_64x64x64_s6_c1_splitkparallel_bf16_bf16_bf16_nt_sm90a_03fed9e9(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n, slices);
     int index = blockIdx.x;
     int stage = 0;

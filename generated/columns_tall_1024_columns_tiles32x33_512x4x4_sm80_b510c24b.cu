@@ -28,7 +28,7 @@ constexpr int kRowThreads = kThreads / kLanes;  // Threads of the same columns, 
 constexpr int kVector = 4;  // Elements of a load: a thread's columns.
 constexpr int kTileColumns = kLanes * kVector;
 constexpr int kSplits = 33;  // Blocks that share a tile's rows.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kRowStep = kSplits * kRowThreads;  // From one row of a thread to its next.
 
 // What one load reads.
@@ -95,7 +95,7 @@ columns_tall_1024_columns_tiles32x33_512x4x4_sm80_b510c24b(
 
     if (column < inner) {
         const float* const source = X + column;
-        // All loads are on their way before the first is waited for.
+        // All loads are in flight before the first is waited for.
         for (; row < reduced - (kUnroll - 1) * kRowStep; row += kUnroll * kRowStep) {
             Vector loaded[kUnroll];
             #pragma unroll

@@ -25,7 +25,7 @@ constexpr int kLanes = 32;  // Threads side by side along the columns.
 constexpr int kRowThreads = kThreads / kLanes;  // Threads of the same columns, each with rows of its own.
 constexpr int kVector = 4;  // Elements of a load: a thread's columns.
 constexpr int kTileColumns = kLanes * kVector;
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kRowStep = kRowThreads;  // From one row of a thread to its next.
 
 // What one load reads.
@@ -77,7 +77,7 @@ columns_wide_1m_columns_tiles32x1_512x4x4_sm80_004baecd(
 
     if (column < inner) {
         const float* const source = X + column;
-        // All loads are on their way before the first is waited for.
+        // All loads are in flight before the first is waited for.
         for (; row < reduced - (kUnroll - 1) * kRowStep; row += kUnroll * kRowStep) {
             Vector loaded[kUnroll];
             #pragma unroll

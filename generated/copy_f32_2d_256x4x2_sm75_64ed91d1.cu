@@ -16,7 +16,7 @@
 
 constexpr int kThreads = 256;
 constexpr int kVector = 4;  // Elements that a thread loads and stores at a time.
-constexpr int kUnroll = 2;  // Vectors of a thread whose loads are on their way at the same time.
+constexpr int kUnroll = 2;  // Vectors of a thread whose loads are in flight at the same time.
 constexpr unsigned kTile = kThreads * kUnroll;  // Vectors of a block at a time.
 
 // A number that the host prepared for dividing by it.

@@ -13,7 +13,7 @@
 //   {schema_version: 1, kind: elementwise, rank: 4, inner: strided, unroll: 2}
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 2;  // Elements of a thread whose loads are on their way at the same time.
+constexpr int kUnroll = 2;  // Elements of a thread whose loads are in flight at the same time.
 constexpr unsigned kTile = kThreads * kUnroll;  // Elements of a block at a time.
 
 // A number that the host prepared for dividing by it.

@@ -554,7 +554,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;
@@ -599,7 +599,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
             // own sums.
             // What an addition of leading products rounds off is as small, and goes there too, when the others of its
             // steps are done.
-            // Groups start their instructions by turns: those of one run while the other adds up.
+            // Groups start their instructions alternately: those of one run while the other adds up.
             float kept[kBlocksM][kTileN / 2];
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)

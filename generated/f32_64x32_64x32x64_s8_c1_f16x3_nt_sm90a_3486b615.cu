@@ -517,7 +517,7 @@ f32_64x32_64x32x64_s8_c1_f16x3_nt_sm90a_3486b615(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

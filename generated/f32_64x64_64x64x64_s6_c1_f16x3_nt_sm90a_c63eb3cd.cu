@@ -523,7 +523,7 @@ f32_64x64_64x64x64_s6_c1_f16x3_nt_sm90a_c63eb3cd(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -570,7 +570,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -666,7 +666,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                 for (int i = 0; i < kTileN / 2; ++i)
                     accumulators[block][i] = fmaf(kept[block][i], 0.00048828125f, accumulators[block][i]);
 
-            // The cluster's blocks share out k: the first gets the sums of the others in its shared memory, and goes on
+            // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
             if (rank > 0) {
                 const unsigned target = address_in_block(sums

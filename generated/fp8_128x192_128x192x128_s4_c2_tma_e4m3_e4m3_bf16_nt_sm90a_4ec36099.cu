@@ -50,7 +50,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 24576;
@@ -363,7 +363,7 @@ fp8_128x192_128x192x128_s4_c2_tma_e4m3_e4m3_bf16_nt_sm90a_4ec36099(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -55,7 +55,7 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kClusterBlocks = 2;
 constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, sums of the other blocks, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, sums of the other blocks, barriers.
 constexpr int kStages = 6;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 8192;
@@ -401,7 +401,7 @@ fp8_128x64_k2_128x64x128_s6_c2_tma_splitkcluster2_e4m3_e4m3_bf16_nt_sm90a_57460d
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -460,7 +460,7 @@ fp8_128x64_k2_128x64x128_s6_c2_tma_splitkcluster2_e4m3_e4m3_bf16_nt_sm90a_57460d
                 advance(stage, phase);
             }
 
-            // The cluster's blocks share out k: the first gets the sums of the others in its shared memory, and goes on
+            // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
             if (rank > 0) {
                 const unsigned target = address_in_block(sums

@@ -51,7 +51,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 7;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 11264;
@@ -353,7 +353,7 @@ fp8_128x88_128x88x128_s7_c2_tma_e4m3_e4m3_bf16_nt_sm90a_43eefcf9(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -55,7 +55,7 @@ constexpr int kThreads = 128 * (1 + kGroups);
 // Blocks of a cluster: they lie side by side along n and share A.
 constexpr int kClusterBlocks = 2;
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 24576;
 constexpr int kBytesB = 16384;
@@ -399,7 +399,7 @@ fp8_192x128_192x128x128_s4_c3_cluster1x2_tma_e4m3_e4m3_bf16_nt_sm90a_bc7fe629(
     }
     sync_cluster();
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;

@@ -51,7 +51,7 @@ constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 8;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 11264;
@@ -339,7 +339,7 @@ fp8_64x88_64x88x128_s8_c1_tma_e4m3_e4m3_bf16_nt_sm90a_6b2e4737(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

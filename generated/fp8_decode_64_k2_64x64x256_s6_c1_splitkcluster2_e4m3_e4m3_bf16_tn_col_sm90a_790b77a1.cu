@@ -334,7 +334,7 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -390,7 +390,7 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
                 advance(stage, phase);
             }
 
-            // The cluster's blocks share out k: the first gets the sums of the others in its shared memory, and goes on
+            // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
             if (rank > 0) {
                 const unsigned target = address_in_block(sums

@@ -283,7 +283,7 @@ fp8_decode_8_64x8x256_s8_c1_e4m3_e4m3_bf16_tn_col_sm90a_0306225f(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -310,7 +310,7 @@ fp8_split_128x128_128x128x128_s6_c2_splitkparallel_e4m3_e4m3_bf16_nt_sm90a_4f9ff
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n, slices);
     int index = blockIdx.x;
     int stage = 0;

@@ -531,7 +531,7 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -532,7 +532,7 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -566,7 +566,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;
@@ -611,7 +611,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
             // own sums.
             // What an addition of leading products rounds off is as small, and goes there too, when the others of its
             // steps are done.
-            // Groups start their instructions by turns: those of one run while the other adds up.
+            // Groups start their instructions alternately: those of one run while the other adds up.
             float kept[kBlocksM][kTileN / 2];
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)

@@ -54,7 +54,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
 
-// Shared memory: the stages' tiles of the filter (A), those of x (B), results on their way out, barriers.
+// Shared memory: the stages' tiles of the filter (A), those of x (B), staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 24576;
@@ -360,7 +360,7 @@ hopper_conv_wgmma_f16_128x192x64_s4_g2_f16_nhwc_sm90a_003cbb4f(
     }
     __syncthreads();
 
-    // Tiles are dealt out to blocks in turn.
+    // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * q;
     const int channel_tiles = (k - 1) / (kTileM) + 1;
     const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);

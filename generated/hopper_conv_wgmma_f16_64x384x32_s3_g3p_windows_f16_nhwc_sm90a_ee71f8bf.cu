@@ -62,7 +62,7 @@ constexpr int kGroups = 3;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
 
-// Shared memory: the stages' tiles of the filter (A), those of x (B), results on their way out, barriers.
+// Shared memory: the stages' tiles of the filter (A), those of x (B), staged results, barriers.
 constexpr int kStages = 3;
 constexpr int kBytesA = 12288;
 constexpr int kBytesB = 25088;
@@ -368,7 +368,7 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_ee71f8bf(
     }
     __syncthreads();
 
-    // Tiles are dealt out to blocks in turn.
+    // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * (q + kTaps - 1);  // with those at the ends of rows that are none
     const int channel_tiles = (k - 1) / (kTileM) + 1;
     const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);

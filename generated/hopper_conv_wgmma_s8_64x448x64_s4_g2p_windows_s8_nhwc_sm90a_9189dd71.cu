@@ -62,7 +62,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
 
-// Shared memory: the stages' tiles of the filter (A), those of x (B), results on their way out, barriers.
+// Shared memory: the stages' tiles of the filter (A), those of x (B), staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 12288;
 constexpr int kBytesB = 29184;
@@ -397,7 +397,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_9189dd71(
     }
     __syncthreads();
 
-    // Tiles are dealt out to blocks in turn.
+    // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * (q + kTaps - 1);  // with those at the ends of rows that are none
     const int channel_tiles = (k - 1) / (kTileM) + 1;
     const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);

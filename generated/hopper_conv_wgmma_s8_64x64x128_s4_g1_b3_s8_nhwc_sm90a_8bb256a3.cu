@@ -58,7 +58,7 @@ constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
 
-// Shared memory: the stages' tiles of the filter (A), those of x (B), results on their way out, barriers.
+// Shared memory: the stages' tiles of the filter (A), those of x (B), staged results, barriers.
 constexpr int kStages = 4;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 8192;
@@ -371,7 +371,7 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_b3_s8_nhwc_sm90a_8bb256a3(
     }
     __syncthreads();
 
-    // Tiles are dealt out to blocks in turn.
+    // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * q;
     const int channel_tiles = (k - 1) / (kTileM) + 1;
     const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);

@@ -54,7 +54,7 @@ constexpr int kThreads = 128 * (1 + kGroups);
 // Blocks of a cluster: they lie side by side along m and share B.
 constexpr int kClusterBlocks = 2;
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 6;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 16384;
@@ -391,7 +391,7 @@ int8_128x128_ping_pong_128x128x128_s6_p2_cluster2x1_tma_s8_s8_s32_nt_sm90a_b4ed4
     }
     sync_cluster();
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -414,7 +414,7 @@ int8_128x128_ping_pong_128x128x128_s6_p2_cluster2x1_tma_s8_s8_s32_nt_sm90a_b4ed4
             }
         }
     } else {
-        // Consumers: groups take pieces of work by turns, so that one multiplies while the other stores.
+        // Consumers: groups take pieces of work alternately, so that one multiplies while the other stores.
         claim_registers<232>();
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;

@@ -51,7 +51,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 6;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 16384;
@@ -348,7 +348,7 @@ int8_64x128_ping_pong_64x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_1b1ad89b(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;
@@ -371,7 +371,7 @@ int8_64x128_ping_pong_64x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_1b1ad89b(
             }
         }
     } else {
-        // Consumers: groups take pieces of work by turns, so that one multiplies while the other stores.
+        // Consumers: groups take pieces of work alternately, so that one multiplies while the other stores.
         claim_registers<232>();
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;

@@ -50,7 +50,7 @@ constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 6;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 8192;
@@ -321,7 +321,7 @@ int8_64x64_late_64x64x128_s6_c1_tma_s8_s8_s32_nt_sm90a_badea761(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -273,7 +273,7 @@ int8_decode_64_64x64x128_s12_c1_s8_s8_s32_tn_col_sm90a_751b25fe(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -281,7 +281,7 @@ int8_deep_32_64x64x128_s6_c1_splitkparallel32_s8_s8_s32_nt_sm90a_5c5482c6(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

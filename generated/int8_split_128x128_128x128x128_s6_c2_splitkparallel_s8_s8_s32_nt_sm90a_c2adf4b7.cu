@@ -300,7 +300,7 @@ int8_split_128x128_128x128x128_s6_c2_splitkparallel_s8_s8_s32_nt_sm90a_c2adf4b7(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n, slices);
     int index = blockIdx.x;
     int stage = 0;

@@ -280,7 +280,7 @@ int8_split_64x64_64x64x128_s6_c1_splitkparallel_s8_s8_s32_nt_sm90a_ee3ece99(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n, slices);
     int index = blockIdx.x;
     int stage = 0;

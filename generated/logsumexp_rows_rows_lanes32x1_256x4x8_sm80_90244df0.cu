@@ -24,7 +24,7 @@ constexpr int kLanes = 32;  // Threads that share a row.
 constexpr int kRows = 1;  // Rows that they reduce at the same time.
 constexpr int kGroups = kThreads / kLanes;
 constexpr int kVector = 4;  // Elements of a load.
-constexpr int kUnroll = 8;  // Loads of a row that a thread has on their way at the same time.
+constexpr int kUnroll = 8;  // Loads of a row that a thread has in flight at the same time.
 constexpr int kAccumulators = 4;  // States for each row that do not wait for one another.
 
 // What one load reads.
@@ -117,7 +117,7 @@ logsumexp_rows_rows_lanes32x1_256x4x8_sm80_90244df0(
 
     const int vectors = reduced / kVector;
     int at = threadIdx.x % kLanes;
-    // All loads are on their way before the first is waited for.
+    // All loads are in flight before the first is waited for.
     for (; at < vectors - (kUnroll - 1) * kLanes; at += kUnroll * kLanes) {
         Vector loaded[kRows][kUnroll];
         #pragma unroll

@@ -304,7 +304,7 @@ maxas_256_128x128x8_w64x32_t8x8_s2_tn_sm75_3ca012d4(
         }
     }
 
-    // Epilogue: each warp turns its results around in shared memory, one row of every thread tile at a time, so
+    // Epilogue: each warp transposes its results in shared memory, one row of every thread tile at a time, so
     // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];

@@ -302,7 +302,7 @@ maxas_64_64x64x8_w64x32_t8x8_s2_tn_sm75_a5f084b7(
         }
     }
 
-    // Epilogue: each warp turns its results around in shared memory, one row of every thread tile at a time, so
+    // Epilogue: each warp transposes its results in shared memory, one row of every thread tile at a time, so
     // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];

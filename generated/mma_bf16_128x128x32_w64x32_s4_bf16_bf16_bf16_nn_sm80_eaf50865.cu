@@ -102,7 +102,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// The same, of matrices of 16-bit elements that are turned around.
+// The same, of matrices of 16-bit elements that are transposed.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
 {
     asm volatile(
@@ -252,15 +252,15 @@ mma_bf16_128x128x32_w64x32_s4_bf16_bf16_bf16_nn_sm80_eaf50865(
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
-        // 0.
+        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
             const int at_k = (work.first_step + step) * kTileK;

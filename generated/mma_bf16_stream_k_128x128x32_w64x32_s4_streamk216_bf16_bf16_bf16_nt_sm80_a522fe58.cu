@@ -52,7 +52,7 @@ constexpr int kThreads = 256;
 // Fragments of a warp: 16 rows of A, 8 columns of B.
 constexpr int kBlocksM = kWarpM / 16;
 constexpr int kBlocksN = kWarpN / 8;
-constexpr int kBlocks = 216;  // that the steps along k are shared out among
+constexpr int kBlocks = 216;  // that the steps along k are distributed among
 constexpr int kFlagBytes = 1024;  // at the start of the workspace
 
 // Shared memory: the stages' tiles of A, then those of B.
@@ -262,7 +262,7 @@ __device__ __forceinline__ int first_step(int block, int steps)
     return block * (steps / kBlocks) + min(block, steps % kBlocks);
 }
 
-// Tiles whose steps are shared out: those of the last round, which would leave blocks idle, and of a whole one before
+// Tiles whose steps are distributed: those of the last round, which would leave blocks idle, and of a whole one before
 // it.
 __device__ __forceinline__ int shared_tiles(int tiles)
 {
@@ -310,7 +310,7 @@ mma_bf16_stream_k_128x128x32_w64x32_s4_streamk216_bf16_bf16_bf16_nt_sm80_a522fe5
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 
-    // The steps of some tiles are shared out evenly; the others are dealt out to blocks in turn.
+    // The steps of some tiles are distributed evenly; the others are distributed over blocks round-robin.
     const int tiles = count_works(m, n);
     const int depth = max((k + kTileK - 1) / kTileK, 1);
     const int shared_steps = shared_tiles(tiles) * depth;
@@ -320,8 +320,8 @@ mma_bf16_stream_k_128x128x32_w64x32_s4_streamk216_bf16_bf16_bf16_nt_sm80_a522fe5
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
-        // 0.
+        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
             const int at_k = (work.first_step + step) * kTileK;

@@ -280,14 +280,14 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int stage = 0;
     int phase = 0;
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
 
-        // All stages but one are on their way before the first is read.
+        // All stages but one are in flight before the first is read.
         if (threadIdx.x == 0) {
             for (int step = 0; step < min(kStages - 1, work.steps); ++step) {
                 const int filled = (stage + step) % kStages;

@@ -273,15 +273,15 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
     if (alpha == 0.0f)
         k = 0;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
-        // 0.
+        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
             const int at_k = (work.first_step + step) * kTileK;

@@ -66,7 +66,7 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// The same, of matrices of 16-bit elements that are turned around.
+// The same, of matrices of 16-bit elements that are transposed.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
 {
     asm volatile(
@@ -252,15 +252,15 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
-        // 0.
+        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
             const int at_k = (work.first_step + step) * kTileK;

@@ -422,7 +422,7 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
@@ -434,8 +434,8 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
         const long long plane_b = static_cast<long long>(n) * pitch_b;
         const float* base_b = reinterpret_cast<const float*>(split.planes_b);
 
-        // All stages but one are on their way before the first is read. Behind end_k, copies read nothing and fill with
-        // 0.
+        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
             const int at_k = (work.first_step + step) * kTileK;

@@ -151,7 +151,7 @@ __device__ __forceinline__ int vector_offset(int row, int half)
     return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
 }
 
-// The pixels whose vectors a thread copies, and where on its way through the filter and the channels it is.
+// The pixels whose vectors a thread copies, and its position in the filter and the channels.
 struct PixelIterator {
     const signed char* source[kPixelPasses];  // this thread's half of each pixel's first filter tap
     unsigned bounds[kPixelPasses];  // bit i: row i of the filter lies within the image; bit 16 + j: column j does
@@ -388,7 +388,7 @@ pixels_64x64x128_64x64x128_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_bff246c7(
     // The warp's results, by blocks of 8 x 8.
     int accumulators[kPixelBlocks][kChannelBlocks][2] = {};
 
-    // Prologue: the first tiles are on their way. Every step closes a group of copies, which can then be counted.
+    // Prologue: the first tiles are in flight. Every step closes a group of copies, which can then be counted.
     #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) {
         if (stage < steps) {

@@ -151,7 +151,7 @@ __device__ __forceinline__ int vector_offset(int row, int half)
     return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
 }
 
-// The pixels whose vectors a thread copies, and where on its way through the filter and the channels it is.
+// The pixels whose vectors a thread copies, and its position in the filter and the channels.
 struct PixelIterator {
     const signed char* source[kPixelPasses];  // this thread's half of each pixel's first filter tap
     bool inside[kPixelPasses];  // whether there is such a pixel
@@ -374,7 +374,7 @@ pointwise_128x64x64_128x64x64_w32x64_m16n8k32_s3_mpq_f1x1_s8_nchw32_sm80_b60680c
         for (int j = 0; j < kChannelBlocks; ++j)
             accumulators[i][j][0] = accumulators[i][j][1] = 0x4B400000;
 
-    // Prologue: the first tiles are on their way. Every step closes a group of copies, which can then be counted.
+    // Prologue: the first tiles are in flight. Every step closes a group of copies, which can then be counted.
     #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) {
         if (stage < steps) {

@@ -150,7 +150,7 @@ __device__ __forceinline__ int vector_offset(int row, int half)
     return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
 }
 
-// The pixels whose vectors a thread copies, and where on its way through the filter and the channels it is.
+// The pixels whose vectors a thread copies, and its position in the filter and the channels.
 struct PixelIterator {
     const signed char* source[kPixelPasses];  // this thread's half of each pixel's first filter tap
     bool inside[kPixelPasses];  // whether there is such a pixel
@@ -387,7 +387,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
         copy_async_commit();
     };
 
-    // Prologue: the first steps' tiles are on their way.
+    // Prologue: the first steps' tiles are in flight.
     #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage)
         copy_next(stage * kStageBytes);

@@ -152,7 +152,7 @@ __device__ __forceinline__ int vector_offset(int row, int half)
     return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
 }
 
-// The pixels whose vectors a thread copies, and where on its way through the filter and the channels it is.
+// The pixels whose vectors a thread copies, and its position in the filter and the channels.
 struct PixelIterator {
     const signed char* source[kPixelPasses];  // this thread's half of each pixel's first filter tap
     bool inside[kPixelPasses];  // whether there is such a pixel
@@ -368,7 +368,7 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
     // The warp's results, by blocks of 8 x 8.
     int accumulators[kPixelBlocks][kChannelBlocks][2] = {};
 
-    // Prologue: the first tiles are on their way. Every step closes a group of copies, which can then be counted.
+    // Prologue: the first tiles are in flight. Every step closes a group of copies, which can then be counted.
     #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) {
         if (stage < steps) {

@@ -235,7 +235,7 @@ sgemm_16x128x32_w16x64_t4x8_s3_g2_splitkparallel4_nn_sm90_11651a21(
     const int first_n = warp * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -248,7 +248,7 @@ sgemm_16x128x32_w16x64_t4x8_s3_g2_splitkparallel4_nn_sm90_11651a21(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

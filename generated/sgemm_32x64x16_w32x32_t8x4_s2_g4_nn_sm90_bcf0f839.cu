@@ -231,7 +231,7 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     const int first_n = warp * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -255,7 +255,7 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
         load_fragment_b(fragment_b[0], &shared_b[0][0][first_n]);
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     for (int tile = 0; tile < tiles_k; ++tile) {
         const bool more = tile + 1 < tiles_k;
         if (tile + kStages - 1 < tiles_k) {

@@ -230,7 +230,7 @@ sgemm_large_128x128x16_w32x64_t8x8_s3_tn_sm80_05951bd9(
     const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -256,7 +256,7 @@ sgemm_large_128x128x16_w32x64_t8x8_s3_tn_sm80_05951bd9(
         load_fragment_b(fragment_b[0], &shared_b[0][0][first_n]);
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     for (int tile = 0; tile < tiles_k; ++tile) {
         const bool more = tile + 1 < tiles_k;
         if (tile + kStages - 1 < tiles_k) {

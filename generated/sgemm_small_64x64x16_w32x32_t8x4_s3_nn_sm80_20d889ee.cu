@@ -222,7 +222,7 @@ sgemm_small_64x64x16_w32x32_t8x4_s3_nn_sm80_20d889ee(
     const int first_n = warp % kWarpsN * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -237,7 +237,7 @@ sgemm_small_64x64x16_w32x32_t8x4_s3_nn_sm80_20d889ee(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

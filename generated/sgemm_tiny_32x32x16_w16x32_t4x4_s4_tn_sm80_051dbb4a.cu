@@ -234,7 +234,7 @@ sgemm_tiny_32x32x16_w16x32_t4x4_s4_tn_sm80_051dbb4a(
     const int first_n = lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -249,7 +249,7 @@ sgemm_tiny_32x32x16_w16x32_t4x4_s4_tn_sm80_051dbb4a(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

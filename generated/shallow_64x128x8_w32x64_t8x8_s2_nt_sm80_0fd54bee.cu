@@ -256,7 +256,7 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
         multiply_accumulate(accumulators, fragment_a, fragment_b);
     }
 
-    // Epilogue: each warp turns its results around in shared memory, one row of every thread tile at a time, so
+    // Epilogue: each warp transposes its results in shared memory, one row of every thread tile at a time, so
     // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];

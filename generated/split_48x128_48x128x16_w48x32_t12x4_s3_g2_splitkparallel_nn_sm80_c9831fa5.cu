@@ -242,7 +242,7 @@ split_48x128_48x128x16_w48x32_t12x4_s3_g2_splitkparallel_nn_sm80_c9831fa5(
     const int first_n = warp * kWarpStrideN + lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -257,7 +257,7 @@ split_48x128_48x128x16_w48x32_t12x4_s3_g2_splitkparallel_nn_sm80_c9831fa5(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

@@ -249,7 +249,7 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
     const int first_n = lane_n * kLaneStrideN;
     float accumulators[kThreadM][kThreadN] = {};
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     const int tiles_k = (k + kTileK - 1) / kTileK;
     #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) {
@@ -264,7 +264,7 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
         copy_async_commit();
     }
 
-    // Mainloop: one tile is multiplied while those after it are on their way into the other stages.
+    // Mainloop: one tile is multiplied while those after it are in flight into the other stages.
     int stage = 0;
     int free_stage = kStages - 1;
     for (int tile = 0; tile < tiles_k; ++tile) {

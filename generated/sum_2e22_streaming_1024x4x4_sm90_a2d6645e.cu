@@ -23,7 +23,7 @@
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kVector = 4;  // Elements of a load.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 constexpr int kAccumulators = 4;  // States of a thread that do not wait for one another.
 
@@ -78,7 +78,7 @@ sum_2e22_streaming_1024x4x4_sm90_a2d6645e(
     for (int i = 0; i < kAccumulators; ++i)
         totals[i] = 0.0f;
 
-    // Whole tiles: all loads are on their way before the first is waited for.
+    // Whole tiles: all loads are in flight before the first is waited for.
     const unsigned int tiles = vectors / kTile;
     for (unsigned int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const unsigned int at = tile * kTile + threadIdx.x;

@@ -20,7 +20,7 @@
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kUnroll = 8;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 8;  // Loads of a thread that are in flight at the same time.
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 
 __device__ __forceinline__ float combine(float a, float b)
@@ -60,7 +60,7 @@ sum_all_unaligned_streaming_512x1x8_sm80_8cc8ef3c(
 
     float total = 0.0f;
 
-    // Whole tiles: all loads are on their way before the first is waited for.
+    // Whole tiles: all loads are in flight before the first is waited for.
     const unsigned int tiles = reduced / kTile;
     for (unsigned int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const unsigned int at = tile * kTile + threadIdx.x;

@@ -29,7 +29,7 @@ constexpr int kRowThreads = kThreads / kLanes;  // Threads of the same columns, 
 constexpr int kVector = 8;  // Elements of a load: a thread's columns.
 constexpr int kTileColumns = kLanes * kVector;
 constexpr int kSplits = 33;  // Blocks that share a tile's rows.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kRowStep = kSplits * kRowThreads;  // From one row of a thread to its next.
 
 // What one load reads.
@@ -109,7 +109,7 @@ sum_columns_bf16_columns_tiles32x33_512x8x4_sm80_694bdea5(
 
     if (column < inner) {
         const unsigned short* const source = X + column;
-        // All loads are on their way before the first is waited for.
+        // All loads are in flight before the first is waited for.
         for (; row < reduced - (kUnroll - 1) * kRowStep; row += kUnroll * kRowStep) {
             Vector loaded[kUnroll];
             #pragma unroll

@@ -24,7 +24,7 @@ constexpr int kLanes = 32;  // Threads side by side along the columns.
 constexpr int kRowThreads = kThreads / kLanes;  // Threads of the same columns, each with rows of its own.
 constexpr int kTileColumns = kLanes;
 constexpr int kSplits = 5;  // Blocks that share a tile's rows.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kRowStep = kSplits * kRowThreads;  // From one row of a thread to its next.
 
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
@@ -78,7 +78,7 @@ sum_columns_unaligned_columns_tiles32x5_512x1x4_sm80_addcdd3d(
 
     if (column < inner) {
         const float* const source = X + column;
-        // All loads are on their way before the first is waited for.
+        // All loads are in flight before the first is waited for.
         for (; row < reduced - (kUnroll - 1) * kRowStep; row += kUnroll * kRowStep) {
             float loaded[kUnroll];
             #pragma unroll

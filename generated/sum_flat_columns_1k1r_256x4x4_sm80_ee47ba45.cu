@@ -24,7 +24,7 @@
 
 constexpr int kThreads = 256;
 constexpr int kVector = 4;  // Elements of a load.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 
 using Index = int;
 
@@ -95,7 +95,6 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
     const int number = blockIdx.x / parts;
     const int part = blockIdx.x - number * parts;
     long long source_at = 0, outer_at = 0;
-
     const float* const source = X + source_at;
     // Vectors lie at multiples of their size in memory; the first ones begin before the array does.
     const int skew = static_cast<int>(reinterpret_cast<unsigned long long>(source) / sizeof(float) % kVector);
@@ -111,7 +110,7 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
         totals[i] = 0.0f;
     if (threadIdx.x < active) {
         const Index step = static_cast<Index>(active) * kVector;
-        // All loads are on their way before the first is waited for.
+        // All loads are in flight before the first is waited for.
         for (Index tile = part * step * kUnroll; tile < elements + skew; tile += parts * step * kUnroll) {
             Vector loaded[kUnroll];
             #pragma unroll

@@ -22,7 +22,7 @@ constexpr int kThreads = 256;
 constexpr int kVector = 4;  // Elements of a load.
 constexpr int kLongest = 16;  // Elements of a row at most.
 constexpr int kStaged = kThreads * kLongest;  // Elements of a block's rows at most: of shorter rows, it takes more.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 
 using Index = int;
 
@@ -68,7 +68,6 @@ sum_flat_rows_1k1r_256x4x4_sm80_1bfaa186(
         float total = 0.0f;
         for (int i = 0; i < r0; ++i)
             total = combine(total, row[i]);
-
         const long long at = static_cast<long long>(first_row + number) * k0_y;
         Y[at] = total;
     }

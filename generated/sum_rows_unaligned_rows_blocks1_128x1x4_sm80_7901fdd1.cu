@@ -19,7 +19,7 @@
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 
 __device__ __forceinline__ float combine(float a, float b)
@@ -60,7 +60,7 @@ sum_rows_unaligned_rows_blocks1_128x1x4_sm80_7901fdd1(
     const float* const row = X + static_cast<long long>(blockIdx.x) * stride_outer;
     float total = 0.0f;
 
-    // Whole tiles: all loads are on their way before the first is waited for.
+    // Whole tiles: all loads are in flight before the first is waited for.
     const unsigned int tiles = reduced / kTile;
     for (unsigned int tile = 0; tile < tiles; tile += 1) {
         const unsigned int at = tile * kTile + threadIdx.x;

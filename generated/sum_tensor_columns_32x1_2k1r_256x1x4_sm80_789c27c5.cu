@@ -32,7 +32,7 @@ constexpr int kVector = 1;  // Elements of a load.
 constexpr int kColumns = 1;  // Vectors of results that a thread has, kLanes vectors apart.
 constexpr int kStates = kColumns * kVector;
 constexpr int kTile = kLanes * kStates;  // Results of a block.
-constexpr int kUnroll = 4;  // Places whose loads are on their way at the same time.
+constexpr int kUnroll = 4;  // Places whose loads are in flight at the same time.
 
 using Index = int;
 
@@ -110,7 +110,7 @@ sum_tensor_columns_32x1_2k1r_256x1x4_sm80_789c27c5(
     const Index last_column = k1 - kVector;
     const Index step = static_cast<Index>(parts) * kGroups;
     Index first = static_cast<Index>(part) * kGroups + static_cast<int>(threadIdx.x) / kLanes;
-    // All loads are on their way before the first is waited for.
+    // All loads are in flight before the first is waited for.
     for (; first + (kUnroll - 1) * step < places; first += kUnroll * step) {
         float loaded[kUnroll][kColumns];
         #pragma unroll
@@ -180,7 +180,6 @@ sum_tensor_columns_32x1_2k1r_256x1x4_sm80_789c27c5(
         }
         reduce_groups(exchange, totals);
     }
-
     if (threadIdx.x >= kLanes)
         return;
     #pragma unroll

@@ -25,7 +25,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kLanes = 256;  // Threads of a block that share a result.
 constexpr int kVector = 4;  // Elements of a load.
-constexpr int kUnroll = 4;  // Loads of a thread that are on their way at the same time.
+constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kAccumulators = 4;  // States of a thread that do not wait for one another.
 
 using Index = int;
@@ -146,7 +146,7 @@ sum_tensor_rows_1k2r_256x4x4_sm80_6182f143(
     for (int i = 0; i < kAccumulators; ++i)
         totals[i] = 0.0f;
 
-    // All loads are on their way before the first is waited for. Those past the last have nothing in them.
+    // All loads are in flight before the first is waited for. Those past the last have nothing in them.
     for (Index tile = static_cast<Index>(part) * (kLanes * kUnroll); tile < units;
         tile += static_cast<Index>(parts) * (kLanes * kUnroll)) {
         Vector loaded[kUnroll];

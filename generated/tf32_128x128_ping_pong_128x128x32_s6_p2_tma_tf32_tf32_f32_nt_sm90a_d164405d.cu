@@ -52,7 +52,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 2;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 6;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 16384;
@@ -346,7 +346,7 @@ tf32_128x128_ping_pong_128x128x32_s6_p2_tma_tf32_tf32_f32_nt_sm90a_d164405d(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;
@@ -369,7 +369,7 @@ tf32_128x128_ping_pong_128x128x32_s6_p2_tma_tf32_tf32_f32_nt_sm90a_d164405d(
             }
         }
     } else {
-        // Consumers: groups take pieces of work by turns, so that one multiplies while the other stores.
+        // Consumers: groups take pieces of work alternately, so that one multiplies while the other stores.
         claim_registers<232>();
         const int thread = threadIdx.x % 128;
         const int warp = thread / 32;

@@ -51,7 +51,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 5;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 22528;
@@ -347,7 +347,7 @@ tf32_128x176_128x176x32_s5_c2_tma_tf32_tf32_f32_nt_sm90a_1a50ae8e(
     }
     __syncthreads();
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -52,7 +52,7 @@ constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Shared memory: the stages' tiles of A, those of B, results on their way out, barriers.
+// Shared memory: the stages' tiles of A, those of B, staged results, barriers.
 constexpr int kStages = 8;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 6144;
@@ -325,7 +325,7 @@ tf32_64x48_64x48x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_d9840d66(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

@@ -276,7 +276,7 @@ tf32_decode_16_64x16x64_s5_c1_tf32_tf32_f32_tn_col_sm90a_d4d6940d(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

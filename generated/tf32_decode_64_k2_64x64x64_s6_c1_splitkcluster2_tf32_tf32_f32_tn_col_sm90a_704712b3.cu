@@ -326,7 +326,7 @@ tf32_decode_64_k2_64x64x64_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_70471
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to clusters in turn.
+    // Pieces of work are distributed over clusters round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -386,7 +386,7 @@ tf32_decode_64_k2_64x64x64_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_70471
                     mbarrier_arrive(empty + 8 * previous);
             }
 
-            // The cluster's blocks share out k: the first gets the sums of the others in its shared memory, and goes on
+            // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
             if (rank > 0) {
                 const unsigned target = address_in_block(sums

@@ -289,7 +289,7 @@ tf32_deep_64_64x128x32_s6_c1_splitkparallel64_tf32_tf32_f32_nt_sm90a_39919fe2(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     int index = blockIdx.x;
     int stage = 0;

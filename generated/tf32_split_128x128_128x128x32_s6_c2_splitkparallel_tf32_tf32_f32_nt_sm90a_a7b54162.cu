@@ -302,7 +302,7 @@ tf32_split_128x128_128x128x32_s6_c2_splitkparallel_tf32_tf32_f32_nt_sm90a_a7b541
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n, slices);
     int index = blockIdx.x;
     int stage = 0;

@@ -282,7 +282,7 @@ tf32_split_64x64_64x64x32_s6_c1_splitkparallel_tf32_tf32_f32_nt_sm90a_79888a75(
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    // Pieces of work are dealt out to blocks in turn.
+    // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n, slices);
     int index = blockIdx.x;
     int stage = 0;

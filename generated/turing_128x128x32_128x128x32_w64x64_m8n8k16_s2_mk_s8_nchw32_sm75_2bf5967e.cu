@@ -141,7 +141,7 @@ __device__ __forceinline__ int vector_offset(int row, int half)
     return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
 }
 
-// The pixels whose vectors a thread copies, and where on its way through the filter and the channels it is.
+// The pixels whose vectors a thread copies, and its position in the filter and the channels.
 struct PixelIterator {
     const signed char* source[kPixelPasses];  // this thread's half of each pixel's first filter tap
     unsigned bounds[kPixelPasses];  // bit i: row i of the filter lies within the image; bit 16 + j: column j does

@@ -42,9 +42,9 @@ constexpr int kTileM = kRows * kLanes;
 constexpr int kElements = kTileM * kColumns;
 constexpr int kPitch = 1;
 constexpr int kParts = 8;  // sums of each element, before the block adds them up
-constexpr int kSummers = 8;  // groups of threads among which the last block of a tile shares out the slices
+constexpr int kSummers = 8;  // groups of threads among which the last block of a tile divides the slices
 constexpr int kSpan = kThreads / kSummers;
-constexpr int kAtOnce = 8;  // slices whose sums a thread has on their way at a time
+constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
@@ -126,7 +126,7 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
     int at_k = begin + team;
     const int whole_steps = rows_left < kRows ? 0 : (end - begin) / (kUnroll * kStep);
 
-    // What the next step multiplies is on its way while this one does.
+    // What the next step multiplies is in flight while this one does.
     float a[kUnroll][1][1][kRows];
     float b[kUnroll][1][kColumns / 1][1];
     if (whole_steps > 0) {

@@ -44,9 +44,9 @@ constexpr int kTileM = kRows * kTeams;
 constexpr int kElements = kTileM * kColumns;
 constexpr int kPitch = 5;
 constexpr int kParts = 8;  // sums of each element, before the block adds them up
-constexpr int kSummers = 32;  // groups of threads among which the last block of a tile shares out the slices
+constexpr int kSummers = 32;  // groups of threads among which the last block of a tile divides the slices
 constexpr int kSpan = kThreads / kSummers;
-constexpr int kAtOnce = 8;  // slices whose sums a thread has on their way at a time
+constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
 // Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
@@ -130,7 +130,7 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
     int at_k = begin + lane * kVector;
     const int whole_steps = (end - begin) / (kUnroll * kStep);
 
-    // What the next step multiplies is on its way while this one does.
+    // What the next step multiplies is in flight while this one does.
     float a[kUnroll][kRows][1][kVector];
     float b[kUnroll][kVector][kColumns / 1][1];
     if (whole_steps > 0) {

@@ -94,7 +94,7 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
     int at_k = begin + lane * kVector;
     const int whole_steps = (end - begin) / (kUnroll * kStep);
 
-    // What the next step multiplies is on its way while this one does.
+    // What the next step multiplies is in flight while this one does.
     float a[kUnroll][kRows][1][kVector];
     if (whole_steps > 0) {
         #pragma unroll

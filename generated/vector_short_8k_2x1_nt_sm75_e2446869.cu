@@ -97,7 +97,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
     int at_k = begin + lane * kVector;
     const int whole_steps = (end - begin) / (kUnroll * kStep);
 
-    // What the next step multiplies is on its way while this one does.
+    // What the next step multiplies is in flight while this one does.
     float a[kUnroll][kRows][1][kVector];
     float b[kUnroll][kColumns][kVector / 4][4];
     if (whole_steps > 0) {

@@ -65,7 +65,7 @@ def sum_specs(exponent: int, sweep: bool) -> dict[str, Spec]:
 
 
 def _small(size: int) -> dict[str, Spec]:
-    """All loads on their way at once, in as many blocks as that takes."""
+    """All loads in flight at once, in as many blocks as that takes."""
     specs: dict[str, Spec] = {}
     for threads in (64, 128, 256, 512, 1024):
         for unroll in (1, 2, 4, 8):

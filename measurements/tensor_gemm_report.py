@@ -225,7 +225,7 @@ def bounds_of(rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec]
 
 
 def shares(plan: Any, dimensions: Mapping[str, int], device: Device) -> str:
-    """How the tiles of an instance are shared out to the SMs."""
+    """How the tiles of an instance are distributed to the SMs."""
     m, n = dimensions["m"], dimensions["n"]
     tiles = -(-m // plan.tile_m) * -(-n // plan.tile_n) * dimensions.get("batch", 1) * dimensions.get("slices", plan.slices)
     waves = tiles / device.sm_count

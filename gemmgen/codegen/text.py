@@ -49,14 +49,26 @@ def rounded_up(expression: str, multiple: int) -> str:
     return f"({expression} + {multiple - 1}) / {multiple} * {multiple}"
 
 
+def components(width: int) -> str:
+    """Names of the first elements of a CUDA vector."""
+    return "xyzw"[:width]
+
+
+def half_words(width: int) -> tuple[tuple[str, int, int], ...]:
+    """Words of a vector of halves: the name of the word, and the numbers of its lower and upper half."""
+    return tuple(("xyzw"[word], 2 * word, 2 * word + 1) for word in range(width // 2))
+
+
 def constant(name: str, value: object, meaning: str = "") -> str:
     """The definition of a whole number by name."""
     return f"constexpr int {name} = {value};" + (f"  // {meaning}" if meaning else "")
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
+    "components": components,
     "counted": counted,
     "float_literal": float_literal,
+    "half_words": half_words,
     "parameter": parameter,
     "parameters": parameters,
     "rounded_up": rounded_up,

@@ -54,7 +54,7 @@ class Copy:
 
 
 class InFlight:
-    """The copies on their way into a shared memory, and each lane's commit groups."""
+    """The copies in flight into a shared memory, and each lane's commit groups."""
 
     def __init__(self, geometry: Geometry, space: Space) -> None:
         self.geometry = geometry
@@ -88,7 +88,7 @@ class InFlight:
     def issue(
         self, access: Access, lanes: Lanes | None, addresses: np.ndarray, index: np.ndarray, data: np.ndarray, origins: np.ndarray
     ) -> None:
-        """Starts a copy of `data`, read at `origins`, to the units `index`. Raises InFlightWrite where another copy is on its way."""
+        """Starts a copy of `data`, read at `origins`, to the units `index`. Raises InFlightWrite where another copy is in flight."""
         self.check(access, lanes, index)
         # Lanes of one instruction that share a destination: the last one leaves its number.
         numbers = np.arange(len(index), dtype=np.int32)

@@ -16,6 +16,8 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 
+ArrayRole = Literal["input", "output", "inout", "workspace"]
+
 
 @dataclass(frozen=True)
 class Dimension:
@@ -50,7 +52,7 @@ class ArrayArgument:
 
     name: str
     type: DataType
-    role: Literal["input", "output", "inout", "workspace"]
+    role: ArrayRole
     shape: tuple[Formula, ...]
     strides: tuple[Formula, ...]
     alignment: int

@@ -33,6 +33,15 @@ class Matrix:
         return self.columns if self.row_major else self.rows
 
     @property
+    def vector_elements(self) -> int:
+        """Elements of a vector of 16 bytes."""
+        return 16 // self.element_bytes
+
+    def vectors_in(self, columns: int) -> int:
+        """Vectors of 16 bytes in so many elements."""
+        return columns * self.element_bytes // 16
+
+    @property
     def element_bytes(self) -> int:
         return ELEMENTS[self.type].bytes
 

@@ -51,7 +51,7 @@ def pipeline(copies: Copies, stages: int) -> Timeline:
     idle = sum(later - sooner - MATH for sooner, later in pairwise(begins))
     notes = (
         f"{stages} stage{'s' if stages > 1 else ''}: {_WORDS[copies]}.",
-        "pale: on its way; strong: multiplied. "
+        "pale: in flight; strong: multiplied. "
         + (
             "Arithmetic never waits here."
             if idle < 1e-6

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelSpec
+
+Spec = TypeVar("Spec", bound=KernelSpec)
 
 MOST_ALIGNMENT = 16
 """Bytes of the widest access: no alignment beyond it matters to a kernel's arrays."""
@@ -132,7 +134,7 @@ def widest(promise: int, values: tuple[int, ...]) -> int:
     return promise
 
 
-def replaced(spec: KernelSpec, changes: Mapping[str, Any]) -> KernelSpec:
+def replaced(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     """The spec with other values, without its name and its description if that changes anything."""
     different = {name: value for name, value in changes.items() if getattr(spec, name) != value}
     return spec if not different else spec.model_copy(update={**different, "label": None, "description": ""})

@@ -40,19 +40,21 @@ def options_digest() -> str:
 
 @cache
 def templates_digest(template: str) -> str:
-    """The digest of all templates that go into a source: the one called ``template`` and those that it imports."""
-    from jinja2 import Environment, meta
+    """The digest of all templates that go into a source: the one called ``template`` and the building blocks that it names."""
+    from jinja2 import meta
 
+    from gemmgen.codegen.templates import environment as environment_of
     from gemmgen.core.resources import resource_directory
 
-    root, environment = resource_directory("templates"), Environment()
+    root = resource_directory("templates")
+    environment = environment_of(root)
     texts: dict[str, str] = {}
     wanted = [template]
     while wanted:
         name = wanted.pop()
         if name not in texts:
             texts[name] = (root / name).read_text(encoding="utf-8")
-            wanted += [found for found in meta.find_referenced_templates(environment.parse(texts[name])) if found is not None]
+            wanted += [found for found in meta.find_referenced_templates(environment.parse(texts[name], name)) if found is not None]
     return digest(*(part for name in sorted(texts) for part in (name, texts[name])))
 
 

@@ -116,7 +116,7 @@ def _loaded(letters: str, epilogue: tuple[Any, ...]) -> tuple[LoadedLibrary, Cpu
         return None
     wanted = replaced(spec, {"transpose": letters, "epilogue": epilogue})
     try:
-        plan = plan_cpu_gemm(wanted, cpu_architecture(spec.architecture))  # type: ignore[arg-type]
+        plan = plan_cpu_gemm(wanted, cpu_architecture(spec.architecture))
     except PlanError:
         return None
     return LoadedLibrary(compile_host_plan(plan), plan.sequence), plan

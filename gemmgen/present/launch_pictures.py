@@ -43,7 +43,7 @@ def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ())
     )
     notes = (
         f"{named}. A wave is as many blocks as the {device.name} holds at once; hatched: places that stay empty in the last one.",
-        "A kernel of persistent blocks, or one that shares out k, has as many blocks as it wants, whatever the number of tiles.",
+        "A kernel of persistent blocks, or one that splits k, has as many blocks as it wants, whatever the number of tiles.",
     )
     waves = WavePicture(f"Blocks in waves over the {device.name}", launches, notes)
     return [waves, _occupancy(max(fitting, key=lambda each: each[0].blocks)[0], device)]

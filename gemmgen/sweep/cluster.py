@@ -188,7 +188,7 @@ class Cluster:
 
     @property
     def idle(self) -> int:
-        """Twice as many tasks as there are threads are on their way, so that no worker waits for this process."""
+        """Twice as many tasks as there are threads are in flight, so that no worker waits for this process."""
         return max(0, 2 * self._slots() - len(self._running))
 
     def submit(self, key: Any, task: Task) -> None:

@@ -9,7 +9,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// The same, of matrices of 16-bit elements that are turned around.
+// The same, of matrices of 16-bit elements that are transposed.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
 {
     asm volatile(

@@ -1,22 +1,50 @@
-"""Layout of the templates themselves."""
+"""Layout of the templates themselves, and the conventions that they are written in."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import jinja2
 import pytest
+from jinja2 import nodes
 
 from gemmgen.codegen.rendering import WIDTH
+from gemmgen.codegen.templates import building_blocks, environment, without_empty_lines
 from gemmgen.core.resources import resource_directory
 
 ROOT = resource_directory("templates")
 TEMPLATES = sorted(path for path in ROOT.rglob("*") if path.is_file())
+JINJA = [path for path in TEMPLATES if path.suffix == ".j2"]
 WIDEST = 160
+MOST_MARKED = 0.28
+"""Share of the lines of all templates that may carry a statement or a comment of Jinja. It only ever falls."""
 
 
 def too_long(path: Path, limit: int) -> list[int]:
     """Numbers of the lines of a file that are longer than so many columns."""
     return [number for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > limit]
+
+
+def calculations(source: str) -> Iterator[int]:
+    """Numbers of the lines of a template that compute with numbers; joined texts and lists do not count."""
+    for node in (
+        environment(ROOT).parse(source).find_all((nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow))
+    ):
+        lists = [child for child in node.iter_child_nodes() if isinstance(child, (nodes.List, nodes.CondExpr, nodes.Add))]
+        if not (isinstance(node, nodes.Add) and lists):
+            yield node.lineno
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> jinja2.Environment:
+    """Templates of a folder of their own."""
+    (tmp_path / "common").mkdir()
+    (tmp_path / "gemm").mkdir()
+    (tmp_path / "common" / "copy.cu.j2").write_text("{% macro load() %}\nint a;\nint b;\n{% endmacro %}\n")
+    (tmp_path / "common" / "half.cu.j2").write_text("{% macro load() %}common{% endmacro %}\n")
+    (tmp_path / "gemm" / "half.cu.j2").write_text("{% macro load() %}own{% endmacro %}\n")
+    return environment(tmp_path)
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -27,3 +55,44 @@ def test_no_line_of_a_template_is_too_long(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "device").rglob("*.cuh")), ids=lambda path: path.stem)
 def test_device_code_fits_a_line_of_generated_code(path: Path) -> None:
     assert too_long(path, WIDTH) == []
+
+
+def test_most_lines_of_templates_are_code() -> None:
+    lines = [line for path in TEMPLATES for line in path.read_text().splitlines()]
+    marked = [line for path in JINJA for line in path.read_text().splitlines() if "{%" in line or "{#" in line]
+    assert len(marked) <= MOST_MARKED * len(lines)
+
+
+@pytest.mark.parametrize("path", JINJA, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_template_computes_nothing(path: Path) -> None:
+    assert sorted(calculations(path.read_text())) == []
+
+
+def test_calculations_in_templates_are_found() -> None:
+    assert list(calculations("{{ a }}\n{{ a * 2 }}\n{% set b = (a + 1) // 2 %}\n{{ a ~ ' + 1' }}{{ [a] + b }}")) == [2, 3, 3]
+
+
+def test_a_lone_expression_takes_its_indentation(write: jinja2.Environment) -> None:
+    assert write.from_string("x\n    {{ 'a\\nb' }}\ny\n").render() == "x\n    a\n    b\ny\n"
+
+
+def test_a_lone_expression_without_text_leaves_no_line(write: jinja2.Environment) -> None:
+    assert without_empty_lines(write.from_string("x\n    {{ 'a' if wanted }}\ny\n").render(wanted=False)) == "x\ny\n"
+
+
+def test_shared_building_blocks_are_found_by_their_files(write: jinja2.Environment) -> None:
+    assert building_blocks(write.list_templates(), "gemm/tiled.cu.j2")["copy"] == "common/copy.cu.j2"
+
+
+def test_building_blocks_of_the_own_folder_come_first(write: jinja2.Environment) -> None:
+    assert building_blocks(write.list_templates(), "gemm/tiled.cu.j2")["half"] == "gemm/half.cu.j2"
+
+
+def test_a_template_imports_the_blocks_that_it_names(tmp_path: Path, write: jinja2.Environment) -> None:
+    (tmp_path / "gemm" / "tiled.cu.j2").write_text("{\n    {{ copy.load() }}\n}\n")
+    assert write.get_template("gemm/tiled.cu.j2").render() == "{\n    int a;\n    int b;\n}\n"
+
+
+def test_a_value_hides_the_building_block_of_its_name(tmp_path: Path, write: jinja2.Environment) -> None:
+    (tmp_path / "gemm" / "tiled.cu.j2").write_text("{% set copy = 'text' %}{{ copy.upper() }}\n")
+    assert write.get_template("gemm/tiled.cu.j2").render() == "TEXT\n"

@@ -26,7 +26,7 @@ _WRITING, _READING, _BARRIER, _WORDS = 1, 2, 4, 8
 
 @dataclass(eq=False, slots=True)
 class SentWords:
-    """Words on their way from lanes to shared memory of the cluster: `width` bytes each at absolute offsets."""
+    """Words in flight from lanes to shared memory of the cluster: `width` bytes each at absolute offsets."""
 
     instruction: Instruction
     lanes: Lanes
@@ -108,7 +108,7 @@ class AsyncProxy:
             observer.async_ended(access, lanes)
 
     def send(self, words: SentWords) -> None:
-        """Words are on their way until `receive`: several may share a chunk."""
+        """Words are in flight until `receive`: several may share a chunk."""
         self._words.append(words)
         self._marks[words.offsets // CHUNK] |= _WORDS
 
@@ -164,7 +164,7 @@ class AsyncProxy:
             if met.any():
                 kind: type[EmulatorError] = InFlightRead if reads else InFlightWrite
                 raise kind(
-                    f"{name} of shared address {address}, where data is on its way: nobody has seen the phase of its barrier complete",
+                    f"{name} of shared address {address}, where data is in flight: nobody has seen the phase of its barrier complete",
                     instruction=instruction,
                     threads=threads,
                     other=words.instruction,

@@ -86,7 +86,7 @@ class Clocks:
         return reduce(self._join, numbers, NOTHING)
 
     def drop_unheld(self) -> None:
-        """Forgets clocks that nobody holds, once there are many. To be called only where no number is on its way to its holder."""
+        """Forgets clocks that nobody holds, once there are many. To be called only where no number is still to reach its holder."""
         if len(self._clocks) < self._limit:
             return
         found = {NOTHING}

@@ -16,7 +16,7 @@ from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 
 COPIES_IN_FLIGHT = 0.4
-"""Steps on their way for each stage, in units of the latency of a load: that of a copy of a tile is longer."""
+"""Steps in flight for each stage, in units of the latency of a load: that of a copy of a tile is longer."""
 STORES_EXPOSED = 0.5
 """Part of the stores that other work does not hide. Both are fitted to an H200's times of ResNet-50's layers at batches of 1, 16 and 128,
 where the instance that the model picks then takes 1 to 5% longer than the best."""

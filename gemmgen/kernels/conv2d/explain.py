@@ -159,7 +159,7 @@ def _mainloop(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     if plan.stages == 1:
         stages = "1: load, barrier, store, barrier, multiply"
     elif plan.asynchronous:
-        stages = f"{plan.stages}: {plan.stages - 1} tiles are on their way; one barrier a step"
+        stages = f"{plan.stages}: {plan.stages - 1} tiles are in flight; one barrier a step"
     else:
         stages = "2: the next tile passes through registers while this one is multiplied; one barrier a step"
     per_plane = (plan.warp_pixels + plan.warp_channels) // 16

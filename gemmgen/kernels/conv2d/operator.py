@@ -51,7 +51,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"conv2d: groups is {groups!r}, need a positive integer")
     if c_group * groups != given["c"]:
         raise LaunchError(f"conv2d: the filter has {c_group} input channels for {groups} groups, x has {given['c']}")
-    of = Input(type=x.type, layout="nhwc" if channels_last else "nchw32")  # type: ignore[arg-type]
+    of = Input.model_validate({"type": x.type, "layout": "nhwc" if channels_last else "nchw32"})
     layout = options.get("layout") or of.layout
     if layout not in ("nchw32", "nhwc", "nchw4"):
         raise LaunchError(f"conv2d: layout is {layout!r}, need nchw32, nhwc or nchw4")

@@ -104,7 +104,7 @@ class Conv2dPlan(FinishingPlan):
 
     @property
     def group_channels(self) -> str:
-        """Output channels that blocks share out, all of them or those of a group: an expression of the kernel."""
+        """Output channels that blocks divide, all of them or those of a group: an expression of the kernel."""
         return "group_channels" if self.grouped else self.v["k"]
 
     @property
@@ -282,7 +282,7 @@ def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
 
 
 def _registers(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int) -> int:
-    """Registers that a thread holds at the same time at least: results, a set of fragments, tiles on their way, pixels."""
+    """Registers that a thread holds at the same time at least: results, a set of fragments, tiles in flight, pixels."""
     results = warp_pixels * warp_channels // WARP_THREADS
     staged = 0
     if spec.copy_through == "registers":

@@ -12,7 +12,7 @@ from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.launch import Argument, ArrayArgument, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_ALIGNMENT = 16
@@ -98,12 +98,12 @@ def build_sequence(
     )
 
 
-def packed(name: str, kind: DataType, role: str, extents: tuple[str, ...], meaning: str) -> ArrayArgument:
+def packed(name: str, kind: DataType, role: ArrayRole, extents: tuple[str, ...], meaning: str) -> ArrayArgument:
     """An array without gaps."""
     return ArrayArgument(
         name=name,
         type=kind,
-        role=role,  # type: ignore[arg-type]
+        role=role,
         shape=tuple(Formula(extent) for extent in extents),
         strides=tuple(Formula(stride) for stride in packed_strides(extents)),
         alignment=VECTOR_ALIGNMENT,
@@ -120,7 +120,7 @@ def _filter(order: FilterOrder) -> ArrayArgument:
     return packed("filter", "s8", "input", ("c_blocks // groups", "r", "s", "k", "32"), meaning)
 
 
-def output_array(spec: Conv2dSpec, name: str, role: str, meaning: str) -> ArrayArgument:
+def output_array(spec: Conv2dSpec, name: str, role: ArrayRole, meaning: str) -> ArrayArgument:
     """An array like y."""
     return packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
 

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from gemmgen.kernels.epilogue.operations import OPERATIONS, AnyOperation, Operation
 from gemmgen.kernels.family import KernelSpec, SpecModel
+from gemmgen.kernels.tiles.extents import Extent, Extents2, Extents3
 
-Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 """A tile's extent in elements."""
 Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=2**20, strict=True)]
@@ -25,19 +25,6 @@ LARGEST_DEPTH = 131071
 
 LARGEST_EXTENT = 16
 """Rows and columns of a filter whose steps are precomputed: for each, 16 bits say which lie within the image."""
-
-
-class Extents2(SpecModel):
-    """Rows and columns of a tile of the implicit GEMM."""
-
-    m: Extent
-    n: Extent
-
-
-class Extents3(Extents2):
-    """A tile of the result, and the depth of a step along the implicit GEMM's k."""
-
-    k: Extent
 
 
 class Tile(SpecModel):

@@ -44,6 +44,12 @@ class OperandTile:
         return max(1, self.threads // (2 * self.rows))
 
     @property
+    def taps_period(self) -> str:
+        """Whole rounds through the taps of the filter that are no fewer than the planes copied at a time, as an expression."""
+        apart = self.planes_apart
+        return f"(filter_taps + {apart - 1}) / filter_taps * filter_taps" if apart > 1 else "filter_taps"
+
+    @property
     def rows_per_pass(self) -> int:
         return self.threads_per_plane // 2
 
@@ -118,6 +124,16 @@ class LaneOutput:
     """The first pixel, as a C expression over ``lane``."""
     channel_text: str
     """The first channel."""
+
+    @property
+    def quads(self) -> int:
+        """Groups of four channels."""
+        return self.channels // 4
+
+    @property
+    def quad_step(self) -> int:
+        """Groups from one of a lane's to the next."""
+        return self.quads_apart // 4
 
     @property
     def lanes_per_pixel(self) -> int:

@@ -71,6 +71,21 @@ class StagedOutput:
         return self.row_channels * self.element_bytes
 
     @property
+    def row_vectors(self) -> int:
+        """Vectors of 16 bytes in a row."""
+        return self.row_bytes // 16
+
+    @property
+    def vector_channels(self) -> int:
+        """Channels of a vector of 16 bytes."""
+        return 16 // self.element_bytes
+
+    @property
+    def other_buffers(self) -> int:
+        """Tiles of results that may still be read while one is written."""
+        return self.buffers - 1
+
+    @property
     def rows(self) -> int:
         """Rows side by side that hold the 64 channels of a block."""
         return ROW_CHANNELS // self.row_channels
@@ -153,7 +168,7 @@ class WarpgroupPlan(FinishingPlan):
 
     @property
     def shared_total(self) -> int:
-        """Bytes of shared memory: stages, results on their way out, barriers."""
+        """Bytes of shared memory: stages, staged results, barriers."""
         loop = self.loop
         staging = self.staged.group_bytes * loop.consumers if self.staged else 0
         return loop.stages * (loop.a.tile_bytes + loop.b.tile_bytes) + staging + loop.sums_bytes + BARRIER_BYTES * loop.barriers

@@ -248,7 +248,7 @@ def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mappin
 
 
 def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
-    """Shared memory of a block: tiles, results on their way, barriers."""
+    """Shared memory of a block: tiles, staged results, barriers."""
     regions: list[SharedRegion] = []
 
     def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
@@ -262,7 +262,7 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
     if staged is not None:
         shape = (loop.consumers, staged.buffers * staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
         size = loop.consumers * staged.group_bytes
-        add("staging", "unsigned char", shape, size, "results on their way out, [group][channels][pixel][byte], swizzled")
+        add("staging", "unsigned char", shape, size, "staged results, [group][channels][pixel][byte], swizzled")
     if loop.cluster_k > 1:
         registers = loop.blocks_m * loop.tile_n // 2
         shape = (loop.cluster_k - 1, registers // 4, WARPGROUP * loop.consumers, 4)

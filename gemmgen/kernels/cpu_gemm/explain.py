@@ -82,5 +82,8 @@ def _threads(blocked: BlockedPlan) -> Lines:
     shares = {"grid": "both dimensions of C", "rows": "C's slow dimension", "columns": "C's contiguous dimension"}[blocked.divide]
     return (
         ("threads", f"{count}, one for every {blocked.least_work} multiplications at most"),
-        ("shared out", f"{shares}, in whole tiles and {blocked.parts_per_thread} parts a thread at most; every thread packs what it needs"),
+        (
+            "distributed",
+            f"{shares}, in whole tiles and {blocked.parts_per_thread} parts a thread at most; every thread packs what it needs",
+        ),
     )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, rounded
+from gemmgen.kernels.blas_cases import case_of, scalar_values
 from gemmgen.kernels.cpu_gemm.cost_model import cost
 from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan, packed
 from gemmgen.kernels.epilogue.numbers import Tracked
@@ -25,7 +26,7 @@ LARGEST_REFERENCE = 60_000_000
 
 def cases(plan: CpuGemmPlan) -> list[Case]:
     """Edges of the micro-kernel and of every block, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
-    scalars = _scalars(plan)
+    scalars = scalar_values(plan.sequence)
     cases = []
     seen = set()
     for name, (rows, columns, depth) in _sizes(plan.blocked).items():
@@ -34,7 +35,7 @@ def cases(plan: CpuGemmPlan) -> list[Case]:
             continue
         seen.add(size)
         for data in ("integers", "reals"):
-            cases.append(_case(name, packed(plan, size), scalars[data], data))
+            cases.append(case_of(name, packed(plan, size), scalars[data], data))
     uneven = packed(plan, (29, 37, 19))
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
@@ -42,11 +43,11 @@ def cases(plan: CpuGemmPlan) -> list[Case]:
         padded[matrix.leading_dimension] += 3 + 2 * index  # each its own, so that one in place of another shows
     offsets = {array.name: 1 + index for index, array in enumerate(plan.sequence.arrays)}
     for data in ("integers", "reals"):
-        cases.append(_case("padded leading dimensions", padded, scalars[data], data))
-        cases.append(_case("odd pointers", uneven, scalars[data], data, offsets=offsets))
-    cases.append(_case("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
+        cases.append(case_of("padded leading dimensions", padded, scalars[data], data))
+        cases.append(case_of("odd pointers", uneven, scalars[data], data, offsets=offsets))
+    cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (17, 5, 0), "all of 0": (0, 0, 0)}.items():
-        cases.append(_case(name, packed(plan, empty), scalars["integers"], "integers"))
+        cases.append(case_of(name, packed(plan, empty), scalars["integers"], "integers"))
     corners: list[dict[str, float]] = []
     if "alpha" in scalars["integers"]:
         corners.append({"alpha": 0.0})
@@ -56,7 +57,7 @@ def cases(plan: CpuGemmPlan) -> list[Case]:
         corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
     for corner in corners:
         name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
-        cases.append(_case(name, padded, {**scalars["integers"], **corner}, "integers"))
+        cases.append(case_of(name, padded, {**scalars["integers"], **corner}, "integers"))
     return cases
 
 
@@ -94,19 +95,6 @@ def _sizes(blocked: BlockedPlan | None) -> dict[str, tuple[int, int, int]]:
         sizes["a wide product for several threads"] = (rows + 1, 8 * side, side)
         sizes["a high product for several threads"] = (8 * side, columns + 1, side)
     return sizes
-
-
-def _case(name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:
-    return Case(name, dimensions, scalars, data, seed=sum(dimensions.values()), **more)
-
-
-def _scalars(plan: CpuGemmPlan) -> dict[str, dict[str, float]]:
-    """Values for alpha, beta and scalar biases, for integer and for real data."""
-    found: dict[str, dict[str, float]] = {"integers": {}, "reals": {}}
-    for scalar in plan.sequence.scalars:
-        whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
-        found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
-    return found
 
 
 def fill(plan: CpuGemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:

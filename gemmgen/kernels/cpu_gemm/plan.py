@@ -68,6 +68,16 @@ class BlockedPlan:
     least_work: int
 
     @property
+    def row_counts(self) -> range:
+        """Rows that a tile may have, those at the end of C included."""
+        return range(1, self.tile_rows + 1)
+
+    @property
+    def vector_counts(self) -> range:
+        """Vectors that the rows of a tile may have."""
+        return range(1, self.tile_vectors + 1)
+
+    @property
     def tile_columns(self) -> int:
         return self.tile_vectors * self.lanes
 

@@ -48,7 +48,7 @@ class Threads(SpecModel):
     count: Literal["all"] | Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
     """``all``: as many as the process may run at a time."""
     divide: Literal["rows", "columns", "grid"] = "grid"
-    """Matrices that are shared out: rows of C, columns of C, or both, so that the parts are as square as the number of threads allows."""
+    """Matrices that are distributed: rows of C, columns of C, or both, so that the parts are as square as the number of threads allows."""
     parts: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
     others less, at the price of more packing."""

@@ -56,7 +56,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         if layout.type != x.type:
             raise LaunchError(f"elementwise: {name} has elements {layout.type}, need x's, {x.type}")
     shape = broadcast({"x": x, **given})
-    spec = ElementwiseSpec(kind="elementwise", input=SPEC_TYPES[x.type], operations=operations)  # type: ignore[arg-type]
+    spec = ElementwiseSpec.model_validate({"kind": "elementwise", "input": SPEC_TYPES[x.type], "operations": operations})
     reasons: list[Reason] = []
     own = plan_operations(spec, reasons)[1]
     if reasons:

@@ -66,6 +66,11 @@ class ElementwisePlan(KernelPlan):
         return int(self.spec.rank)
 
     @property
+    def leading_axes(self) -> range:
+        """Numbers of all axes but the innermost."""
+        return range(self.rank - 1)
+
+    @property
     def tile(self) -> int:
         """Vectors of a block at a time."""
         return self.threads * self.unroll

@@ -12,7 +12,7 @@ COPY_THREADS = 256
 ROW_ELEMENTS = 512
 """Elements of a row that a warp copies."""
 SQUARE = 64
-"""Rows and columns of the tile that a block turns around."""
+"""Rows and columns of the tile that a block transposes."""
 ROW_BYTES = 16
 """Rows of a copy begin at multiples of so many bytes."""
 PART_BYTES = 256

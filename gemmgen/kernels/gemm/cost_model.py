@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
-"""Values of k that a thread of the naive kernel is taken to have on their way."""
+"""Values of k that a thread of the naive kernel is taken to have in flight."""
 REDUCTION_REGISTERS = 40
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
@@ -266,7 +266,7 @@ def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, e
 
 
 def _blocks_and_turns(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop, works: int) -> tuple[int, float]:
-    """Blocks of a grid, and pieces of work that the busiest of them has: less than a whole one where tiles are shared out."""
+    """Blocks of a grid, and pieces of work that the busiest of them has: less than a whole one where tiles are distributed."""
     division = plan.spec.decomposition
     if isinstance(division, StreamK):
         return division.blocks, works / division.blocks

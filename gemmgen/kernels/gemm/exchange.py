@@ -84,7 +84,7 @@ class Exchange:
     def region(self) -> SharedRegion:
         """Its place in shared memory: over the tiles, which are no longer needed then."""
         size = self.warps * self.copy.rows * self.pitch * FLOAT_BYTES
-        return SharedRegion("exchange", "float", self.shape, 0, size, "results on their way to C, one slab a warp; over the tiles")
+        return SharedRegion("exchange", "float", self.shape, 0, size, "staged results, one slab a warp; over the tiles")
 
 
 def plan_exchange(major: Operand, minor: Operand, warps: int, alignment: int, reasons: list[Reason]) -> Exchange | None:

@@ -102,7 +102,7 @@ def _vector_threads(plan: GemmPlan, loop: VectorLoop) -> Lines:
     """Teams, what a thread reads, and where sums meet."""
     a, b = plan.matrix_a, plan.matrix_b
     lanes = f"{loop.teams} of {loop.lanes} lanes, which lie side by side along {loop.along}"
-    share = "each has rows of its own" if loop.along == "k" else "they share out k"
+    share = "each has rows of its own" if loop.along == "k" else "they split k"
     meeting = (
         "by shuffles"
         if loop.along == "k" and loop.lanes > 1
@@ -126,7 +126,7 @@ def _hierarchy(plan: GemmPlan, loop: TiledLoop) -> Lines:
     warps = plan.group_threads // WARP_THREADS
     several = f"{warps} warps, {a.warps} x {b.warps}" if warps > 1 else "1 warp"
     if loop.k_groups > 1:
-        several += f" in each of {loop.k_groups} groups, which share out k and add up their sums at the end"
+        several += f" in each of {loop.k_groups} groups, which split k and add up their sums at the end"
     return (
         ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C, {loop.tile_k} of k at a time, by {plan.group_threads} threads"),
         ("warp", f"{plan.tile_m // a.warps} x {plan.tile_n // b.warps} of C; {several}"),
@@ -283,7 +283,7 @@ def _stages(loop: TiledLoop) -> str:
     if loop.stages == 1:
         return "1: load, barrier, multiply, barrier"
     ahead = loop.stages - 1
-    coming = f"the next {ahead} tiles are on their way" if ahead > 1 else "the next tile is on its way"
+    coming = f"the next {ahead} tiles are in flight" if ahead > 1 else "the next tile is in flight"
     return f"{loop.stages}: {coming} while one is multiplied; one barrier a step"
 
 

@@ -67,7 +67,7 @@ def _copied(operand: WarpOperand) -> str:
     count = f"{operand.planes * operand.passes} of {operand.vector_bytes} bytes a thread"
     if operand.is_async:
         return f"{count} along {along}, asynchronous: {operand.tile_bytes} bytes a stage"
-    turned = ", turned around so that rows run along k" if operand.turned else ""
+    turned = ", transposed so that rows run along k" if operand.turned else ""
     return f"{count} along {along}, through registers{turned}: {operand.tile_bytes} bytes a stage"
 
 
@@ -81,7 +81,7 @@ def _roles(loop: WarpgroupLoop) -> Lines:
         ("consumers", consumers),
     ]
     if loop.registers:
-        lines.append(("registers", f"shared out anew: {loop.registers[0]} a thread for the producer, {loop.registers[1]} for consumers"))
+        lines.append(("registers", f"redistributed: {loop.registers[0]} a thread for the producer, {loop.registers[1]} for consumers"))
     lines.append(("sums", f"{loop.sums} of a thread's registers hold sums"))
     return tuple(lines)
 
@@ -105,7 +105,7 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     if loop.cluster_k > 1:
         lines.append(("division of k", f"{loop.cluster_k} blocks of a cluster have a part each; the first collects the sums, in order"))
     elif isinstance(division, StreamK):
-        text = "the steps of tiles that fill no whole round of blocks, and of one round more, are shared out evenly; the block with a"
+        text = "the steps of tiles that fill no whole round of blocks, and of one round more, are distributed evenly; the block with a"
         lines += [
             ("division of k", text),
             ("", "tile's last step adds what others left of it in the workspace, in the order of the blocks"),

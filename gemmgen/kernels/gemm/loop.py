@@ -57,7 +57,7 @@ class TiledLoop:
     checks_tiles: bool
     """True if whole tiles are checked for the edges of the matrices, and only the vectors of those that cross one."""
     k_groups: int
-    """Groups of threads that share out the block's k, each with tiles of its own."""
+    """Groups of threads that split the block's k, each with tiles of its own."""
     min_blocks_per_sm: int
     accesses: tuple[SharedAccess, ...]
     estimated_registers: int
@@ -67,6 +67,11 @@ class TiledLoop:
         """Of all accesses that a warp makes for a tile along k; if half of the warps copies each operand, on average."""
         stores, loads = (sum(access.wavefronts for access in self.accesses[kind::2]) for kind in (0, 1))
         return loads + stores * len(self.copied) / 2
+
+    @property
+    def several_warps(self) -> bool:
+        """True if several warps work on a tile."""
+        return self.warps_major * self.warps_minor > 1
 
     def warps_along(self, operand: Operand) -> int:
         """Warps of a block, or of each of its groups, along the operand's axis of C."""
@@ -184,7 +189,7 @@ def tiled_loop(
 
 
 def shared_regions(loop: TiledLoop, group_threads: int) -> tuple[SharedRegion, ...]:
-    """The tiles of A and B and, over them, the sums of groups that share out k."""
+    """The tiles of A and B and, over them, the sums of groups that split k."""
     regions: list[SharedRegion] = []
     offset = 0
     groups, group = ((loop.k_groups,), "[group]") if loop.k_groups > 1 else ((), "")

@@ -309,13 +309,15 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "transpose": letters,
         "alpha": "argument" if request.scaled else spec.alpha,
         "beta": "argument" if request.accumulates else spec.beta,
-        "storage": Storage(
-            a="tf32" if truncated and request.a.type == "f32" else request.a.type,  # type: ignore[arg-type]
-            b="tf32" if truncated and request.b.type == "f32" else request.b.type,  # type: ignore[arg-type]
-            c=request.c.type,  # type: ignore[arg-type]
+        "storage": Storage.model_validate(
+            {
+                "a": "tf32" if truncated and request.a.type == "f32" else request.a.type,
+                "b": "tf32" if truncated and request.b.type == "f32" else request.b.type,
+                "c": request.c.type,
+            }
         ),
         "batch": "strided" if request.batched else "grouped" if request.groups is not None else "none",
-        "alignment": Alignment(**alignment),  # type: ignore[arg-type]
+        "alignment": Alignment.model_validate(alignment),
         "multiple_of": Multiples(**multiples),
         "epilogue": request.epilogue,
         "store": "direct" if unaligned else spec.store,
@@ -379,9 +381,9 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
         "transpose": ("n" if by_rows == row_major else "t") + ("n" if b_by_rows == row_major else "t"),
         "alpha": "argument" if request.scaled else spec.alpha,
         "beta": "argument" if request.accumulates else spec.beta,
-        "storage": Storage(a=request.a.type, b=request.b.type, c=request.c.type),  # type: ignore[arg-type]
+        "storage": Storage.model_validate({"a": request.a.type, "b": request.b.type, "c": request.c.type}),
         "batch": "strided" if request.batched else "none",
-        "alignment": Alignment(**alignment),  # type: ignore[arg-type]
+        "alignment": Alignment.model_validate(alignment),
         "multiple_of": Multiples(m=held if not by_rows and request.m % held == 0 else 1, n=columns if request.n % columns == 0 else 1),
         "epilogue": request.epilogue,
         "mainloop": mainloop.model_copy(update={"rows": rows, "columns": columns, "lanes": lanes}),
@@ -394,8 +396,7 @@ def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
     free = isinstance(spec.mainloop, VectorMainloop) or getattr(spec.decomposition, "slices", 1) == "launch"
     if not free or isinstance(spec.mainloop, TensorCoreMainloop) or spec.early_launch or not architecture.supports("programmatic_launch"):
         return spec
-    changed: GemmSpec = replaced(spec, {"early_launch": True, "architecture": "sm_90"})  # type: ignore[assignment]
-    return changed
+    return replaced(spec, {"early_launch": True, "architecture": "sm_90"})
 
 
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:

@@ -73,7 +73,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if factors and options.get("accumulates"):
         raise LaunchError("matmul: scales multiply the product and not out, but beta is not 0; pass out's old values as residual")
     epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
-    epilogue += [] if per is None else [Bias(op="bias", per=per)]  # type: ignore[arg-type]
+    epilogue += [] if per is None else [Bias.model_validate({"op": "bias", "per": per})]
     epilogue += [] if z is None else [Residual(op="residual")]
     epilogue += _activations(options.get("activation"))
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
@@ -154,7 +154,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         per = known.get(scale.shape) if is_packed(scale) else None
         if per is None and any(extent != 1 for extent in scale.shape):
             raise refuse(f"{name} has shape {scale.shape} and strides {scale.strides}, need one element" + _or_many(known))
-        factors[name] = Factor(op="factor", per=per or "memory")  # type: ignore[arg-type]
+        factors[name] = Factor.model_validate({"op": "factor", "per": per or "memory"})
     epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
     bias = operands.get("bias")
     if bias is not None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
+from gemmgen.kernels.blas_cases import case_of, scalar_values
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
@@ -63,7 +64,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         "many steps": (tile_m // 2 + 1, tile_n // 2 + 1, many),
         "2 x 3 tiles": (2 * tile_m, 3 * tile_n, 3 * tile_k),
     }
-    scalars = _scalars(plan)
+    scalars = scalar_values(plan.sequence)
     integral = plan.matrix_a.type in ("s8", "u8")
     second = "extremes" if integral else "reals"
     scalars["extremes"] = scalars["reals"]
@@ -75,7 +76,7 @@ def cases(plan: GemmPlan) -> list[Case]:
             continue
         seen.add(size)
         for data in ("integers", second):
-            cases.append(_case(plan, name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
+            cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)), batch=3)
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
@@ -89,17 +90,17 @@ def cases(plan: GemmPlan) -> list[Case]:
     others = [array for array in plan.sequence.arrays if array.name not in offsets]
     offsets |= {array.name: max(1, array.alignment // ELEMENTS[array.type].bytes) for array in others if array.role != "workspace"}
     for data in ("integers", second):
-        cases.append(_case(plan, "padded leading dimensions", padded, scalars[data], data))
-        cases.append(_case(plan, "least aligned pointers", uneven, scalars[data], data, offsets=offsets))
+        cases.append(case_of("padded leading dimensions", padded, scalars[data], data))
+        cases.append(case_of("least aligned pointers", uneven, scalars[data], data, offsets=offsets))
     if not integral:
-        cases.append(_case(plan, "not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
+        cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
-        cases.append(_case(plan, name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
+        cases.append(case_of(name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
     if "slices" in uneven:
         for slices in (2, 5, 70):  # of those, slices of one step, and slices without any
             cut = {**uneven, "slices": slices}
-            cases.append(_case(plan, f"k in {slices} slices", cut, scalars["integers"], "integers"))
-        cases.append(_case(plan, "k in 3 slices", {**uneven, "slices": 3}, scalars[second], second))
+            cases.append(case_of(f"k in {slices} slices", cut, scalars["integers"], "integers"))
+        cases.append(case_of("k in 3 slices", {**uneven, "slices": 3}, scalars[second], second))
     if plan.batched:
         cases += _batch_cases(plan, uneven, scalars)
     if plan.grouped:
@@ -113,7 +114,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
     for corner in corners:
         name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
-        cases.append(_case(plan, name, uneven, {**scalars["integers"], **corner}, "integers"))
+        cases.append(case_of(name, uneven, {**scalars["integers"], **corner}, "integers"))
     return cases
 
 
@@ -121,9 +122,9 @@ def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[C
     """Groups without rows, of whole tiles, with rows behind them, with offsets that fall; one B for all; one group, and none."""
     size = _promised(plan, (3 * plan.tile_m + 5, plan.tile_n + 1, 2 * plan.loop.tile_k))  # type: ignore[union-attr]
     problem = packed(plan, size, batch=GROUPS)
-    cases = [_case(plan, name, problem, scalars["integers"], "integers") for name in OFFSETS]
-    cases.append(_case(plan, "one B for all groups", problem | {"stride_b": 0}, scalars["integers"], "integers"))
-    cases += [_case(plan, f"{count} groups", problem | {"groups": count}, scalars["integers"], "integers") for count in (0, 1, 40)]
+    cases = [case_of(name, problem, scalars["integers"], "integers") for name in OFFSETS]
+    cases.append(case_of("one B for all groups", problem | {"stride_b": 0}, scalars["integers"], "integers"))
+    cases += [case_of(f"{count} groups", problem | {"groups": count}, scalars["integers"], "integers") for count in (0, 1, 40)]
     return cases
 
 
@@ -157,12 +158,12 @@ def _batch_cases(plan: GemmPlan, uneven: dict[str, int], scalars: dict[str, dict
         "batch of 1": {"batch": 1, "stride_a": 0, "stride_b": 0, "stride_c": 0},
         "batch of 0": {"batch": 0},
     }
-    cases = [_case(plan, name, uneven | changes, scalars["integers"], "integers") for name, changes in problems.items()]
+    cases = [case_of(name, uneven | changes, scalars["integers"], "integers") for name, changes in problems.items()]
     among = dict(uneven)
     for matrix in plan.batched:
         among[str(matrix.batch_stride)] = uneven[matrix.leading_dimension]
         among[matrix.leading_dimension] *= uneven["batch"]
-    return [*cases, _case(plan, "rows of all products in turn", among, scalars["integers"], "integers")]
+    return [*cases, case_of("rows of all products in turn", among, scalars["integers"], "integers")]
 
 
 def _promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -170,19 +171,6 @@ def _promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int
     multiples = plan.spec.multiple_of
     m, n, k = (round_up(extent, multiple) for extent, multiple in zip(size, (multiples.m, multiples.n, multiples.k), strict=True))
     return m, n, k
-
-
-def _case(plan: GemmPlan, name: str, dimensions: dict[str, int], scalars: dict[str, float], data: Any, **more: Any) -> Case:
-    return Case(name, dimensions, scalars, data, seed=sum(dimensions.values()), **more)
-
-
-def _scalars(plan: GemmPlan) -> dict[str, dict[str, float]]:
-    """Values for alpha, beta and scalar biases, for integer and for real data."""
-    found: dict[str, dict[str, float]] = {"integers": {}, "reals": {}}
-    for scalar in plan.sequence.scalars:
-        whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
-        found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
-    return found
 
 
 def _prime(near: int) -> int:
@@ -319,7 +307,7 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
 
 
 def _joined_sums(plan: GemmPlan, k: int) -> int:
-    """Most blocks whose sums make up a tile where steps along k are shared out among blocks: all of them, or as many as it has steps."""
+    """Most blocks whose sums make up a tile where steps along k are distributed among blocks: all of them, or as many as it has steps."""
     division = plan.spec.decomposition
     assert isinstance(plan.loop, WarpgroupLoop | WarpLoop)
     return min(division.blocks, ceil_div(k, plan.loop.tile_k)) if isinstance(division, StreamK) else 0

@@ -82,7 +82,7 @@ def _division_of_k(plan: GemmPlan) -> tuple[str, ...]:
 
 SHOWN_BLOCKS = 12
 SHARED_TILES = 15
-"""Tiles of C in the sketch of how blocks share out k."""
+"""Tiles of C in the sketch of how blocks split k."""
 SHOWN_SLICES = 4
 """Slices of k in the sketch, where the launch chooses how many there are."""
 SHARED_STEPS = 16
@@ -139,12 +139,12 @@ def _naive_tiles(plan: GemmPlan, loop: NaiveLoop) -> TileHierarchy:
 
 
 def _vector_tiles(plan: GemmPlan, loop: VectorLoop) -> TileHierarchy:
-    """The rows of each team; or, where teams share out k, those of each lane."""
+    """The rows of each team; or, where teams split k, those of each lane."""
     along_k = loop.along == "k"
     owners = loop.teams if along_k else loop.lanes
     shares = tuple(Share(owner, ((owner * loop.rows, 0, loop.rows, loop.columns),)) for owner in range(owners))
     unit = "team" if along_k else "lane"
-    teams = f"{loop.teams} teams of {loop.lanes} lanes" + ("" if along_k else ", which share out k")
+    teams = f"{loop.teams} teams of {loop.lanes} lanes" + ("" if along_k else ", which split k")
     block = Division("threadblock tile", plan.tile_m, plan.tile_n, "m", "n", unit, shares, (f"{plan.threads} threads: {teams}",))
     note = f"A is read once, from global memory into registers, {loop.step} of k at a time"
     return TileHierarchy("Tile hierarchy", _overview(plan, loop.step, 1, (note,)), (block,))
@@ -185,7 +185,7 @@ def _block_division(plan: GemmPlan, loop: TiledLoop) -> Division:
         columns = [position for lane in range(b.lanes) for position in _positions(b, warp_n, lane)]
         shares.append(Share(warp, product(rows, columns)))
     warps = f"{len(shares)} warp{'s' if len(shares) > 1 else ''}, {a.warps} × {b.warps}"
-    notes = (f"{plan.threads} threads", warps, *((f"in each of {groups} groups, which share out k",) if groups > 1 else ()))
+    notes = (f"{plan.threads} threads", warps, *((f"in each of {groups} groups, which split k",) if groups > 1 else ()))
     return Division("threadblock tile", plan.tile_m, plan.tile_n, "m", "n", "warp", tuple(shares), notes)
 
 
@@ -221,7 +221,7 @@ def _warpgroup_tiles(plan: GemmPlan, loop: WarpgroupLoop) -> TileHierarchy:
     """From the product to what a lane has of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
     rows = loop.blocks_m * BLOCK_ROWS
     groups = tuple(Share(group, ((group * rows, 0, rows, loop.tile_n),)) for group in range(loop.tile_m // rows))
-    notes = (f"{loop.consumers} groups that multiply, a producer", *(("a tile each, by turns",) if loop.ping_pong else ()))
+    notes = (f"{loop.consumers} groups that multiply, a producer", *(("a tile each, alternately",) if loop.ping_pong else ()))
     block = Division("threadblock tile", loop.tile_m, loop.tile_n, "m", "n", "warpgroup", groups, notes)
     warps = tuple(
         Share(warp, tuple((block_m * BLOCK_ROWS + 16 * warp, 0, 16, loop.tile_n) for block_m in range(loop.blocks_m))) for warp in range(4)

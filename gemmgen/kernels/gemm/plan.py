@@ -105,7 +105,7 @@ class GemmPlan(KernelPlan):
     epilogue: tuple[Step, ...]
     loop: TiledLoop | NaiveLoop | VectorLoop | WarpgroupLoop | WarpLoop
     exchange: Exchange | None
-    """Exchange of results through shared memory on their way to C, if there is one."""
+    """Exchange of results through shared memory before they are stored to C, if there is one."""
     reduction_groups: int
     """Groups of threads among which a block that sums up slices of k shares them."""
     planes: PlanesPlan | None = None

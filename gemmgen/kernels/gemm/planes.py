@@ -337,6 +337,21 @@ class PlanesPlan:
     repair_lines = REPAIR_LINES
     range_bits = RANGE_BITS
 
+    @property
+    def repair_parts(self) -> int:
+        """Parts of k whose sums several threads make for one element of a line that is repaired."""
+        return self.repair_threads // self.repair_tile
+
+    @property
+    def repair_rows(self) -> int:
+        """Rows of a repaired line's other factor that the warps of a block take at a time, four each."""
+        return self.repair_threads // 32 * 4
+
+    @property
+    def repair_apart(self) -> int:
+        """From one of a thread's four rows, or columns, of a repaired tile to the next."""
+        return self.repair_tile // 4
+
     def error_factor(self, k: int) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
         return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated) + self.parts_of_k - 1

@@ -33,7 +33,7 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     reasons: list[Reason] = []
     mainloop, decomposition = spec.mainloop, spec.decomposition
     if isinstance(mainloop, NaiveMainloop) and not isinstance(decomposition, DataParallel):
-        need, hint = "data_parallel for the naive strategy", "it has no tiles along k to share out; the tiled strategy has"
+        need, hint = "data_parallel for the naive strategy", "it has no tiles along k to divide; the tiled strategy has"
         reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
     if isinstance(mainloop, VectorMainloop) != isinstance(decomposition, SplitKLast) and not isinstance(decomposition, DataParallel):
         need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it alone"

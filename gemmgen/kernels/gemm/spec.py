@@ -9,27 +9,14 @@ from pydantic import Field
 from gemmgen.kernels.epilogue.operations import AnyOperation
 from gemmgen.kernels.family import KernelSpec, SpecModel
 from gemmgen.kernels.math.fma_order import OrderName
+from gemmgen.kernels.tiles.extents import Extents2, Extents3
 
-Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
 """A tile's extent in elements."""
 AccessWidth = Literal[1, 2, 4, 8, 16]
 Factor = Literal["f32", "f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2"]
 """Types of A and B; tf32 is float32 in memory, of which tensor cores read the upper 19 bits."""
 Element = Literal["f32", "f16", "bf16", "s32", "s8", "e4m3", "e5m2"]
 """Types of C."""
-
-
-class Extents2(SpecModel):
-    """Rows and columns of a tile of C."""
-
-    m: Extent
-    n: Extent
-
-
-class Extents3(Extents2):
-    """A tile of C and the slice of the k dimension that is processed at a time."""
-
-    k: Extent
 
 
 class Tile(SpecModel):
@@ -96,7 +83,7 @@ class TiledMainloop(SpecModel):
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
     """Unrolling of the loop over the k of one tile."""
     k_groups: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
-    """Groups of warps that share out the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
+    """Groups of warps that split the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
     add up their sums in shared memory at the end. Blocks are larger for it and fewer, and so are the partial products of a split of k."""
     edges: Literal["each_vector", "each_tile"] = "each_vector"
     """Checks of where the matrices end: of each vector as it is copied, or once for a whole tile, so that the copies of tiles that lie
@@ -116,8 +103,8 @@ class VectorMainloop(SpecModel):
     strategy: Literal["vector"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     along: Literal["k", "m"] = "k"
-    """``k``: the lanes of a team share out the k of its rows, and add up their sums; ``m``: each has rows of its own, and the teams
-    share out k; A is then contiguous along m."""
+    """``k``: the lanes of a team split the k of its rows, and add up their sums; ``m``: each has rows of its own, and the teams
+    split k; A is then contiguous along m."""
     lanes: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] = 32
     """Threads of a team."""
     rows: Literal[1, 2, 4, 8, 16] = 4
@@ -184,7 +171,7 @@ class TensorCoreMainloop(SpecModel):
     consumers: Literal[1, 2, 3] = 2
     """Groups that multiply."""
     schedule: Literal["cooperative", "ping_pong"] = "cooperative"
-    """``cooperative``: the groups share out the rows of a tile; ``ping_pong``: two groups work on tiles of their own by turns, so
+    """``cooperative``: the groups divide the rows of a tile; ``ping_pong``: two groups work on tiles of their own alternately, so
     that one multiplies while the other stores its results."""
     arithmetic: Arithmetic = Arithmetic()
     cluster: Cluster = Cluster()
@@ -316,7 +303,7 @@ class SplitKLast(SpecModel):
 
 
 class StreamK(SpecModel):
-    """The steps along k of all tiles are shared out evenly among a fixed number of blocks, wherever that cuts a tile; the block
+    """The steps along k of all tiles are distributed evenly among a fixed number of blocks, wherever that cuts a tile; the block
     that finishes a tile adds what the others left in a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
 
     scheme: Literal["stream_k"]
@@ -387,7 +374,7 @@ class GemmSpec(KernelSpec):
         NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop | MmaSyncMainloop, Field(discriminator="strategy")
     ]
     store: Literal["direct", "through_shared", "tma"] = "direct"
-    """``through_shared``: every warp turns its results around in shared memory first, so that it stores (and loads C and what the
+    """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and what the
     epilogue reads) in whole vectors, side by side, whatever the fragments are. ``tma``: groups of warps collect their results in
     shared memory, from where the copy engine takes them."""
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
@@ -36,7 +37,7 @@ COPY_ALIGNMENT = 16
 """Bytes that the copy engine wants addresses and strides to be multiples of."""
 LARGEST_BOX = 256
 STORE_BUFFERS = 2
-"""Boxes of results of a group on their way out at a time."""
+"""Boxes of results of a group in flight at a time."""
 PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer gave up most of its own: multiples of 8 that
@@ -72,10 +73,14 @@ def warpgroup_loop(
     planes = 1 if scheme is None else scheme.planes
     skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"
     pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 else 1
+    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
+        ("A", "m", matrices[0], tile.m, cluster.n, pieces),
+        ("B", "n", matrices[1], tile.n, cluster.m, 1),
+    )
     a, b = (
         WarpgroupOperand(
-            name=name,  # type: ignore[arg-type]
-            axis=axis,  # type: ignore[arg-type]
+            name=name,
+            axis=axis,
             k_major=matrix.contiguous == "k",
             extent=extent,
             tile_k=tile.k,
@@ -84,10 +89,7 @@ def warpgroup_loop(
             planes=planes,
             pieces=boxes,
         )
-        for name, axis, matrix, extent, blocks, boxes in (
-            ("A", "m", matrices[0], tile.m, cluster.n, pieces),
-            ("B", "n", matrices[1], tile.n, cluster.m, 1),
-        )
+        for name, axis, matrix, extent, blocks, boxes in sides
     )
     promotion = _promotion(spec, mainloop)
     types = (matrices[0].type, matrices[1].type) if scheme is None else (scheme.type, scheme.type)
@@ -302,7 +304,7 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
             )
     if isinstance(decomposition, SplitKCluster):
         if cluster.m * cluster.n > 1:
-            yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", "1 x 1: the cluster's blocks share out k")
+            yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", "1 x 1: the cluster's blocks split k")
         if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
             need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
             yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
@@ -382,7 +384,7 @@ def _resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterat
 
 
 def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
-    """Shared memory of a block: tiles, results or sums on their way, barriers."""
+    """Shared memory of a block: tiles, staged results or sums, barriers."""
     regions: list[SharedRegion] = []
 
     def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
@@ -398,7 +400,7 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
     if loop.staging is not None:
         buffers = (loop.consumers, loop.staging.buffers, BLOCK_ROWS, SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes
-        add("staging", "unsigned char", buffers, size, "results on their way out, [group][buffer][row][byte], swizzled")
+        add("staging", "unsigned char", buffers, size, "staged results, [group][buffer][row][byte], swizzled")
     if loop.column_bytes:
         size = loop.consumers * loop.column_bytes
         add("columns", "unsigned char", (loop.consumers, loop.column_bytes), size, "values for each column of a tile, [group][byte]")

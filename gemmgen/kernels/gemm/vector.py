@@ -33,7 +33,7 @@ MOST_B_AHEAD = 32
 """The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
 SLICES_AT_ONCE = 8
-"""Slices whose sums a thread of the last block has on their way at a time."""
+"""Slices whose sums a thread of the last block has in flight at a time."""
 OTHER_REGISTERS = 32
 
 
@@ -87,7 +87,7 @@ class VectorLoop:
 
     @property
     def summers(self) -> int:
-        """Groups of threads among which the last block of a tile shares out the slices."""
+        """Groups of threads among which the last block of a tile divides the slices."""
         return max(1, min(MOST_SUMMERS, self.threads // (1 << (self.elements // self.sum_width - 1).bit_length())))
 
     @property

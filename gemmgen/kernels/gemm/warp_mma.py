@@ -73,12 +73,12 @@ class WarpOperand:
 
     @property
     def shared_k_major(self) -> bool:
-        """True if rows in shared memory run along k: ``ldmatrix`` turns around elements of 16 bits only, others on their way in."""
+        """True if rows in shared memory run along k: ``ldmatrix`` transposes elements of 16 bits only, others on their way in."""
         return self.k_major or self.element_bytes != 2
 
     @property
     def turned(self) -> bool:
-        """True if elements are turned around on their way to shared memory."""
+        """True if elements are transposed on their way to shared memory."""
         return self.shared_k_major and not self.k_major
 
     @property
@@ -97,13 +97,18 @@ class WarpOperand:
         return self.length // self.vector
 
     @property
+    def tile_vectors(self) -> int:
+        """Copies that make up a tile."""
+        return self.rows * self.vectors
+
+    @property
     def passes(self) -> int:
         """Copies of a thread."""
-        return ceil_div(self.rows * self.vectors, self.threads)
+        return ceil_div(self.tile_vectors, self.threads)
 
     @property
     def advance(self) -> int:
-        """Rows of the tile in global memory, or elements of them where they are turned around, from one copy of a thread to the next; 0
+        """Rows of the tile in global memory, or elements of them where they are transposed, from one copy of a thread to the next; 0
         if these do not lie on a line."""
         if self.checks_index:
             return 0
@@ -114,7 +119,7 @@ class WarpOperand:
     @property
     def checks_index(self) -> bool:
         """True if some threads copy less than others."""
-        return self.rows * self.vectors % self.threads != 0
+        return self.tile_vectors % self.threads != 0
 
     @property
     def vector_bytes(self) -> int:
@@ -221,7 +226,7 @@ class WarpLoop:
     boxed: bool = False
     """True if the copy engine brings the tiles."""
     turned: bool = False
-    """True if results that can only be stored one by one are turned around in shared memory, so that lanes store side by side."""
+    """True if results that can only be stored one by one are transposed in shared memory, so that lanes store side by side."""
     block_rows: int = BLOCK_ROWS
     own_columns: str = "kWarpN"
     """The constant that says how many columns' sums a thread has a part of."""
@@ -298,18 +303,23 @@ class WarpLoop:
         return self.warp_m * self.warp_n // WARP_THREADS
 
     @property
+    def partial_warp_row(self) -> bool:
+        """True if the lanes of a warp do not divide a row of its tile evenly."""
+        return self.warp_n % WARP_THREADS != 0
+
+    @property
     def estimated_registers(self) -> int:
         fragments = self.fragment_buffers * (4 * self.a.fragments * self.a.planes + 2 * self.b.fragments * self.b.planes)
         return self.sums * (1 + self.kept_sums) + fragments + self.a.held_registers + self.b.held_registers + OTHER_REGISTERS
 
     @property
     def turned_pitch(self) -> int:
-        """Elements from one row to the next of results that are turned around: no bank conflicts."""
+        """Elements from one row to the next of results that are transposed: no bank conflicts."""
         return self.warp_n + BLOCK_COLUMNS
 
     @property
     def turned_bytes(self) -> int:
-        """Of results that are turned around at a time."""
+        """Of results that are transposed at a time."""
         return self.turned * self.threads // WARP_THREADS * BLOCK_ROWS * self.turned_pitch * 4
 
     @property
@@ -337,10 +347,11 @@ def warp_mma_loop(
         return None
     threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
     operands = []
-    for matrix, axis, extent, own, size in (
-        (matrices[0], "m", tile.threadblock.m, tile.warp.m, element_bytes[0]),
-        (matrices[1], "n", tile.threadblock.n, tile.warp.n, element_bytes[1]),
-    ):
+    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
+        ("A", "m", matrices[0], tile.threadblock.m, tile.warp.m, element_bytes[0]),
+        ("B", "n", matrices[1], tile.threadblock.n, tile.warp.n, element_bytes[1]),
+    )
+    for name, axis, matrix, extent, own, size in sides:
         k_major, type = matrix.contiguous == "k", matrix.type if scheme is None else scheme.type
         length = tile.threadblock.k if k_major else extent
         # Groups begin at any row: where rows are neighbours in memory, nothing is known of the addresses of theirs.
@@ -352,8 +363,8 @@ def warp_mma_loop(
         is_async = mainloop.copies == "cp_async" and not turned and vector * size >= LEAST_ASYNC_BYTES
         operands.append(
             WarpOperand(
-                name=matrix.name,  # type: ignore[arg-type]
-                axis=axis,  # type: ignore[arg-type]
+                name=name,
+                axis=axis,
                 type=type,
                 k_major=k_major,
                 extent=extent,
@@ -437,7 +448,7 @@ def _box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matr
         name, along_k = matrix.name.lower(), matrix.contiguous == "k"
         if not along_k and matrix.element_bytes != 2:
             stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
-            need, hint = "along k for copies: tma: ldmatrix turns around elements of 16 bits only", "copies: cp_async"
+            need, hint = "along k for copies: tma: ldmatrix transposes elements of 16 bits only", "copies: cp_async"
             yield Reason("major", "transpose", stored, need, hint)
         if matrix.alignment * matrix.element_bytes != CHUNK_BYTES:
             need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine wants addresses and strides of {CHUNK_BYTES} bytes"
@@ -494,6 +505,6 @@ def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
         regions.append(SharedRegion("barriers", "unsigned long long", (loop.barriers,), offset, BARRIER_BYTES * loop.barriers, meaning))
     if loop.turned:
         shape = (loop.threads // WARP_THREADS, BLOCK_ROWS, loop.turned_pitch)
-        meaning = "results on their way out, [warp][row][column], after the last tiles"
+        meaning = "staged results, [warp][row][column], after the last tiles"
         regions.append(SharedRegion("turned", loop.accumulator, shape, 0, loop.turned_bytes, meaning))
     return tuple(regions)

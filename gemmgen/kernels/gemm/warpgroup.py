@@ -89,9 +89,29 @@ class WarpgroupOperand:
         return self.extent // self.span_elements // self.blocks
 
     @property
+    def box_bytes(self) -> int:
+        """Shared memory of a box."""
+        return self.box_rows * self.row_bytes
+
+    @property
+    def cluster_mask(self) -> int:
+        """The blocks of the cluster that a box goes to, a bit for each."""
+        return (1 << self.blocks) - 1
+
+    @property
     def part_bytes(self) -> int:
         """From one of them to the next."""
         return self.tile_k * self.row_bytes
+
+    @property
+    def block_part(self) -> int:
+        """Elements along m or n that this block copies, where these run along the rows."""
+        return self.parts * self.span_elements
+
+    @property
+    def block_part_bytes(self) -> int:
+        """Shared memory of them."""
+        return self.parts * self.part_bytes
 
     @property
     def block_bytes(self) -> int:
@@ -134,6 +154,11 @@ class WarpgroupOperand:
         return 16 if self.k_major else self.part_bytes
 
     @property
+    def leading_units(self) -> int:
+        """The same as a descriptor holds it, in 16 bytes."""
+        return self.leading_bytes // 16
+
+    @property
     def layout_text(self) -> str:
         along = "k" if self.k_major else self.axis
         return f"rows of {self.row_bytes} bytes along {along}, swizzled"
@@ -148,6 +173,11 @@ class Staging:
     buffers: int
     matrices: bool
     """True if fragments are stored as matrices of 16-bit elements."""
+
+    @property
+    def paired(self) -> bool:
+        """True if four matrices, of 16 columns, can be stored at a time."""
+        return self.columns % 16 == 0
 
     @property
     def buffer_bytes(self) -> int:
@@ -199,7 +229,7 @@ class WarpgroupLoop:
     promote_steps: int
     """Steps after which sums go to registers of their own; 0: they stay in the accumulators."""
     registers: tuple[int, int] | None
-    """Of a thread of the producer and of a consumer, where they are shared out anew; None: all have what they were launched with."""
+    """Of a thread of the producer and of a consumer, where they are redistributed; None: all have what they were launched with."""
     persistent_blocks: int = 0
     """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
     min_blocks_per_sm: int = 1
@@ -216,7 +246,7 @@ class WarpgroupLoop:
     kept_sums: int = 0
     """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
     staggered: bool = False
-    """True if groups that share a tile start their instructions by turns, so that one's run while the other waits for its own."""
+    """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 
     @property
     def block_rows(self) -> int:
@@ -237,7 +267,7 @@ class WarpgroupLoop:
     def consumers_description(self) -> str:
         """Division of the work among the groups that multiply."""
         if self.ping_pong:
-            return "groups take pieces of work by turns, so that one multiplies while the other stores"
+            return "groups take pieces of work alternately, so that one multiplies while the other stores"
         return "each group has its own rows of the tile" if self.shares_tile else "one group"
 
     @property
@@ -319,9 +349,52 @@ class WarpgroupLoop:
 
     @property
     def barriers(self) -> int:
-        """Two for each stage, one for each group's turn, one for each box of a residual that is on its way, and two for each ticket."""
+        """Two for each stage, one for each group's turn, one for each box of a residual that is in flight, and two for each ticket."""
         boxes = self.consumers * self.staging.buffers if self.residual and self.staging else 0
         return 2 * self.stages + (self.consumers if self.ping_pong else 0) + boxes + 2 * self.tickets
+
+    @property
+    def ticket_barrier(self) -> int:
+        """Barriers before those of the tickets, of which each has two: it is there; and it is read."""
+        return self.barriers - 2 * self.tickets
+
+    @property
+    def consumer_warps(self) -> int:
+        """Warps that multiply."""
+        return WARPS * self.consumers
+
+    @property
+    def group_bytes_a(self) -> int:
+        """Shared memory of the rows of A that one group multiplies."""
+        return self.blocks_m * self.a.block_bytes
+
+    @property
+    def tile_bytes_b(self) -> int:
+        """Shared memory of the rows of B that one group multiplies, where each has its own."""
+        return self.tile_n * self.b.row_bytes
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers of a thread for the result of one instruction."""
+        return self.instruction_n // 2
+
+    @property
+    def numbered_accumulators(self) -> tuple[str, ...]:
+        """The accumulators as operands of inline assembly, 16 to a line."""
+        names = [f"%{index}" for index in range(self.accumulator_registers)]
+        return tuple(", ".join(names[first : first + 16]) for first in range(0, len(names), 16))
+
+    def bound_accumulators(self, bound: str) -> str:
+        """Constraints of inline assembly that bind the accumulators ``d``."""
+        return ", ".join(f'"{bound}"(d[{index}])' for index in range(self.accumulator_registers))
+
+    @property
+    def operand_numbers(self) -> tuple[str, int, int]:
+        """The operands of inline assembly behind the accumulators: A, the number of B and that of what decides on adding."""
+        first = self.accumulator_registers
+        if self.a_in_registers:
+            return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, first + 5
+        return f"%{first}", first + 1, first + 2
 
     @property
     def tickets(self) -> int:

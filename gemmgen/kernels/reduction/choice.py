@@ -1,6 +1,6 @@
 """Division of the work: the family's rule for what a spec leaves open.
 
-The numbers were measured on an H200 (``measurements/reduction.md``): enough loads on their way to fill its memory system, few
+The numbers were measured on an H200 (``measurements/reduction.md``): enough loads in flight to fill its memory system, few
 barriers, one launch.
 """
 
@@ -29,10 +29,10 @@ MULTIPROCESSORS = 132
 VECTOR_BYTES = 16
 """The widest load."""
 LOADS = 4
-"""Loads of a thread that are on their way at the same time: with the threads that fit on an SM, more than memory needs."""
+"""Loads of a thread that are in flight at the same time: with the threads that fit on an SM, more than memory needs."""
 ONE_BLOCK_THREADS = 256
 RESIDENT_THREADS = 1024
-"""Threads of an SM that, each with loads on their way, keep the memory busy."""
+"""Threads of an SM that, each with loads in flight, keep the memory busy."""
 FLAT_THREADS = 1536
 """The same of kernels for short rows, whose blocks make long pauses to combine what their threads have; two thirds as many where
 an element has less than four bytes, since a vector's elements then take more registers."""
@@ -147,7 +147,7 @@ def choose(spec: ReductionSpec, element_bytes: int, state_bytes: int) -> Choice:
 
 
 def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatRows, widest: int, state_bytes: int) -> WalkChoice:
-    """Numbers that a strategy for tensors leaves open: vectors of 16 bytes, four loads on their way."""
+    """Numbers that a strategy for tensors leaves open: vectors of 16 bytes, four loads in flight."""
     threads = strategy.threads or 256
     vector, unroll = strategy.vector or widest, strategy.unroll or LOADS
     lanes, columns, longest = threads, 1, 0
@@ -218,10 +218,10 @@ def _block(spec: ReductionSpec, strategy: BlockStrategy, widest: int) -> BlockCh
 def _streaming(vectors: int) -> tuple[int, int, int, int]:
     """Threads, unroll, blocks per SM and waves for everything to one value.
 
-    One block is best where its 256 threads need no more than four loads each. Beyond that, four loads are on their way in
+    One block is best where its 256 threads need no more than four loads each. Beyond that, four loads are in flight in
     each thread, in about one small block for each SM, whose threads grow with the array; then all SMs are filled. A grid
     that fills only a part of each SM is to be avoided where launches overlap: blocks of the next one then crowd on the SMs
-    that are free first. Arrays that take much longer than a block's start are shared out in two waves.
+    that are free first. Arrays that take much longer than a block's start are distributed in two waves.
     """
     if vectors <= ONE_BLOCK_THREADS * LOADS:
         threads = min(ONE_BLOCK_THREADS, max(32, power_of_two(vectors)))

@@ -192,7 +192,9 @@ def _output(spec: ReductionSpec, request: ReductionRequest) -> bool:
 def arithmetic(operation: str, stored: str) -> Arithmetic:
     """The types that a reduction of elements of type ``stored`` has where nobody says otherwise."""
     names = tuple(operation.split("+"))
-    spec = ReductionSpec(kind="reduction", operation=names if len(names) > 1 else operation, input=SPEC_TYPES[stored])  # type: ignore[arg-type]
+    spec = ReductionSpec.model_validate(
+        {"kind": "reduction", "operation": names if len(names) > 1 else operation, "input": SPEC_TYPES[stored]}
+    )
     return plan_arithmetic(spec, [])
 
 

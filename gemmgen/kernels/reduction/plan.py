@@ -114,6 +114,17 @@ class ReductionPlan(KernelPlan):
         return problem.get("outer", 1), problem["reduced"], problem.get("inner", 1)
 
     @property
+    def block_elements(self) -> int:
+        """Elements of a block, before there are as many as may be."""
+        assert isinstance(self.layout, BlockLayout)
+        return self.threads * self.layout.items_per_thread
+
+    @property
+    def last_distance(self) -> int:
+        """Distance of states at which the last warp of a tree begins."""
+        return min(32, self.threads // 2)
+
+    @property
     def tile(self) -> int:
         """Elements that the loads of a block bring at a time."""
         return self.threads * self.vector * self.unroll
@@ -447,7 +458,7 @@ def _shared_memory(arithmetic: Arithmetic, choice: Choice, layout: Layout, finis
         if layout.row_threads == 1:
             return ()
         shape: tuple[int, ...] = (layout.row_threads // 2, layout.tile_columns)
-        meaning = "states on their way to another thread"
+        meaning = "states that pass to another thread"
         return (SharedRegion("exchange", arithmetic.state_c, shape, 0, shape[0] * shape[1] * size, meaning),)
     if layout.tree == "shuffle":
         warps = choice.threads // WARP_THREADS
@@ -470,7 +481,7 @@ def _tensor_shared_memory(arithmetic: Arithmetic, layout: TensorLayout) -> tuple
         if layout.groups == 1:
             return ()
         shape = (layout.groups // 2, layout.tile_columns)
-        meaning = "states on their way to another thread"
+        meaning = "states that pass to another thread"
         return (SharedRegion("exchange", arithmetic.state_c, shape, 0, shape[0] * shape[1] * size, meaning),)
     warps = choice.threads // WARP_THREADS
     if not layout.in_parts or warps == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div
@@ -13,6 +14,8 @@ from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYT
 from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, TensorColumns, TensorRows
 from gemmgen.kernels.reduction.tensor import MOST_COUNTED, MOST_PARTS
 from gemmgen.kernels.requests import widest
+
+Strategy = TypeVar("Strategy", FlatColumns, FlatRows, TensorColumns, TensorRows)
 
 THREADS = 256
 SHARED_BYTES = 32 << 10
@@ -24,8 +27,8 @@ FLAT_COLUMN_THREADS = 512
 MOST_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
-"""Loads of a thread that are on their way at the same time where each is of four bytes or less."""
-BYTES_ON_THEIR_WAY = 64
+"""Loads of a thread that are in flight at the same time where each is of four bytes or less."""
+BYTES_IN_FLIGHT = 64
 """Of a thread: with 1024 of them on each SM, as much as an H200's memory takes to be busy."""
 STATE_REGISTERS = 32
 """32-bit registers of states and of loads that the rule gives a thread."""
@@ -125,6 +128,11 @@ def shares(groups: int, most: int, slots: int) -> int:
     return next(parts for parts in range(1, most + 1) if idle(parts) <= best + 0.04)
 
 
+def _checked(strategy: type[Strategy], name: str, **numbers: object) -> Strategy:
+    """A strategy with numbers that its own fields check."""
+    return strategy.model_validate({"name": name, **numbers})
+
+
 def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
     """Lanes along the reduced axis; short rows without gaps by way of shared memory."""
     size, inner = ELEMENTS[types.stored].bytes, reduced[-1]
@@ -136,7 +144,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     if packed and inner.extent <= LONGEST_FLAT_ROW and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MOST_COUNTED:
         longest = min(LONGEST_FLAT_ROW, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
-        short = FlatRows(name="flat_rows", threads=threads, vector=vector, unroll=LOADS, kept=1, reduced=1, longest=longest)  # type: ignore[arg-type]
+        short = _checked(FlatRows, "flat_rows", threads=threads, vector=vector, unroll=LOADS, kept=1, reduced=1, longest=longest)
         return Walking(short, 1, 1, kept, reduced)
     vector = min(vector, power_of_two(max(1, inner.extent) + 1) // 2)
     promised = widest(vector, (alignment // size, *(axis.stride for axis in (*kept, *reduced[:-1]))))
@@ -152,15 +160,16 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         parts = shares(results, units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0))
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
-    strategy = TensorRows(
-        name="tensor_rows",
+    strategy = _checked(
+        TensorRows,
+        "tensor_rows",
         threads=threads,
-        vector=vector,  # type: ignore[arg-type]
+        vector=vector,
         unroll=unroll,
         kept=len(kept),
         reduced=len(reduced),
         wide=wide,
-        lanes=lanes,  # type: ignore[arg-type]
+        lanes=lanes,
     )
     return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
 
@@ -188,21 +197,22 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     each = ceil_div(max(count, 1), groups)
     unroll = min(NARROW_LOADS if vector * size <= 4 else LOADS, power_of_two(each))
     columns = 1
-    while columns < 8 and unroll * columns * vector * size < BYTES_ON_THEIR_WAY and lanes * columns * 2 <= vectors:
+    while columns < 8 and unroll * columns * vector * size < BYTES_IN_FLIGHT and lanes * columns * 2 <= vectors:
         columns *= 2
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2
     tiles = outer * ceil_div(vectors, lanes * columns)
     parts = shares(tiles, count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS)
-    strategy = TensorColumns(
-        name="tensor_columns",
+    strategy = _checked(
+        TensorColumns,
+        "tensor_columns",
         threads=THREADS,
-        vector=vector,  # type: ignore[arg-type]
+        vector=vector,
         unroll=unroll,
         kept=len(kept),
         reduced=len(reduced),
         wide=wide,
-        lanes=lanes,  # type: ignore[arg-type]
+        lanes=lanes,
         columns=columns,
     )
     return Walking(strategy, vector, parts, kept, reduced)
@@ -234,5 +244,5 @@ def _flat_columns(
     turn = threads // period * period * vector * LOADS
     slots = multiprocessors * resident_blocks("flat_columns", threads, ELEMENTS[types.stored].bytes, types.state_bytes)
     parts = shares(outer, rows * columns // (2 * turn), slots)
-    strategy = FlatColumns(name="flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)  # type: ignore[arg-type]
+    strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
     return Walking(strategy, 1, parts, kept, reduced)

@@ -144,6 +144,11 @@ class XorSwizzle:
         return 1 << self.row_shift + self.bits
 
     @property
+    def mask(self) -> int:
+        """The bits of the row that are combined, before they are shifted."""
+        return (1 << self.bits) - 1
+
+    @property
     def span(self) -> int:
         """Aligned pieces of a row of this many elements are permuted within themselves."""
         return self.chunk << self.chunk_shift + self.bits

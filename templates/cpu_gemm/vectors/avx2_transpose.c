@@ -9,7 +9,7 @@ static inline __attribute__((always_inline)) void transpose_square(const float *
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i)
         x[i] = i < rows ? _mm256_loadu_ps(from + i * stride) : _mm256_setzero_ps();
-    // Pairs of neighbours, then pairs of pairs, each within a half of the register; the halves trade places last.
+    // Pairs of neighbours, then pairs of pairs, each within a half of the register; the halves swap places last.
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
         y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
