@@ -35,7 +35,7 @@ _EMPTY_LINE = re.compile(rf"^[ \t]*{_NOTHING}\n?", re.MULTILINE)
 
 
 def environment(root: Path) -> jinja2.Environment:
-    """What renders the templates below ``root``; their output goes through ``without_empty_lines``."""
+    """The environment of the templates below ``root``, whose output goes through ``without_empty_lines``."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root),
         undefined=jinja2.StrictUndefined,

@@ -374,6 +374,11 @@ class WarpgroupLoop:
         return self.tile_n * self.b.row_bytes
 
     @property
+    def instruction_extent(self) -> str:
+        """Extents of one instruction, in words."""
+        return f"{BLOCK_ROWS} x {self.instruction_n} of D and {self.instruction_k} of k"
+
+    @property
     def accumulator_registers(self) -> int:
         """Registers of a thread for the result of one instruction."""
         return self.instruction_n // 2
