@@ -3,9 +3,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from gemmgen.kernels.shipped import shipped_specs
+
+# What Hypothesis draws follows from the test alone, and no example fails for being slow. It would also draw constants of those modules
+# of the project that happen to be imported, which differ between the workers of pytest-xdist. `--hypothesis-profile=default` draws anew.
+hypothesis.settings.register_profile(
+    "reproducible",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("reproducible")
+providers.is_local_module_file = lambda path: False
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 SHIPPED = sorted(shipped_specs().values())

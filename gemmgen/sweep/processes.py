@@ -25,6 +25,8 @@ START_SECONDS = 120.0
 """Time limit for a worker to start and to begin with its work."""
 
 _WORKER = "from gemmgen.sweep.worker import main; main()"
+GRACE_SECONDS = 0.2
+"""Time that a worker past its deadline has to answer still: the clock may have gone on while the machine stood still."""
 _QUOTED = 300
 """Characters that are quoted of what a worker printed before it died."""
 
@@ -84,6 +86,7 @@ class Worker:
         self._stage: Stage | None = None
         self._since = 0.0
         self.deadline = 0.0
+        self._grace = True
 
     @property
     def alive(self) -> bool:
@@ -91,7 +94,7 @@ class Worker:
 
     def submit(self, task: Task) -> Outcome | None:
         """Begins with ``task``; an outcome only if the worker is dead already."""
-        self.task, self._stage, self._since = task, None, time.monotonic()
+        self.task, self._stage, self._since, self._grace = task, None, time.monotonic(), True
         self.deadline = self._since + START_SECONDS
         self._printed.truncate(0)
         try:
@@ -110,14 +113,17 @@ class Worker:
             self._kill()
             return Outcome("died", text=f"the worker's answer cannot be read: {error}", stage=self._stage)
         if kind == "stage" and self.task is not None:
-            self._began, self._stage, self._since = True, content, time.monotonic()
+            self._began, self._stage, self._since, self._grace = True, content, time.monotonic(), True
             self.deadline = self._since + self.task.limits[content]
             return None
         self.task = None
         return Outcome("done", value=content) if kind == "done" else Outcome(kind, text=content, stage=self._stage)
 
-    def expire(self) -> Outcome:
-        """Ends a worker that is past its deadline."""
+    def expire(self) -> Outcome | None:
+        """Ends a worker that is past its deadline, unless this is the first time that it is."""
+        if self._grace:
+            self._grace, self.deadline = False, time.monotonic() + GRACE_SECONDS
+            return None
         stage, spent = self._stage, time.monotonic() - self._since
         self._kill()
         if stage is None or self.task is None:

@@ -16,6 +16,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from gemmgen.core.cache import Cache, CacheWarning, cache_key
 from gemmgen.core.private_files import NotPlainError, NotPrivateError, user_key
@@ -193,7 +194,7 @@ AGREE = "import sys; from pathlib import Path; from gemmgen.core.private_files i
 def test_processes_that_make_the_secret_at_once_agree(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AGREE, str(tmp_path / "secret" / "key")]
     racers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(8)]
-    assert len({racer.communicate(timeout=60)[0] for racer in racers}) == 1
+    assert len({racer.communicate(timeout=PATIENCE)[0] for racer in racers}) == 1
     assert os.listdir(tmp_path / "secret") == ["key"]
 
 
@@ -202,7 +203,7 @@ import os, sys, time
 from gemmgen.core import cache
 def stop(*_, **__):
     print("built", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 os.rename = stop
 cache.Cache(sys.argv[1]).store(cache.cache_key("held"), {"a": b"b"})
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from dask_clusters import local_cluster
 
 from gemmgen.cli import cli
 from gemmgen.sweep.cluster import Certificates, Cluster, run_plain
@@ -91,8 +92,7 @@ PLANTED = [""]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tcp://") as local:
+    with local_cluster(1, processes=False, protocol="tcp://") as local:
         opened = Cluster(local.scheduler_address)
         yield opened
         opened.close()
@@ -133,10 +133,7 @@ def test_a_scheduler_is_reached_over_tls(certificates: Certificates) -> None:
             for part, name in (("cert", "certificate"), ("key", "key"))
         },
     )
-    local = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tls://", security=security
-    )
-    with local:
+    with local_cluster(1, processes=False, protocol="tls://", security=security) as local:
         reached = Cluster(local.scheduler_address, 0, certificates)
         assert reached.describe("emulator", Stage.CHECK) == Machine()
         reached.close()

@@ -1,4 +1,7 @@
-"""Random specs never end in anything but a plan or a message. GEMMGEN_FUZZ_SECONDS=3600 goes on for an hour, with a new seed."""
+"""Random specs never end in anything but a plan or a message.
+
+GEMMGEN_FUZZ_SPECS=5000 tries so many of each kind; GEMMGEN_FUZZ_SECONDS=3600 goes on for an hour, with a new seed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from gemmgen.core.errors import GemmgenError
 
 from .random_specs import SpecMaker
 
-SECONDS = float(os.environ.get("GEMMGEN_FUZZ_SECONDS", "4"))
-SEED = int(os.environ.get("GEMMGEN_FUZZ_SEED", "0")) or (22 if SECONDS < 60 else time.time_ns() % 10**9)
+SECONDS = float(os.environ.get("GEMMGEN_FUZZ_SECONDS", "0"))
+SPECS = int(os.environ.get("GEMMGEN_FUZZ_SPECS", "150"))
+SEED = int(os.environ.get("GEMMGEN_FUZZ_SEED", "0")) or (time.time_ns() % 10**9 if SECONDS else 22)
 
 
 def outcome(spec: Any) -> str:
@@ -36,7 +40,7 @@ def test_random_specs_are_planned_or_rejected(way: str) -> None:
     maker = SpecMaker(SEED)
     counts: Counter[str] = Counter()
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end or sum(counts.values()) < 20:
+    while time.monotonic() < end or sum(counts.values()) < SPECS:
         spec = maker.whole() if way == "whole" else maker.varied()
         try:
             counts[outcome(spec)] += 1

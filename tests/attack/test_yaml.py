@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from waiting import PATIENCE
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
@@ -46,7 +47,7 @@ def test_deep_nesting_kills_no_interpreter(tmp_path: Path, where: str) -> None:
         env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2 and "nested more than" in done.stdout
 

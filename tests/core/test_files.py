@@ -7,6 +7,7 @@ import stat
 import threading
 
 import pytest
+from waiting import PATIENCE
 
 from gemmgen.core.files import write_atomically
 
@@ -28,7 +29,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
     reader.start()
     assert write_atomically(path, "for whoever reads")
-    reader.join(timeout=10)
+    reader.join(timeout=PATIENCE)
     assert received == [b"for whoever reads"]
     assert stat.S_ISFIFO(path.stat().st_mode) and list(tmp_path.iterdir()) == [path]
 

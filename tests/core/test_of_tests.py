@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -53,3 +55,19 @@ def test_names_of_tests_are_short() -> None:
 
 def test_docstrings_open_with_noun_phrases() -> None:
     assert not [found for path in [*PACKAGE, *TESTS] for found in questions(path)]
+
+
+def test_what_hypothesis_draws_depends_on_no_import() -> None:
+    assert len(providers._get_local_constants()) == 0
+
+
+CLOCK = re.compile(r"time\.(monotonic|perf_counter|time)\(\)|timeout=\d|\.(wait|join)\(\d")
+OWN_TIME = ("attack/test_fuzz.py", "core/test_of_tests.py", "ops/test_torch.py", "runtime/test_kernel.py")
+"""Where time is the subject: on a GPU, or asked for."""
+
+
+def test_no_test_depends_on_how_fast_a_machine_is() -> None:
+    files = [path for path in TESTS if path.relative_to(ROOT / "tests").as_posix() not in OWN_TIME]
+    assert not [
+        f"{path.relative_to(ROOT)}: {line.strip()}" for path in files for line in path.read_text().splitlines() if CLOCK.search(line)
+    ]

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
@@ -67,7 +68,7 @@ def compiler(name: str) -> str:
 
 def build(command: Sequence[str | Path]) -> None:
     """Runs a compiler; its messages are the failure."""
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}"
 
 

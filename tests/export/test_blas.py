@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run, run
 from kernels.cpu_gemm.specs import HERE, blocked
+from waiting import PATIENCE
 
 import gemmgen
 from gemmgen.export.blas import c_header, shared_library
@@ -25,7 +26,7 @@ def run_program(folder: Path, name: str, library: bytes, source: Path = PROGRAM)
     (folder / f"lib{name}.so").write_bytes(library)
     command = ["gcc", "-O2", "-Wall", "-Werror", str(source), f"-L{folder}", f"-l{name}", f"-Wl,-rpath,{folder}", "-lm"]
     subprocess.run([*command, "-o", str(folder / "program")], check=True, capture_output=True, text=True)
-    return subprocess.run([str(folder / "program")], capture_output=True, text=True, timeout=300)
+    return subprocess.run([str(folder / "program")], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("edges", ["masked", "padded"])

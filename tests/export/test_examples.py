@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import PATIENCE
 
 from export.c_host import build, build_fake_driver, compiler, cuda_include, driver_library
 from gemmgen.cli import cli
@@ -55,7 +56,7 @@ def test_compiles_without_warning(folder: Path, program: str) -> None:
     made = compile_program(folder, program, command, [folder / "libcuda.so"], f"{program}_fake")
     environment = {**os.environ, "FAKE_ANY_ENTRY": "1"}
     arguments = ["60", "50", "40"] if program == "sgemm" else ["5000"]
-    result = subprocess.run([made, *arguments], capture_output=True, text=True, timeout=60, env=environment)
+    result = subprocess.run([made, *arguments], capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert result.returncode == 1
     assert "expected" in result.stderr
 
@@ -69,7 +70,7 @@ def test_problem_that_kernel_cannot_run_is_refused_in_words(folder: Path) -> Non
     command = [*PROGRAMS["sgemm"][2], "-isystem", str(cuda_include())]
     made = compile_program(folder, "sgemm", command, [folder / "libcuda.so"], "sgemm_refuses")
     environment = {**os.environ, "FAKE_ANY_ENTRY": "1"}
-    result = subprocess.run([made, "-1", "5", "5"], capture_output=True, text=True, timeout=60, env=environment)
+    result = subprocess.run([made, "-1", "5", "5"], capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert result.returncode == 2
     assert "m (rows of A and C) must be from 0" in result.stderr
 
@@ -105,7 +106,7 @@ def test_runs_right_on_a_gpu(folder: Path, program: str, sizes: tuple[str, ...],
     command = ["nvcc"] if tool == "nvcc" else [*PROGRAMS[program][2], "-isystem", str(cuda_include())]
     library = ["-Xlinker", driver_library()] if tool == "nvcc" else [driver_library()]
     made = compile_program(folder, program, command, library, f"{program}_{tool}")
-    result = subprocess.run([made, *sizes], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([made, *sizes], capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert "right" in result.stdout
 

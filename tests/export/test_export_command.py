@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run, run, spec
 from conftest import SPECS
+from waiting import PATIENCE
 
 from export.c_host import dummy_bundle
 from gemmgen import api
@@ -175,7 +176,7 @@ def contents(file: str) -> list[str]:
     tools = [tool for entry in sys.path for tool in Path(entry or ".").glob("nvidia/*/bin/cuobjdump")]
     found = tools[0] if tools else shutil.which("cuobjdump")
     assert found, "pip install nvidia-cuda-cuobjdump"
-    listing = subprocess.run([found, "-lelf", "-lptx", file], capture_output=True, text=True, timeout=60, check=True).stdout
+    listing = subprocess.run([found, "-lelf", "-lptx", file], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     return sorted(".".join(line.split(".")[-2:]) for line in listing.splitlines() if " file " in line)
 
 

@@ -15,9 +15,9 @@ from gemmgen.ops import engine
 def test_warmed_kernels_are_in_the_cache(monkeypatch):
     (warmed,) = ops.warm(["gemm:96,1,64"], device="T4")
     monkeypatch.setattr(engine, "_kernels", {})
+    monkeypatch.setattr("gemmgen.toolchain.nvrtc._compile", None)  # no kernel can be compiled any more
     (again,) = ops.warm(["gemm:96,1,64"], device="T4")
     assert again.name == warmed.name
-    assert again.seconds < 0.5
 
 
 def test_problems_with_one_kernel_compile_it_once(monkeypatch):

@@ -13,6 +13,7 @@ from fake_driver import array_at, fake_driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_kernels import AXPBY, AXPBY_SOURCE, SUM, SUM_SOURCE, compile_sample, formulas, needs_gpu
+from waiting import PATIENCE
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.formulas import Formula
@@ -460,7 +461,7 @@ def test_gpu_jax_arrays_can_be_read():
     if find_spec("jax") is None:
         pytest.skip("jax is not installed")
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", JAX_SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", JAX_SCRIPT], env=environment, capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode == 5:
         pytest.skip("this jax has no GPU")
     assert done.returncode == 0, done.stderr

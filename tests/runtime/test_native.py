@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.cpu_gemm.specs import HERE, blocked
+from waiting import PATIENCE
 
 import gemmgen
 from gemmgen.codegen.rendering import render
@@ -92,7 +93,7 @@ def test_a_forked_process_starts_threads_of_its_own(kernel: NativeKernel) -> Non
     results = context.SimpleQueue()
     child = context.Process(target=_multiply, args=(kernel, results))
     child.start()
-    child.join(60)
+    child.join(PATIENCE)
     assert child.exitcode == 0
     assert results.get()
 

@@ -109,4 +109,17 @@ def stumble() -> None:
     raise ValueError("this stage has a bug")
 
 
-DEEDS = {"hang": hang, "segfault": segfault, "leak": leak, "leave": leave, "stumble": stumble, "slow": lambda: time.sleep(0.2)}
+def wait() -> None:
+    while not (Path(os.environ[NOTES]) / "go").exists():
+        time.sleep(0.01)
+
+
+DEEDS = {
+    "hang": hang,
+    "segfault": segfault,
+    "leak": leak,
+    "leave": leave,
+    "stumble": stumble,
+    "slow": lambda: time.sleep(0.2),
+    "wait": wait,
+}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from dask_clusters import local_cluster
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import EnvironmentMissing
@@ -21,15 +21,14 @@ from gemmgen.sweep.cluster import Cluster, Member, common_machine, describe_memb
 from gemmgen.sweep.engine import Engine
 from gemmgen.sweep.machine import Machine, code_version
 from gemmgen.sweep.processes import Task
-from gemmgen.sweep.records import Stage, SweepError
+from gemmgen.sweep.records import PointResult, Stage, SweepError
 
 from .helpers import SPEC, points, settings
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as local:
+    with local_cluster(2, processes=True) as local:
         yield local.scheduler_address
 
 
@@ -42,9 +41,9 @@ def cluster(address: str) -> Iterator[Cluster]:
 
 def test_points_end_on_a_cluster_as_they_do_here(cluster: Cluster) -> None:
     labels = ("one", "hang", "segfault", "stumble", "two", "wrong")
-    with Engine(settings(limits={"verify": 1.0}), cluster=cluster) as engine:
+    with Engine(settings(limits={"verify": 3.0}), cluster=cluster) as engine:
         there = engine.evaluate(points(*labels))
-    with Engine(settings(limits={"verify": 1.0})) as engine:
+    with Engine(settings(limits={"verify": 3.0})) as engine:
         here = engine.evaluate(points(*labels))
     ends = [(one.status, one.reason_code, one.stage) for one in there if one]
     assert ends == [(one.status, one.reason_code, one.stage) for one in here if one]
@@ -75,27 +74,27 @@ def test_a_scheduler_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPat
             Cluster(address)
 
 
-def test_a_worker_that_is_killed_costs_no_point(address: str, cluster: Cluster) -> None:
-    from distributed import Client
+def test_a_worker_that_is_killed_costs_no_point() -> None:
+    with local_cluster(2, processes=True) as local:
+        from distributed import Client
 
-    def kill() -> None:
-        time.sleep(1.0)
-        with Client(address, set_as_default=False) as client:
-            victim = next(iter(client.run(os.getpid).values()))
-            os.kill(victim, signal.SIGKILL)
+        def kill(first: PointResult, known: bool) -> None:
+            if not killed:
+                with Client(local.scheduler_address, set_as_default=False) as client:
+                    killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with Engine(settings(), cluster=cluster) as engine:
-        found = engine.evaluate(points(*(f"slow{number}" for number in range(12)), "slow"))
-    killer.join()
-    assert [one.status for one in found if one] == ["correct"] * 13
+        killed: list[int] = []
+        cluster = Cluster(local.scheduler_address)
+        with Engine(settings(), None, kill, cluster) as engine:
+            found = engine.evaluate(points(*(f"slow{number}" for number in range(12)), "slow"))
+        cluster.close()
+    assert killed and [one.status for one in found if one] == ["correct"] * 13
 
 
 def test_scheduler_that_goes_away_ends_sweep() -> None:
-    distributed = pytest.importorskip("distributed")
     heard = []
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as local:
+    with local_cluster(1, processes=True) as local:
         cluster = Cluster(local.scheduler_address)
         ending = threading.Timer(1.5, local.close)
         with Engine(settings(), None, lambda result, known: heard.append(result.status), cluster) as engine:
@@ -107,15 +106,18 @@ def test_scheduler_that_goes_away_ends_sweep() -> None:
     assert set(heard) <= {"correct"}
 
 
-def test_a_cluster_without_workers_is_not_waited_for_in_vain(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_workers_is_not_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemmgen.sweep.cluster.DESERTED_SECONDS", 0.5)
     monkeypatch.setattr("gemmgen.sweep.cluster._COUNT_SECONDS", 0.2)
-    with Engine(settings(limits={"verify": 3.0}), cluster=cluster) as engine:
-        leaving = threading.Timer(0.5, lambda: setattr(cluster._client, "nthreads", lambda: {}))
-        leaving.start()
-        with pytest.raises(SweepError, match="no worker for"):
-            engine.evaluate(points("hang"))
-    leaving.join()
+    with local_cluster(1, processes=True) as local:
+        cluster = Cluster(local.scheduler_address)
+        with Engine(settings(), cluster=cluster) as engine:
+            leaving = threading.Timer(0.5, lambda: setattr(cluster._client, "nthreads", lambda: {}))
+            leaving.start()
+            with pytest.raises(SweepError, match="no worker for"):
+                engine.evaluate(points("hang"))
+        leaving.join()
+        cluster.close()
 
 
 @pytest.mark.parametrize(
