@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
 
-.PHONY: help demo test lint sweep-ci docs docs-serve clean
+.PHONY: help demo test lint sweep-ci docs docs-serve docs-audit clean
 
 help:
 	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint    run the linter, the type checker and the contract of layers"
 	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
 	@echo "make docs    fill the pages with what commands say, and build the site in build/site; make docs-serve shows it"
+	@echo "make docs-audit looks at every page of that site in Chromium, light, dark and as wide as a phone"
 	@echo "make clean   remove the environment and everything that was generated"
 	@echo
 	@echo "PYTHON=python3.12 chooses the Python that makes .venv; SPEC=specs/... the kernel of the demo."
@@ -60,6 +61,10 @@ docs: $(VENV)/.installed-docs
 
 docs-serve: $(VENV)/.installed-docs
 	@NO_MKDOCS_2_WARNING=1 GEMMGEN_SITE_GALLERY=12 $(BIN)/mkdocs serve
+
+docs-audit: $(VENV)/.installed-docs
+	@$(PIP) install --editable '.[browser]'
+	@$(BIN)/python docs/audit.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

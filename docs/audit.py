@@ -26,7 +26,8 @@ WINDOWS = (("light", 1280), ("light", 390), ("dark", 390), ("dark", 1280))
 """In this order, so that one step changes one thing."""
 LEAST_CONTRAST = 4.5
 """Of text and what is behind it, by WCAG 2, level AA; 3 for large text."""
-NO_SEARCH = json.dumps({"config": {"lang": ["en"], "separator": "[\\s\\-]+", "pipeline": []}, "docs": []})
+FIELDS = {"title": {"boost": 1}, "text": {"boost": 1}, "tags": {"boost": 1}}
+NO_SEARCH = json.dumps({"config": {"lang": ["en"], "separator": "[\\s\\-]+", "pipeline": [], "fields": FIELDS}, "docs": []})
 """Index of the search, which no page but the first needs to read."""
 
 PAGE = """least => {
@@ -145,6 +146,7 @@ class Audit:
         self.page.emulate_media(color_scheme="light")
         self.page.set_viewport_size({"width": 1280, "height": 900})
         self.page.goto(url, wait_until="load")
+        self.page.add_style_tag(content="*, ::before, ::after {transition: none !important; animation: none !important}")
         content = self.page.evaluate(CONTENT)
         self.ids[url] = set(content["ids"])
         self.links[url] = set(content["links"])
@@ -152,6 +154,7 @@ class Audit:
             window = f"{scheme} {width}"
             self.page.emulate_media(color_scheme=scheme)
             self.page.set_viewport_size({"width": width, "height": 900})
+            self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             self.findings += [(name, window, told) for told in self.page.evaluate(PAGE, LEAST_CONTRAST)]
             if self.shots is not None:
                 self.page.screenshot(path=self.shots / f"{name.replace('/', '_')}-{scheme}-{width}.png")

@@ -25,6 +25,10 @@ _KINDS = {
 }
 
 
+UNSEARCHED = "{ data-search-exclude }"
+"""Behind a heading: its section is left out of the search, whose index would be several times as large with it."""
+
+
 def plain(text: str) -> str:
     """A text on one line of a table."""
     return " ".join(text.replace("``", "`").replace("|", "\\|").split())
@@ -84,12 +88,12 @@ def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str,
     svg = draw(plan.name, pictures) if pictures else ""
     if svg:
         lines += [f"![Pictures of {name}]({path.stem}.svg)", ""]
-    lines += ["## The spec", "", "```yaml", path.read_text().rstrip(), "```", "", "## The plan", ""]
+    lines += [f"## The spec {UNSEARCHED}", "", "```yaml", path.read_text().rstrip(), "```", "", "## The plan", ""]
     for section in explanation_of(plan.spec.kind).explain(plan):
         lines += [f"**{section.title}**", "", "| | |", "|---|---|"]
         lines += [f"| {_cell(label)} | {_cell(text)} |" for label, text in section.lines] + [""]
     lines += evidence
-    lines += ["## The kernel", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
+    lines += [f"## The kernel {UNSEARCHED}", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
     return "\n".join(lines), svg, description
 
 
@@ -98,7 +102,7 @@ _HEADINGS = "| architecture | registers | spills, bytes | blocks on an SM | veri
 
 def _certified(entry: dict[str, Any]) -> list[str]:
     """The certificates of an instance of the library, and the counters of one case."""
-    lines = ["## Certificates", "", _HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
+    lines = [f"## Certificates {UNSEARCHED}", "", _HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
     predicted: dict[str, Any] = {}
     for architecture, file in entry["certificates"].items():
         certificate = json.loads((ROOT / "generated" / file).read_text())
@@ -153,7 +157,7 @@ def _prove(path: Path) -> list[str]:
     from gemmgen.library.emulator_run import failure_text, prove, verification_fields
     from gemmgen.toolchain.compilation import compile_plan
 
-    lines = ["## Evidence", "", "Not in the library, and so without a certificate: verified when this page was made.", ""]
+    lines = [f"## Evidence {UNSEARCHED}", "", "Not in the library, and so without a certificate: verified when this page was made.", ""]
     try:
         plan = gemmgen.plan(path)
         if not isinstance(plan, KernelPlan):
@@ -197,4 +201,4 @@ def _counters(traffic: dict[str, Any]) -> list[str]:
     sizes = " ".join(f"{name}={value}" for name, value in traffic["problem"].items())
     counters = f"{traffic['wavefronts']:,} wavefronts of shared memory, {traffic['bank_conflicts']:,} of them conflicts; "
     counters += f"{traffic['sectors']:,} sectors of global memory; {traffic['barriers']:,} barriers"
-    return ["", "## Counters", "", f"Of the case *{traffic['case']}* ({sizes}): {counters}."]
+    return ["", f"## Counters {UNSEARCHED}", "", f"Of the case *{traffic['case']}* ({sizes}): {counters}."]

@@ -1,27 +1,38 @@
-"""Pages in a real browser: Chromium, driven by Playwright. Tests of it are skipped where one of the two is missing."""
+"""Pages in a real browser: Chromium, driven by Playwright. Tests of it are skipped where one of the two is missing, or fail there if
+GEMMGEN_BROWSER is ``required``."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def _missing(told: str) -> NoReturn:
+    if os.environ.get("GEMMGEN_BROWSER") == "required":
+        pytest.fail(told)
+    pytest.skip(told)
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser without a window; skips the test if Playwright is not installed, or neither its own Chromium nor the system's."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install '.[browser]'")
+    try:
+        from playwright import sync_api as playwright
+    except ImportError:
+        _missing("Playwright drives the browser: pip install '.[browser]'")
     found = next(filter(None, map(shutil.which, NAMES)), None)
     with playwright.sync_playwright() as driver:
         path = found or driver.chromium.executable_path
         if not Path(path).exists():
-            pytest.skip("there is no Chromium here: playwright install chromium")
+            _missing("there is no Chromium here: playwright install chromium")
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         try:
             yield browser

@@ -1,9 +1,8 @@
-"""Fields that a JSON Schema allows: their paths, and the one that somebody may have meant."""
+"""Fields that a JSON Schema allows: their paths, and those of one place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -26,15 +25,13 @@ def field_paths(schema: Schema, kinds: Iterable[str] = ()) -> dict[str, tuple[st
     return {path: tuple(values) for path, values in found.items()}
 
 
-def nearest_field(schema: Schema, data: Any, path: Sequence[str]) -> str | None:
-    """Name of the field that is most like the last part of ``path``, in the same place of ``data``; None if none is like it."""
+def sibling_fields(schema: Schema, data: Any, path: Sequence[str]) -> list[str]:
+    """Names of the fields that may stand where the last part of ``path`` does, in the place of ``data`` that it leads to."""
     nodes, here = [schema], data
     for part in path[:-1]:
         nodes = [below for node in _matching(nodes, schema, here) if (below := _below(node, part)) is not None]
         here = here[int(part)] if isinstance(here, list) else here.get(part) if isinstance(here, dict) else None
-    names = {name: None for node in _matching(nodes, schema, here) for name in node.get("properties", {})}
-    close = get_close_matches(path[-1], names, n=1, cutoff=0.6)
-    return close[0] if close else None
+    return list({name: None for node in _matching(nodes, schema, here) for name in node.get("properties", {})})
 
 
 def _matching(nodes: Iterable[Schema], root: Schema, data: Any) -> list[Schema]:

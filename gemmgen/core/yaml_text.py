@@ -14,10 +14,15 @@ from typing import Any
 
 import yaml
 
+from gemmgen.core.text import printable
+
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_DEPTH = 32
 """Levels of mappings and lists in one another. Ours have fewer than ten."""
 MAXIMUM_DIGITS = 64
+_SHOWN_LINE = 160
+"""Columns of a line that is quoted."""
+TAB = "\t"
 
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -49,11 +54,27 @@ def parse(text: bytes | str) -> Any:
     try:
         return _parse(text)
     except yaml.MarkedYAMLError as error:
-        raise YamlTextError(f"{_place(error.problem_mark)}not valid YAML: {error.problem}") from None
+        told, shown = error.problem, ""
+        if error.problem_mark is not None:
+            lines = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text).splitlines()
+            line, column = error.problem_mark.line, error.problem_mark.column
+            if line < len(lines):
+                told = "a tab (→), where YAML wants spaces" if lines[line][column : column + 1] == TAB else told
+                shown = "\n" + "\n".join(excerpt(lines[line], line + 1, column + 1))
+        raise YamlTextError(f"{_place(error.problem_mark)}not valid YAML: {told}{shown}") from None
     except yaml.YAMLError as error:
         raise YamlTextError(f"not valid YAML: {error}") from None
     except UnicodeError as error:
         raise YamlTextError(f"not valid YAML: not Unicode: {error}") from None
+
+
+def excerpt(shown: str, line: int, column: int) -> list[str]:
+    """A line of a text with its number, and a caret below one of its columns, both counted from one."""
+    number = f"{line:>7} | "
+    return [
+        f"{number}{printable(shown[:_SHOWN_LINE].replace(TAB, '→'))}",
+        f"{' ' * (len(number) - 2)}| {' ' * (min(column, _SHOWN_LINE) - 1)}^",
+    ]
 
 
 def positions(text: bytes | str) -> dict[tuple[str | int, ...], tuple[int, int]]:

@@ -17,7 +17,7 @@ import pydantic
 from gemmgen.core import yaml_text
 from gemmgen.core.errors import Reason, SpecError
 from gemmgen.core.files import read_plain
-from gemmgen.core.schema_fields import nearest_field
+from gemmgen.core.schema_fields import sibling_fields
 from gemmgen.core.text import printable
 from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
@@ -25,10 +25,10 @@ from gemmgen.kernels.shipped import spec_path
 
 _SHOWN_CHARACTERS = 60
 """Of a name that a user chose."""
-_SHOWN_LINE = 160
-"""Of a line of YAML."""
 _SHOWN_MESSAGE = 600
 """Of what Pydantic says, which quotes values."""
+_LISTED_FIELDS = 16
+"""Fields of one place that are all named where none is like the one that was asked for."""
 
 
 def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
@@ -43,9 +43,10 @@ def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] =
         path = spec_path(source)
         text = read_text(path)
         name, fields = str(source), read_yaml(path, text=text)
+    overrides = tuple(overrides)
     for override in overrides:
         fields = overridden(fields, override)
-    return _validated(fields, name, text)
+    return _validated(fields, name, text, overrides)
 
 
 def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm, ...)", text: bytes | None = None) -> dict[str, Any]:
@@ -135,19 +136,25 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(union)
 
 
-def _validated(fields: dict[str, Any], name: str, text: bytes | None) -> KernelSpec:
+def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides: Sequence[str]) -> KernelSpec:
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
+        kinds = list(FAMILIES | HOST_FAMILIES)
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
-        raise SpecError(f"{name}: kind: {got}, need one of: {', '.join(FAMILIES | HOST_FAMILIES)}")
-    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text)
+        near = get_close_matches(str(kind), kinds, n=1)
+        told = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
+        raise SpecError("\n".join([told, *_excerpt(text, ["kind"], overrides)]))
+    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text, overrides)
     return checked
 
 
-def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str, text: bytes | None = None) -> Any:
+def validated(
+    model: type[Any], fields: Mapping[str, Any], name: str, wrong: str, text: bytes | None = None, overrides: Sequence[str] = ()
+) -> Any:
     """``fields`` as an instance of a Pydantic ``model``. Raises ``SpecError``: ``name``, ``wrong``, and all mistakes.
 
-    With the YAML ``text`` that the fields are from, each mistake is shown in its line.
+    With the YAML ``text`` that the fields are from, each mistake is shown in its line; with ``overrides`` applied to them since, by
+    the one that made it.
     """
     try:
         # As JSON, lists become tuples and mappings parts of a spec while numbers, truth values and text stay apart.
@@ -160,7 +167,7 @@ def validated(model: type[Any], fields: Mapping[str, Any], name: str, wrong: str
     lines = [f"{name}: {wrong}:"]
     for item, path in _told_once(mistakes, fields):
         lines.append(f"  - {_reason(item, path, fields, schema)}")
-        lines += _excerpt(text, path)
+        lines += _excerpt(text, path, overrides)
     raise SpecError("\n".join(lines))
 
 
@@ -177,19 +184,21 @@ def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str
     return told
 
 
-def _excerpt(text: bytes | None, path: Sequence[str]) -> list[str]:
-    """The line of a YAML text that a path leads to, or that of the part of a spec in which it is missing, and a caret below."""
+def _excerpt(text: bytes | None, path: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The override that a path is from; else the line of a YAML text that it leads to, or that of the part of a spec in which it is
+    missing, and a caret below."""
+    for override in reversed(overrides):
+        keys = override.partition("=")[0].split(".")
+        if list(path[: len(keys)]) == keys:
+            return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}"]
     if text is None:
         return []
     positions = yaml_text.positions(text)
-    keys = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
-    found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keys if key[:length] in positions), None)
-    if found is None:  # what --set added is in no line
+    keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
+    found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keyed if key[:length] in positions), None)
+    if found is None:
         return []
-    line, column = found
-    shown = text.decode("utf-8", "replace").splitlines()[line - 1][:_SHOWN_LINE]
-    number = f"{line:>7} | "
-    return [f"{number}{printable(shown)}", f"{' ' * (len(number) - 2)}| {' ' * (column - 1)}^"]
+    return yaml_text.excerpt(text.decode("utf-8", "replace").splitlines()[found[0] - 1], *found)
 
 
 def _as_data(value: Any) -> Any:
@@ -238,10 +247,10 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
     field, kind, context = ".".join(path), str(item["type"]), item.get("ctx", {})
     got, hint = _shown(item["input"]), yaml_text.hint(item["input"])
     if kind == "extra_forbidden":
-        near = nearest_field(schema, fields, path)
-        return Reason(
-            "unknown_field", field, "", "", f"did you mean {near}?" if near else "gemmgen schema lists the fields", "no such field"
-        )
+        there_are = sibling_fields(schema, fields, path)
+        near = get_close_matches(path[-1], there_are, n=1, cutoff=0.6)
+        hint = f"there are {', '.join(there_are)}" if 0 < len(there_are) <= _LISTED_FIELDS else "gemmgen schema lists the fields"
+        return Reason("unknown_field", field, "", "", f"did you mean {near[0]}?" if near else hint, "no such field")
     if kind == "missing":
         return Reason("missing_field", field, "", "a value, which is missing")
     if kind == "union_tag_not_found":

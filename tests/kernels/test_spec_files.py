@@ -7,6 +7,7 @@ import pytest
 from conftest import SHIPPED
 
 from gemmgen.core.errors import SpecError
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import json_schema, load_spec
 
 TILE = {"threadblock": {"m": 64, "n": 64, "k": 8}, "warp": {"m": 32, "n": 32}, "thread": {"m": 8, "n": 4}}
@@ -123,3 +124,30 @@ def test_a_value_of_another_type_is_refused(override: str) -> None:
     fields = {"kind": "elementwise", "operations": [{"op": "scale", "factor": 2}]}
     with pytest.raises(SpecError, match=override.split("=")[0]):
         load_spec(fields, [override])
+
+
+def told_of(path: Path, *overrides: str) -> str:
+    with pytest.raises(SpecError) as error:
+        load_spec(path, overrides)
+    return str(error.value)
+
+
+def test_an_override_is_told_instead_of_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path, shipped_specs()["gemm/v3_double_buffer"].read_bytes())
+    told = told_of(path, "mainloop.stages=200")
+    assert "mainloop.stages: got 200" in told and "by --set mainloop.stages=200" in told and "^" not in told
+
+
+def test_a_wrong_kind_is_shown_in_its_line(tmp_path: Path) -> None:
+    told = told_of(write(tmp_path, "schema_version: 1\nkind: gem\n"))
+    assert "did you mean gemm?" in told and told.endswith("      2 | kind: gem\n        | ^")
+
+
+def test_a_field_unlike_all_others_names_them(tmp_path: Path) -> None:
+    told = told_of(shipped_specs()["gemm/hopper_bf16_128x256"], "mainloop.tile.threadblock=64")
+    assert "mainloop.tile.threadblock: no such field (there are m, n, k)" in told
+
+
+def test_a_tab_is_called_by_its_name(tmp_path: Path) -> None:
+    told = told_of(write(tmp_path, "kind: gemm\nmainloop:\n\tstrategy: tiled\n"))
+    assert "line 3, column 1: not valid YAML: a tab" in told and told.endswith("      3 | →strategy: tiled\n        | ^")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from browser import Opened, chromium
 from click.testing import CliRunner
 
 from gemmgen.cli import cli
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +90,37 @@ def test_words_of_code_stand_where_they_are_written(browser: Any, pages: dict[st
 def test_a_view_begins_with_a_line_that_is_executed(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["view"])
     assert all(opened.page.evaluate("[...document.querySelectorAll('.pane .code')].map(box => box.scrollTop > 0)")[:2])
+
+
+PAGE = """<!doctype html><html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"></head>
+<body style="background: white; color: black"><article>{}</article></body></html>"""
+MISTAKES = {
+    "wider than the window": '<p style="width: 3000px">wide</p>',
+    "picture does not load": '<img src="nothing.svg" alt="a picture">',
+    "picture without a text": '<img src="good.svg">',
+    "link to nothing": '<a href="nowhere/">nowhere</a>',
+    "anchor that is not there": '<a href="#nowhere">nowhere</a>',
+    "contrast": '<p style="color: #bbb">pale</p>',
+    "console": "<script>console.error('wrong')</script>",
+}
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="60">{}</svg>'
+
+
+def audited(site: Path) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "audit.py"), str(site)], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_an_audit_of_a_site_finds_each_mistake(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(PAGE.format("".join(MISTAKES.values())))
+    (tmp_path / "good.svg").write_text(PICTURE.format('<text x="10" y="30">whole</text>'))
+    (tmp_path / "bad.svg").write_text(PICTURE.format('<text x="180" y="20">cut off here</text><text x="9" y="50">on</text>' * 2))
+    code, told = audited(tmp_path)
+    assert code == 1
+    assert [mistake for mistake in [*MISTAKES, "text is cut", "texts overlap"] if f": {mistake}" not in told] == []
+
+
+def test_an_audit_of_a_good_site_finds_nothing(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(PAGE.format('<h1 id="top">Title</h1><a href="#top">up</a><img src="good.svg" alt="a picture">'))
+    (tmp_path / "good.svg").write_text(PICTURE.format('<text x="10" y="30">whole</text>'))
+    assert audited(tmp_path) == (0, "1 pages in 4 windows and 1 pictures: 0 findings\n")
