@@ -53,14 +53,15 @@ def explain_choice(text: str, device: Device, as_json: bool, architecture: Archi
     if request.is_empty:
         raise SpecError(f"--problem {text}: its result has no element, so that nothing is launched")
     choice = choose(request, device, architecture)
+    asked = "".join(text.split())
     if as_json:
-        print_json(choice_json(choice))
+        print_json(choice_json(choice, asked))
     else:
-        _print(choice)
+        _print(choice, asked)
 
 
-def choice_json(choice: Choice) -> dict[str, Any]:
-    """The choice as plain data."""
+def choice_json(choice: Choice, asked: str) -> dict[str, Any]:
+    """The choice for the problem ``asked`` as plain data."""
     from gemmgen.dispatch.model import binding_limit
     from gemmgen.perf.analysis.roofline import roofline
     from gemmgen.perf.cost_model import cost_model_of
@@ -69,7 +70,7 @@ def choice_json(choice: Choice) -> dict[str, Any]:
     option, model = choice.chosen, cost_model_of(choice.request.kind)
     roofs = roofline(model.cost(option.plan, option.dimensions), choice.device)
     return {
-        "problem": f"{choice.request.kind}:{choice.request.text}",
+        "problem": asked,
         "device": choice.device.name,
         "table": None if choice.table is None else {"problems": len(choice.table.rows), "date": choice.table.origin.get("date")},
         "chosen": _option_json(option),
@@ -100,7 +101,7 @@ def _runners_up(choice: Choice) -> list[Option]:
     return [option for option in choice.options if option is not choice.chosen][:RUNNERS_UP]
 
 
-def _print(choice: Choice) -> None:
+def _print(choice: Choice, asked: str) -> None:
     from gemmgen.dispatch.model import binding_limit, resident_blocks
     from gemmgen.perf.analysis.roofline import roofline
     from gemmgen.perf.cost_model import cost_model_of
@@ -111,7 +112,7 @@ def _print(choice: Choice) -> None:
     roofs, unit = roofline(cost, device), operation_unit(cost.unit)
     works = model.work(option.plan, option.dimensions)
     lines = [
-        ("problem", f"{choice.request.kind}:{choice.request.text} on the {device.name}"),
+        ("problem", f"{asked} on the {device.name}"),
         ("takes", f"{option.candidate.label} ({option.plan.name})"),
         ("why", _why(choice)),
         ("certified", _standing(option)),

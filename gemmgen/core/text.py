@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 MAXIMUM_CHARACTERS = 20_000
 """Of one message."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """All but tab and line feed: controls of C0 and C1, and what turns the direction of writing around (unicode.org, UAX #9)."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean X?)`` with the known word that is most like ``word``; empty if none is."""
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def printable(text: str, limit: int = MAXIMUM_CHARACTERS) -> str:

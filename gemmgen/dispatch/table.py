@@ -16,6 +16,7 @@ from typing import Any, Literal
 from gemmgen.core.errors import SpecError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
+from gemmgen.core.text import did_you_mean
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.kernels import FAMILIES, family
@@ -162,7 +163,8 @@ def parse_problem(text: str) -> Request:
     kind, _, rest = text.partition(":")
     shown = reprlib.repr(text)
     if kind not in FAMILIES:
-        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {', '.join(f'{name}:' for name in FAMILIES)}")
+        kinds = ", ".join(f"{name}:" for name in FAMILIES)
+        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{did_you_mean(kind, FAMILIES)}")
     found = family(kind)
     parts = [part.strip() for part in rest.split(",")]
     count = len(found.size_names)

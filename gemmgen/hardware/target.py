@@ -295,6 +295,9 @@ def architecture(name: str) -> Architecture:
     """The architecture of that name. Raises SpecError with the known names."""
     found = ARCHITECTURES.get(name)
     if found is None:
+        for known, entry in DEVICES.items():
+            if known.lower() == name.lower():
+                raise SpecError(f"{name!r} is a device; its architecture is {entry.architecture.name}")
         raise SpecError(f"unknown architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
     return found
 

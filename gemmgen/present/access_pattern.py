@@ -77,7 +77,7 @@ def parse_pattern(text: str, width: int) -> tuple[int, ...]:
             tree = read(text, GRAMMAR, _MAXIMUM_NODES)
             offsets = [int(_Lane(lane).value(tree)) for lane in range(WARP)]
         except NotInGrammar as error:
-            raise GemmgenError(f"{text!r}: {error}") from None
+            raise GemmgenError(f"{text!r}: {error}; a pattern is a formula of lane, such as lane*16 or lane%8*128 + lane//8*16") from None
         except ZeroDivisionError:
             raise GemmgenError(f"{text!r}: divides by zero") from None
         except TypeError as error:

@@ -168,6 +168,9 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
         raise _wrong(text, f"expected {_HELP}")
     kind, shape, value = match["type"], match["shape"], match["value"]
     if kind not in TYPES:
+        for prefix, example in ((PREFIX, "tensormap[bf16, 64x128, box 64x64]=random"), (TEXTURE_PREFIX, "texture[f32, 64x128]=random")):
+            if text.startswith(prefix.rstrip("[")):
+                raise _wrong(text, f"what it holds is missing: {example}")
         raise _wrong(text, f"{kind!r} is no type; the types are {', '.join(TYPES)}")
     try:
         if shape is not None:

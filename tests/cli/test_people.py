@@ -14,8 +14,9 @@ import gemmgen
 from cli.conftest import SPEC, Run
 from gemmgen.cli import cli
 from gemmgen.cli.output import Column, print_table
-from gemmgen.core.errors import SpecError
+from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.yaml_text import positions
+from gemmgen.sanitizer.arguments import parse_argument
 
 COLUMNS = [Column("spec", folds=True), Column("registers", "right"), Column("limited by")]
 ROWS = [["gemm/v0_naive", "32", "warps, registers"], ["gemm/v3_double_buffer", "128", "registers"]]
@@ -67,6 +68,31 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
     told = run("render", "bad.yaml", code=2).err
     for part in expected:
         assert part in told
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("explain gemm/v1_tiled --problem gemm:8,8,8", "--problem asks which instance a problem gets, and takes no SPEC"),
+        ("explain --problem gemm:8,8,8,gleu", "no option 'gleu' (did you mean gelu?)"),
+        ("explain --problem gem:8,8,8", "(did you mean gemm?)"),
+        ("emulate gemm/v1_tiled --grid 1 --block 1", "gemmgen verify gemm/v1_tiled runs that spec on the emulator"),
+        ("compile gemm/v1_tiled --arch h100", "'h100' is a device; its architecture is sm_90a"),
+        ("export gemm/nothing --format header", "No instance of the library has a name that begins so either."),
+        ("banks lane*", "such as lane*16"),
+    ],
+)
+def test_a_typical_mistake_is_told_with_a_way_out(run: Run, command: str, told: str) -> None:
+    assert told in " ".join(run(*command.split(), code=2).err.split())
+
+
+def test_a_tensor_map_without_contents_is_shown_how() -> None:
+    with pytest.raises(GemmgenError, match=r"what it holds is missing: tensormap\[bf16, 64x128"):
+        parse_argument("tensormap", 0)
+
+
+def test_a_problem_is_told_with_its_epilogue(run: Run) -> None:
+    assert "gemm:64,64,64,gelu on the" in run("explain", "--problem", "gemm:64,64,64,gelu").out
 
 
 def test_a_caret_stands_below_the_field() -> None:

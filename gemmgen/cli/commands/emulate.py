@@ -38,9 +38,24 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
     context.exit()
 
 
+def _existing(context: click.Context, parameter: click.Parameter, file: Path) -> Path:
+    """The file, if there is one; a spec of gemmgen's is told to be for another command."""
+    from gemmgen.kernels.shipped import shipped_specs
+
+    if not file.exists():
+        spec = str(file).removesuffix(".yaml")
+        hint = f"; gemmgen verify {spec} runs that spec on the emulator" if spec in shipped_specs() else ""
+        raise click.BadParameter(f"File {str(file)!r} does not exist{hint}.", context, parameter)
+    if file.is_dir():
+        raise click.BadParameter(f"File {str(file)!r} is a directory.", context, parameter)
+    return file
+
+
 @click.command("emulate")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("entry_name", "--entry", metavar="NAME", help="The kernel, as C++ ('axpy<float>') or PTX calls it; else the only one.")
+@click.argument("file", type=click.Path(path_type=Path), callback=_existing)
+@click.option(
+    "entry_name", "--entry", "--kernel", metavar="NAME", help="The kernel, as C++ ('axpy<float>') or PTX calls it; else the only one."
+)
 @click.option("--grid", metavar="X,Y,Z", callback=parse_dimensions, help="Blocks of the launch.")
 @click.option("--block", metavar="X,Y,Z", callback=parse_dimensions, help="Threads of a block.")
 @click.option("--cluster", metavar="X,Y,Z", callback=parse_dimensions, help="Blocks of a cluster.")

@@ -60,7 +60,9 @@ def command(
     from gemmgen.present.explanation import explanation_of
 
     device = find_device(device_name or DEFAULT_DEVICE)
-    if (spec is None) == (problem_text is None):
+    if spec is not None and problem_text is not None:
+        raise click.UsageError("--problem asks which instance a problem gets, and takes no SPEC; a SPEC on a problem: --size M,N,K")
+    if spec is None and problem_text is None:
         raise click.UsageError("expected a SPEC, or --problem for the choice of one: --problem gemm:512,512,512,nt")
     if problem_text is not None:
         if size or overrides:

@@ -185,7 +185,8 @@ def _find(names: Sequence[str]) -> list[SpecFile]:
         except SpecError as error:
             files = _find_in_library(name)
             if not files:
-                errors.append(f"{error}; nor does the name of an instance of the library begin so")
+                stop = "" if str(error).endswith("?") else "."
+                errors.append(f"{error}{stop} No instance of the library has a name that begins so either.")
         for file in files:
             found.setdefault(file.path.resolve(), file)
     if errors:

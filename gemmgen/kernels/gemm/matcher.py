@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -13,6 +14,7 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
+from gemmgen.core.text import did_you_mean
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
@@ -542,7 +544,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         else:
             need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += f"planes (of B are kept), bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
-            raise SpecError(f"a GEMM problem has no option {option!r}: need {need}")
+            near = did_you_mean(option, re.findall(r"\w+", need))
+            raise SpecError(f"a GEMM problem has no option {option!r}{near}: need {need}")
 
     def layout(rows: int, columns: int, letter: str, type: str, batch: int | None = batch) -> Layout:
         if letter == "t":
