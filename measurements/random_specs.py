@@ -2,9 +2,10 @@
 
 Each spec is a shipped one with a few fields changed, and its number decides which. Kernels for GPUs run on the emulator, those for
 processors natively. The smallest of a spec's cases comes first, then the others by chance, as many as --seconds of processor time
-allow. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where it was stopped,
---hours ends it in time, and --first begins elsewhere, for parts on several machines, whose journals --merge puts together. The result is
-written beside this file: how many were accepted, verified, refused for their size, or cut off, and every failure with its spec.
+allow. --assembled 4 has ptxas assemble every fourth one only; the others are compiled to PTX. A journal, build/random_specs.jsonl
+unless told, has a line for each spec; the same command goes on where it was stopped, --hours ends it in time, and --first begins
+elsewhere, for parts on several machines, whose journals --merge puts together. The result is written beside this file: how many were
+accepted, verified, refused for their size, or cut off, and every failure with its spec.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from gemmgen.kernels.family import Case, InstancePlan, KernelPlan  # noqa: E402
 from gemmgen.runtime.backend import Backend  # noqa: E402
 from gemmgen.runtime.emulation import EmulatorBackend  # noqa: E402
 from gemmgen.runtime.native import NativeBackend  # noqa: E402
-from gemmgen.toolchain.compilation import compile_host_plan, compile_plan  # noqa: E402
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_host_plan, compile_plan  # noqa: E402
+from gemmgen.toolchain.nvrtc import Binary, compile_file, nvrtc_version  # noqa: E402
 from gemmgen.verification.oracle import oracle_of  # noqa: E402
 from gemmgen.verification.runner import verify_case  # noqa: E402
 
@@ -62,14 +64,19 @@ def ordered(cases: list[Case], number: int) -> list[Case]:
     return [smallest, *others]
 
 
-def compiled(plan: InstancePlan) -> tuple[Any, Backend]:
-    """The binary of a plan and what runs it."""
-    if isinstance(plan, KernelPlan):
+def compiled(plan: InstancePlan, assemble: bool) -> tuple[Any, Backend]:
+    """The binary of a plan and what runs it; unless ``assemble``, a kernel for GPUs is compiled no further than PTX, which is what the
+    emulator runs."""
+    if not isinstance(plan, KernelPlan):
+        return compile_host_plan(plan), NativeBackend()
+    if assemble:
         return compile_plan(plan), EmulatorBackend()
-    return compile_host_plan(plan), NativeBackend()
+    source, options = gemmgen.render(plan), COMPILE_OPTIONS
+    code = compile_file(source.text, path=f"/{source.file_name}", architecture=plan.architecture.name, options=options)
+    return Binary(code.ptx, b"", plan.architecture.name, options, nvrtc_version(), "", "", {}), EmulatorBackend()
 
 
-def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> Entry:
+def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled: int = 1) -> Entry:
     """What became of one spec; each has a seed of its own, so that any of them can be made again."""
     spec = SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied()
     started, elements, done, cases = time.process_time(), 0, 0, []
@@ -93,7 +100,7 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> Entry:
             return ended("no case")
         if isinstance(plan.architecture, CpuArchitecture) and not runs_here(plan.architecture):
             return ended("for another processor")
-        binary, backend = compiled(plan)
+        binary, backend = compiled(plan, number % assembled == 0)
         begun = time.process_time()
         for case in ordered(cases, number):
             if done and time.process_time() - begun > case_seconds:
@@ -102,7 +109,7 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> Entry:
             if not result.passed:
                 return ended("WRONG", spec=spec, failure=result.failure[:500], case=case.name, dimensions=dict(case.dimensions))
             elements, done = elements + result.elements, done + 1
-        return ended("verified", cases=done, of=len(cases), elements=elements)
+        return ended("verified", cases=done, of=len(cases), elements=elements, assembled=bool(getattr(binary, "cubin", b"")))
     except CutOffError:
         return ended("verified", cases=done, of=len(cases), elements=elements) if done else ended("cut off")
     except PlanError:
@@ -118,13 +125,13 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS) -> Entry:
 class Trials:
     """Tries a spec in a process of its own, and writes down at once what became of it."""
 
-    def __init__(self, journal: Path, seed: int, case_seconds: float, end: float) -> None:
-        self.journal, self.seed, self.case_seconds, self.end = journal, seed, case_seconds, end
+    def __init__(self, journal: Path, seed: int, case_seconds: float, assembled: int, end: float) -> None:
+        self.journal, self.seed, self.case_seconds, self.assembled, self.end = journal, seed, case_seconds, assembled, end
 
     def __call__(self, number: int) -> Entry | None:
         if time.time() > self.end:
             return None
-        entry = trial(number, self.seed, self.case_seconds)
+        entry = trial(number, self.seed, self.case_seconds, self.assembled)
         with self.journal.open("ab", buffering=0) as journal:  # one write, which others do not come between
             journal.write(json.dumps(entry).encode() + b"\n")
         return entry
@@ -172,6 +179,7 @@ def summary(entries: list[Entry], seed: int, wanted: int, where: dict[str, str])
         "specs_made": len(entries),
         "specs_accepted": len(accepted),
         "specs_verified": len(verified),
+        "specs_assembled": sum(entry.get("assembled", True) for entry in verified if entry["kind"] != "cpu_gemm"),
         "outcomes": dict(sorted(Counter(entry["outcome"] for entry in entries).items())),
         "by_kind": dict(sorted(Counter(f"{entry['kind']} {entry['outcome']}" for entry in entries).items())),
         "cases": sum(entry.get("cases", 0) for entry in entries),
@@ -189,6 +197,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=22)
     parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="of processor time for the cases of a spec")
+    parser.add_argument("--assembled", type=int, default=1, help="one spec in so many is assembled to machine code")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--hours", type=float, default=1e6)
     parser.add_argument("--journal", type=Path, default=ROOT / "build" / "random_specs.jsonl")
@@ -202,7 +211,7 @@ def main() -> None:
         known |= read(journal)
     if given.merge is None:
         numbers = [number for number in range(given.first, given.first + given.count) if number not in known]
-        run = Trials(given.journal, given.seed, given.seconds, time.time() + given.hours * 3600)
+        run = Trials(given.journal, given.seed, given.seconds, given.assembled, time.time() + given.hours * 3600)
         with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=200) as pool:
             for entry in pool.imap_unordered(run, numbers):
                 if entry is not None:

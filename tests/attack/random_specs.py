@@ -55,9 +55,15 @@ def _shipped() -> dict[str, dict[str, Any]]:
     return {name: yaml.safe_load(path.read_text()) for name, path in sorted(shipped_specs().items())}
 
 
+@cache
+def _schema() -> dict[str, Any]:
+    return json_schema()
+
+
+@cache
 def sources_digest() -> str:
     """Identity of all that the specs of a seed depend on besides it: the schema and the specs that come with gemmgen."""
-    return hashlib.sha256(json.dumps([json_schema(), _shipped()], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([_schema(), _shipped()], sort_keys=True).encode()).hexdigest()[:16]
 
 
 class SpecMaker:
@@ -67,7 +73,7 @@ class SpecMaker:
         """``hostility`` is the share of values that are replaced by something that nobody should write."""
         self.rng = random.Random(seed)
         self.hostility = hostility
-        self._schema = json_schema()
+        self._schema = _schema()
         self._shipped = _shipped()
 
     def whole(self) -> Any:

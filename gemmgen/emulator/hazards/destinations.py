@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from gemmgen.emulator.hazards.facts import of_program
 from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of
@@ -18,6 +19,7 @@ _NUMBERS = {"mul", "div", "rem", "shl", "shr", "mul24", "popc", "clz", "sad", "f
 _ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "param")
 
 
+@of_program
 def destinations(program: Program) -> frozenset[str] | None:
     """Names of all parameters and variables that an address of a store, an atomic operation or an unknown writer is made of.
     None if such an address may come from anywhere: from a pointer in memory, say."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +10,10 @@ import numpy as np
 from gemmgen.emulator.errors import OutOfBounds
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.destinations import destinations
-from gemmgen.emulator.hazards.guesses import Guesses
+from gemmgen.emulator.hazards.facts import mentions
+from gemmgen.emulator.hazards.guesses import guesses
 from gemmgen.emulator.hazards.order import Order
-from gemmgen.emulator.hazards.polling import Polling
+from gemmgen.emulator.hazards.polling import polling
 from gemmgen.emulator.hazards.proxies import ProxyRules
 from gemmgen.emulator.hazards.report import (
     EarlyWarpgroupFence,
@@ -59,7 +58,7 @@ class HazardDetector(Observer):
         self.findings = Findings(strict)
         self.order = Order(has_parts_of_blocks(program))
         self.records = Records()
-        self.granules = granules(program)
+        self.granules = dict(granules(program))
         self._sites: dict[int, Site] = {}
         self._shuffles: dict[int, Callable[[Lanes], np.ndarray]] = {}
         unwritten = list(memory.unwritten())
@@ -198,7 +197,7 @@ class HazardDetector(Observer):
     def _site(self, access: Access) -> Site:
         # The site holds on to the access, so that its id stays its own.
         inst = access.instruction
-        site = self._sites[id(access)] = site_of(access, self._polling.waits_with(inst), inst in self._guesses)
+        site = self._sites[id(access)] = site_of(access, polling(self.program).waits_with(inst), inst in guesses(self.program))
         return site
 
     def _offsets(self, space: Space, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
@@ -369,28 +368,9 @@ class HazardDetector(Observer):
         destination = site.instruction.operands[0] if site.access.kind == "load" and site.instruction.operands else None
         if not isinstance(destination, Vector):
             return np.arange(len(granules))
-        used = [any(self._mentions[register.name] > 1 for register in registers_of(e)) for e in destination.elements]
+        used = [any(mentions(self.program)[register.name] > 1 for register in registers_of(e)) for e in destination.elements]
         element = granules * granule % site.access.width // site.access.element_bytes
         return np.flatnonzero(np.array(used)[element])
-
-    @cached_property
-    def _polling(self) -> Polling:
-        return Polling(self.program)
-
-    @cached_property
-    def _guesses(self) -> Guesses:
-        return Guesses(self.program)
-
-    @cached_property
-    def _mentions(self) -> Counter[str]:
-        """Number of mentions of each register in the program."""
-        found: Counter[str] = Counter()
-        for block in self.program.blocks:
-            for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
-                found.update(register.name for operand in inst.operands for register in registers_of(operand))
-                if inst.guard is not None:
-                    found[inst.guard.name] += 1
-        return found
 
     def _unwritten_global(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         kept = self._of_use(site, granules, self._global.granule)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from gemmgen.emulator.hazards.facts import of_program
 from gemmgen.emulator.hazards.undefined import results_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Register, registers_of
@@ -62,3 +63,7 @@ class Guesses:
                 break
             base = definitions[0].operands[1]
         return base, operand.offset
+
+
+guesses = of_program(Guesses)
+"""The loads of a program that a compare-and-swap checks. Cached."""

@@ -5,6 +5,7 @@ Such a load may see an unordered write, now or on a later turn. For any other, w
 
 from __future__ import annotations
 
+from gemmgen.emulator.hazards.facts import of_program
 from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction, registers_of
@@ -39,3 +40,7 @@ class Polling:
         if self._deciding.isdisjoint(results_of(load)):
             return False
         return any(inst is load for block in self._loops for inst in block.body)
+
+
+polling = of_program(Polling)
+"""The registers on which the loops of a program that poll memory depend. Cached."""

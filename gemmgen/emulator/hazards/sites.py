@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmgen.emulator.hazards.facts import of_program
 from gemmgen.emulator.memory import Access
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer
@@ -62,6 +63,7 @@ def site_of(access: Access, waits: bool = False, guesses: bool = False) -> Site:
     )
 
 
+@of_program
 def granules(program: Program) -> dict[str, int]:
     """The bytes that shadow memory tells apart in each space: the smallest element that any instruction moves there.
 
@@ -93,6 +95,7 @@ def _element_bytes(inst: Instruction, space: str) -> int:
     return min(types, default=1)
 
 
+@of_program
 def has_parts_of_blocks(program: Program) -> bool:
     """True if a barrier of the program can be met by a part of a block."""
     for block in program.blocks:

@@ -8,7 +8,6 @@ or in what another lane receives. Bytes are the exception, and may be stored: th
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.hazards.facts import of_program
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
@@ -84,21 +84,9 @@ def _read_registers(inst: Instruction) -> Iterator[str]:
         yield inst.guard.name
 
 
-_known: OrderedDict[int, tuple[Program, frozenset[str]]] = OrderedDict()
-_MOST_KNOWN = 64
-
-
+@of_program
 def find_undefined(program: Program) -> frozenset[str]:
     """The registers that some path reads before it writes them, and all registers computed from those. Cached."""
-    known = _known.get(id(program))
-    if known is None:
-        known = _known[id(program)] = (program, _find_undefined(program))
-        while len(_known) > _MOST_KNOWN:
-            _known.popitem(last=False)
-    return known[1]
-
-
-def _find_undefined(program: Program) -> frozenset[str]:
     return tainted_by(program, _not_definitely_assigned(program))
 
 

@@ -1,0 +1,42 @@
+"""Facts about a program, found once and not at every launch."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import registers_of
+
+_MOST_KNOWN = 16
+Fact = TypeVar("Fact")
+
+
+def of_program(find: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
+    """``find``, remembered for the last 16 programs; a program is known by its identity and never changes."""
+    known: OrderedDict[int, tuple[Program, Fact]] = OrderedDict()
+
+    @wraps(find)
+    def remembered(program: Program) -> Fact:
+        entry = known.get(id(program))
+        if entry is None:
+            entry = known[id(program)] = (program, find(program))
+            while len(known) > _MOST_KNOWN:
+                known.popitem(last=False)
+        return entry[1]
+
+    return remembered
+
+
+@of_program
+def mentions(program: Program) -> Counter[str]:
+    """Number of mentions of each register in a program."""
+    found: Counter[str] = Counter()
+    for block in program.blocks:
+        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+            found.update(register.name for operand in inst.operands for register in registers_of(operand))
+            if inst.guard is not None:
+                found[inst.guard.name] += 1
+    return found
