@@ -2,7 +2,9 @@
 
 Every mutant of the kernels in tests/mutants is tried, and of every other kernel for GPUs as many as --each says, drawn by chance from a
 seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials
-that a changed kernel or other cases make outdated are made again. At the end the scores are written beside this file.
+that a changed kernel or other cases make outdated are made again; --hours 0 tries nothing and only collects. At the end the scores are
+written beside this file, for each kernel with the digest of its source, its mutants and its cases. A kernel that a run has not ended
+keeps what stood there, if its digest is the same; otherwise it is named as not run.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class Trials:
         return entries
 
     def _new(self, digest: str, subject: Subject, mutant: Mutant) -> Entry:
-        started = time.perf_counter()
+        started = time.process_time()
         verdict = tried(subject, mutant, self.seconds)
         entry = {
             "digest": digest,
@@ -114,7 +116,7 @@ class Trials:
             "after": mutant.after,
             "outcome": verdict.outcome,
             "how": verdict.how[:200],
-            "seconds": round(time.perf_counter() - started, 2),
+            "seconds": round(time.process_time() - started, 2),
         }
         with self.journal.open("ab", buffering=0) as journal:  # one write, which others do not come between
             journal.write(json.dumps(entry).encode() + b"\n")
@@ -134,25 +136,70 @@ def read(journal: Path) -> dict[str, Entry]:
     return found
 
 
-def score(entries: list[Entry], named: int) -> dict[str, Any]:
-    """How many mutants ended how; the score is what was caught of what changes the kernel and is not explained."""
-    outcomes = Counter(entry["outcome"] for entry in entries)
-    unexplained = [entry for entry in entries if entry["outcome"] == "survived" and not entry["why"]]
-    decided = outcomes["caught"] + len(unexplained)
-    by_kernel: dict[str, Counter[str]] = {}
-    for entry in entries:
-        by_kernel.setdefault(entry["spec"], Counter())[entry["outcome"]] += 1
+def of_kernel(digest: str, entries: list[Entry], where: dict[str, str]) -> Entry:
+    """How many mutants of one kernel ended how."""
+    return {
+        "digest": digest,
+        **where,
+        "mutants": len(entries),
+        "outcomes": dict(sorted(Counter(entry["outcome"] for entry in entries).items())),
+        "explained": sum(entry["outcome"] == "survived" and bool(entry["why"]) for entry in entries),
+        "unexplained": [
+            {name: entry[name] for name in ("kind", "previous", "before", "after")}
+            for entry in entries
+            if entry["outcome"] == "survived" and not entry["why"]
+        ],
+        "core_seconds": round(sum(entry["seconds"] for entry in entries)),
+    }
+
+
+def score(by_kernel: dict[str, Entry], named: list[str]) -> dict[str, Any]:
+    """All kernels together; the score is what was caught of what changes the kernel and is not explained."""
+    outcomes: Counter[str] = Counter()
+    for entry in by_kernel.values():
+        outcomes.update(entry["outcomes"])
+    unexplained = sum(len(entry["unexplained"]) for entry in by_kernel.values())
+    decided = outcomes["caught"] + unexplained
     return {
         "kernels": len(by_kernel),
-        "kernels_named": named,
-        "mutants": len(entries),
+        "not_run": sorted(set(named) - set(by_kernel)),
+        "mutants": outcomes.total(),
         "outcomes": dict(sorted(outcomes.items())),
-        "explained": outcomes["survived"] - len(unexplained),
-        "unexplained": [{name: entry[name] for name in ("spec", "kind", "previous", "before", "after")} for entry in unexplained],
+        "explained": sum(entry["explained"] for entry in by_kernel.values()),
+        "unexplained": unexplained,
         "score": round(outcomes["caught"] / decided, 4) if decided else None,
-        "core_seconds": round(sum(entry["seconds"] for entry in entries)),
-        "by_kernel": {name: dict(sorted(counts.items())) for name, counts in sorted(by_kernel.items())},
+        "core_seconds": sum(entry["core_seconds"] for entry in by_kernel.values()),
+        "by_kernel": dict(sorted(by_kernel.items())),
     }
+
+
+def earlier(file: Path, part: str) -> dict[str, Entry]:
+    """What a result that is there says of each kernel."""
+    found: dict[str, Entry] = json.loads(file.read_text())[part]["by_kernel"] if file.exists() else {}
+    return {name: entry for name, entry in found.items() if "digest" in entry}
+
+
+def collected(names: list[str], tasks: list[Task], results: list[list[Entry]], before: dict[str, Entry]) -> dict[str, Entry]:
+    """The figures of each kernel of which every wanted mutant was tried, now or, at the same digest, before."""
+    where = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit()}
+    entries: dict[str, list[Entry]] = {name: [] for name in names}
+    wanted = dict.fromkeys(names, 0)
+    for (name, count, part, _), found in zip(tasks, results, strict=True):
+        entries[name] += found
+        if part == 0:
+            wanted[name] = count or 0
+    by_kernel = {}
+    for name in names:
+        try:
+            subject, mutants, _ = subject_of(name)
+        except GemmgenError:
+            continue
+        number = min(wanted[name] or len(mutants), len(mutants))
+        if len(entries[name]) == number:
+            by_kernel[name] = of_kernel(subject.digest, entries[name], where)
+        elif name in before and before[name]["digest"] == subject.digest:
+            by_kernel[name] = before[name]
+    return by_kernel
 
 
 def commit() -> str:
@@ -188,24 +235,25 @@ def main() -> None:
     given.journal.parent.mkdir(parents=True, exist_ok=True)
     sampled = kernels_for_gpus() if given.sampled is None else given.sampled
     run = Trials(given.journal, read(given.journal), given.seed, given.seconds, time.time() + given.hours * 3600)
-    tasks = tasks_of(given.whole, None) + tasks_of(sampled, given.each)
+    tasks = tasks_of(given.whole, None)
+    whole = len(tasks)
+    tasks += tasks_of(sampled, given.each)
     subject_of.cache_clear()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         entries = pool.map(run, tasks, chunksize=1)
-    whole, drawn_ones = (
-        [entry for task, found in zip(tasks, entries, strict=True) if (task[1] is None) == all_ for entry in found]
-        for all_ in (True, False)
-    )
+    parts = {}
+    for part, names, first, count in (("whole", given.whole, 0, whole), ("sampled", sampled, whole, len(tasks) - whole)):
+        chosen = slice(first, first + count)
+        parts[part] = score(collected(names, tasks[chosen], entries[chosen], earlier(given.score, part)), names)
     result = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": commit(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "whole": score(whole, len(given.whole)),
-        "sampled": {"each": given.each, "seed": given.seed, **score(drawn_ones, len(sampled))},
+        "whole": parts["whole"],
+        "sampled": {"each": given.each, "seed": given.seed, **parts["sampled"]},
     }
     write_atomically(given.score, json.dumps(result, indent=1) + "\n")
     for part in ("whole", "sampled"):
-        result[part].pop("by_kernel")
+        unexplained = [{"spec": name, **mutant} for name, entry in parts[part]["by_kernel"].items() for mutant in entry["unexplained"]]
+        result[part] = {name: value for name, value in parts[part].items() if name != "by_kernel"} | {"unexplained": unexplained}
     print(json.dumps(result, indent=1))
 
 

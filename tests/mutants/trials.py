@@ -13,6 +13,7 @@ from emulator.helpers import compile_ptx
 import gemmgen
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.library.digests import cases_digest, digest
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import Binary, compile_source
@@ -20,7 +21,7 @@ from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
 from .elf import sections
-from .operators import Mutant
+from .operators import Mutant, all_mutants
 
 WHOLE = (
     "gemm/v3_double_buffer",
@@ -66,6 +67,21 @@ class Subject:
         """The kernel as it should be."""
         return compile_plan(self.plan)
 
+    @cached_property
+    def own_ptx(self) -> str:
+        """PTX of the unchanged source, without its places."""
+        return _without_places(self.ptx(self.source))
+
+    @cached_property
+    def own_machine_code(self) -> dict[str, bytes]:
+        """Instructions and constants of the unchanged source."""
+        return self.machine_code(self.source)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of what mutants are made of and tried on: the source, its mutants and its cases."""
+        return digest(self.source, *(mutant.text for mutant in all_mutants(self.source)), cases_digest(self.plan))[:16]
+
     def machine_code(self, source: str) -> dict[str, bytes]:
         """The instructions and constants of a changed source, by section of its cubin; what it reserves and promises left out."""
         binary = compile_source(source, architecture=self.plan.architecture.name, options=COMPILE_OPTIONS, line_info=False)
@@ -105,13 +121,13 @@ def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
         ptx = subject.ptx(mutant.text)
     except AssertionError:
         return Verdict(subject.name, mutant, "does not compile")
-    if _without_places(ptx) == _without_places(subject.ptx(subject.source)):
+    if _without_places(ptx) == subject.own_ptx:
         return Verdict(subject.name, mutant, "same code")
     binary = replace(subject.binary, ptx=ptx)
     backend = EmulatorBackend(step_limit=_STEP_LIMIT)
     decided = min(_CASES_BEFORE_MACHINE_CODE, len(subject.cases) - 1)
     for number, case in enumerate(subject.cases):
-        if number == decided and subject.machine_code(mutant.text) == subject.machine_code(subject.source):
+        if number == decided and subject.machine_code(mutant.text) == subject.own_machine_code:
             return Verdict(subject.name, mutant, "same machine code")
         result = verify_case(subject.plan, binary, backend, case)
         if not result.passed:
