@@ -11,6 +11,7 @@ from functools import cached_property
 from emulator.helpers import compile_ptx
 
 import gemmgen
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import cases_digest, digest
@@ -52,7 +53,8 @@ class Subject:
     name: str
     plan: KernelPlan
     source: str
-    cases: tuple[Case, ...]
+    cases: tuple[tuple[KernelPlan, Case], ...]
+    """Each with the plan that it is launched by."""
 
     @classmethod
     def of(cls, name: str) -> Subject:
@@ -60,7 +62,7 @@ class Subject:
         plan = gemmgen.plan(shipped_specs()[name])
         source = gemmgen.render(plan).text
         cases = sorted(oracle_of(plan.spec.kind).cases(plan), key=_usefulness)
-        return cls(name, plan, source, tuple(cases))
+        return cls(name, plan, source, (*((plan, case) for case in cases), *cases_of_few_blocks(plan)))
 
     @cached_property
     def binary(self) -> Binary:
@@ -91,6 +93,23 @@ class Subject:
         """PTX of a changed source; AssertionError if it does not compile."""
         architecture = self.plan.architecture.name.replace("sm_", "compute_")
         return compile_ptx(source, architecture, *COMPILE_OPTIONS)
+
+
+def with_few_blocks(plan: WarpgroupPlan) -> WarpgroupPlan:
+    """The plan of the same kernel, launched with no more than two clusters."""
+    spec = plan.spec.model_dump(mode="json", exclude_unset=True)
+    spec["mainloop"]["persistent_blocks"] = 2 * plan.loop.cluster_blocks
+    planned = gemmgen.plan(spec)
+    assert isinstance(planned, WarpgroupPlan)
+    return planned
+
+
+def cases_of_few_blocks(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
+    """What only few blocks meet in a small problem; none for kernels whose blocks take one tile each."""
+    if not isinstance(plan, WarpgroupPlan) or not plan.loop.persistent_blocks:
+        return []
+    few = with_few_blocks(plan)
+    return [(few, case) for case in oracle_of("conv2d").cases(few) if case.name == "tiles of many steps"]
 
 
 def _usefulness(case: Case) -> tuple[int, int]:
@@ -126,10 +145,11 @@ def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
     binary = replace(subject.binary, ptx=ptx)
     backend = EmulatorBackend(step_limit=_STEP_LIMIT)
     decided = min(_CASES_BEFORE_MACHINE_CODE, len(subject.cases) - 1)
-    for number, case in enumerate(subject.cases):
+    for number, (plan, case) in enumerate(subject.cases):
         if number == decided and subject.machine_code(mutant.text) == subject.own_machine_code:
             return Verdict(subject.name, mutant, "same machine code")
-        result = verify_case(subject.plan, binary, backend, case)
+        launched = binary if plan is subject.plan else replace(binary, ptx=ptx.replace(subject.plan.name, plan.name))
+        result = verify_case(plan, launched, backend, case)
         if not result.passed:
             return Verdict(subject.name, mutant, "caught", result.failure)
     return Verdict(subject.name, mutant, "survived")

@@ -145,7 +145,15 @@ def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
         if plan.windows:
             row = {"n": 1, "h": 1, "w": tiles * pixels - 5, "r": 1, "s": 3, "padding_h": 0, "padding_w": 1}
             shapes["more tiles than blocks"] = row | {"c": few, "k": 16}
+        if fitting <= FEW_BLOCKS:
+            # Every stage comes back in a later tile, also the one that a tile ended with.
+            most = max(3 * fitting * loop.cluster_n * pixels - 5, 1)
+            shapes["tiles of many steps"] = shapes["more tiles than blocks"] | {"w": most, "c": c * loop.stages + few}
     return shapes
+
+
+FEW_BLOCKS = 4
+"""Clusters that share out tiles among them, up to which a case in which each has several tiles of many steps is small."""
 
 
 def _direct_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
