@@ -3,7 +3,7 @@
 Every mutant of the kernels in tests/mutants is tried, and of every other kernel for GPUs as many as --each says, drawn by chance from a
 seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials
 that a changed kernel or other cases make outdated are made again; --hours 0 tries nothing and only collects. At the end the scores are
-written beside this file, for each kernel with the digest of its source, its mutants and its cases. A kernel that a run has not ended
+written beside this file, for each kernel with the digest of its code, its mutants and its cases. A kernel that a run has not ended
 keeps what stood there, if its digest is the same; otherwise it is named as not run.
 """
 
@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from mutants.operators import Mutant, all_mutants  # noqa: E402
 from mutants.survivors import explanation  # noqa: E402
-from mutants.trials import WHOLE, Subject, Verdict, drawn, try_mutant  # noqa: E402
+from mutants.trials import WHOLE, Subject, Verdict, code_of, drawn, try_mutant  # noqa: E402
 
 from gemmgen.core.errors import GemmgenError  # noqa: E402
 from gemmgen.core.files import write_atomically  # noqa: E402
@@ -94,7 +94,7 @@ class Trials:
         wanted = mutants if count is None else drawn(name, mutants, count, self.seed)
         entries = []
         for mutant in wanted[part::parts]:
-            digest = hashlib.sha256(f"{name}\0{cases}\0{mutant.text}".encode()).hexdigest()[:24]
+            digest = hashlib.sha256(f"{name}\0{cases}\0{code_of(mutant.text)}".encode()).hexdigest()[:24]
             entry = self.known.get(digest)
             if entry is None:
                 if time.time() > self.end:

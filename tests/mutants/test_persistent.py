@@ -3,8 +3,6 @@ leaves undone is met by the next."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 import gemmgen
@@ -15,7 +13,7 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.runner import verify_case
 
 from .operators import all_mutants
-from .trials import Subject, cases_of_few_blocks, try_mutant, with_few_blocks
+from .trials import Subject, cases_of_few_blocks, code_of, try_mutant, with_few_blocks
 
 DEEP = "conv2d/hopper/int8_64x64_deep"
 
@@ -26,10 +24,9 @@ def persistent() -> dict[str, WarpgroupPlan]:
     return {name: plan for name, plan in plans.items() if isinstance(plan, WarpgroupPlan) and plan.loop.persistent_blocks}
 
 
-def code(plan: WarpgroupPlan) -> list[str]:
-    """The lines of a plan's source that have more than a comment, without its name."""
-    text = re.sub(r"//.*", "", gemmgen.render(plan).text).replace(plan.name, "kernel")
-    return [line for line in text.splitlines() if line.strip()]
+def code(plan: WarpgroupPlan) -> str:
+    """The code of a plan, without its name."""
+    return code_of(gemmgen.render(plan).text).replace(plan.name, "kernel")
 
 
 @pytest.mark.parametrize("name", sorted(persistent()))

@@ -81,8 +81,8 @@ class Subject:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of what mutants are made of and tried on: the source, its mutants and its cases."""
-        return digest(self.source, *(mutant.text for mutant in all_mutants(self.source)), cases_digest(self.plan))[:16]
+        """Identity of what mutants are made of and tried on: the code of the source, its mutants and its cases."""
+        return digest(code_of(self.source), *(code_of(mutant.text) for mutant in all_mutants(self.source)), cases_digest(self.plan))[:16]
 
     def machine_code(self, source: str) -> dict[str, bytes]:
         """The instructions and constants of a changed source, by section of its cubin; what it reserves and promises left out."""
@@ -118,6 +118,12 @@ def _usefulness(case: Case) -> tuple[int, int]:
     for extent in case.dimensions.values():
         size *= max(extent, 1)
     return first, size
+
+
+def code_of(source: str) -> str:
+    """The lines of a source that have more than a comment, without comments and indentation."""
+    lines = (" ".join(line.partition("//")[0].split()) for line in source.split("\n"))
+    return "\n".join(line for line in lines if line)
 
 
 @dataclass(frozen=True)
