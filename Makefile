@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+KNOWN := --constraint constraints.txt
 
 CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
 
@@ -76,14 +77,14 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo '$(PYTHON) cannot make environments; on Debian and Ubuntu: apt install python3-venv'; exit 1; }
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing gemmgen into $(VENV); only the first time takes long.'
-	@$(PIP) install --editable .
+	@$(PIP) install $(KNOWN) --editable . || { echo 'Not all of constraints.txt is to be had here.'; $(PIP) install --editable .; }
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing gemmgen and its tools into $(VENV); only the first time takes long.'
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install $(KNOWN) --editable '.[dev]' || { echo 'Not all of constraints.txt is to be had here.'; $(PIP) install --editable '.[dev]'; }
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -21,6 +22,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("reproducible")
 providers.is_local_module_file = lambda path: False
+
+# Shells start what runs in the background with interrupts ignored, and processes inherit that (POSIX, Shell Command Language, 2.11).
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 SHIPPED = sorted(shipped_specs().values())
