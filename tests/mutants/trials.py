@@ -105,7 +105,7 @@ def with_few_blocks(plan: WarpgroupPlan) -> WarpgroupPlan:
 
 
 def cases_of_few_blocks(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
-    """What only few blocks meet in a small problem; none for kernels whose blocks take one tile each."""
+    """Cases of several tiles a block, which small problems have with few blocks only; none for kernels whose blocks take one tile each."""
     if not isinstance(plan, WarpgroupPlan) or not plan.loop.persistent_blocks:
         return []
     few = with_few_blocks(plan)
