@@ -26,7 +26,7 @@ from gemmgen.emulator.ptx.syntax import (
     Symbol,
 )
 from gemmgen.emulator.registers import DTYPES, RegisterFile
-from gemmgen.emulator.specials import SpecialRegisters
+from gemmgen.emulator.special_registers import SpecialRegisters
 from gemmgen.emulator.textures import PlacedTexture
 
 if TYPE_CHECKING:

@@ -21,18 +21,18 @@ from gemmgen.emulator.engines.warpgroups import Warpgroups, meets_warpgroup, who
 from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
 from gemmgen.emulator.instructions import bind
-from gemmgen.emulator.instructions.parking import Park, parking
+from gemmgen.emulator.instructions.engine_waits import Park, parking
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.warp import mask_source, present_words, uniform, value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, LaneState
+from gemmgen.emulator.livelock import Watch
 from gemmgen.emulator.memory import BankedSpace, GlobalSpace, Observer, Spaces
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
-from gemmgen.emulator.specials import SpecialRegisters
-from gemmgen.emulator.standstill import Watch
+from gemmgen.emulator.special_registers import SpecialRegisters
 
 
 class RegisterTracker(Protocol):

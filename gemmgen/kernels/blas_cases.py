@@ -21,3 +21,12 @@ def scalar_values(sequence: LaunchSequence) -> dict[str, dict[str, float]]:
         whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
         found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
     return found
+
+
+def corner_cases(dimensions: Mapping[str, int], scalars: Mapping[str, float]) -> list[Case]:
+    """The corners of BLAS: alpha of 0 reads neither factor, beta of 0 does not read C, and both of 1 leave nothing out."""
+    corners: list[dict[str, float]] = [{name: 0.0} for name in ("alpha", "beta") if name in scalars]
+    if len(corners) == 2:
+        corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
+    named = ((" and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items()), corner) for corner in corners)
+    return [case_of(name, dimensions, {**scalars, **corner}, "integers") for name, corner in named]

@@ -18,9 +18,9 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.requests import Interpretation, Layout
 from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
-from gemmgen.ops.likeness import MOST_LIKENESSES, Likeness, likeness
 from gemmgen.ops.native import NativeCall, native_call
 from gemmgen.ops.operators import operator_called
+from gemmgen.ops.tensor_signature import MOST_LIKENESSES, Likeness, likeness
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
 from gemmgen.runtime.kernel import Kernel, stream_handle

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from gemmgen.emulator.names import demangled
+from gemmgen.emulator.demangling import demangled
 
 if TYPE_CHECKING:
     from gemmgen.emulator import EmulatorError

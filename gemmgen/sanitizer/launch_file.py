@@ -18,7 +18,7 @@ def _sizes(value: Any) -> Any:
     return (value,) if isinstance(value, int) else value
 
 
-Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_sizes), Field(min_length=1, max_length=3)]
+Sizes = Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], BeforeValidator(_sizes), Field(min_length=1, max_length=3)]
 
 
 class LaunchSpec(BaseModel):
@@ -30,7 +30,7 @@ class LaunchSpec(BaseModel):
     grid: Sizes
     block: Sizes
     cluster: Sizes | None = None
-    shared: Annotated[int, Field(ge=0)] = 0
+    shared: Annotated[int, Field(ge=0, strict=True)] = 0
     args: tuple[Any, ...] = ()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.emulator.names import demangled
+from gemmgen.emulator.demangling import demangled
 from gemmgen.sanitizer.arguments import KernelArgument
 from gemmgen.sanitizer.findings import Finding, findings_of
 from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput

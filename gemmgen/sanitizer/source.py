@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.emulator.names import demangled, plain_name, qualified_name
+from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
 from gemmgen.sanitizer.headers import found_in, header_folders, stand_ins
 from gemmgen.sanitizer.host_code import device_part, has_host_code
 

@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Run
 from gemmgen.cli import emulation_progress
 from gemmgen.cli.emulation_progress import EmulationProgress
-from gemmgen.emulator.names import qualified_name
+from gemmgen.emulator.demangling import qualified_name
 
 SAXPY = """\
 __global__ void saxpy(int n, float a, const float* __restrict__ x, float* y)

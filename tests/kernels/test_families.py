@@ -1,10 +1,13 @@
 """Every family has the modules that stations ask it for, with the functions and parameters of their protocols."""
 
+import ast
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gemmgen
 from gemmgen.codegen.summary import Summary
 from gemmgen.dispatch.matcher import Matcher
 from gemmgen.kernels import FAMILIES, family, part
@@ -48,3 +51,29 @@ def test_a_family_has_what_a_station_asks_for(kind: str, module: str, protocol: 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_family_is_called_by_its_kind(kind: str) -> None:
     assert family(kind).kind == kind
+
+
+def names_a_family(path: Path, kind: str) -> bool:
+    """True if a module imports a family, or has its kind or its function as a word of its own."""
+    words: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words.add(node.value)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            words.add(node.module.removeprefix("gemmgen.kernels."))
+        elif isinstance(node, ast.Name):
+            words.add(node.id)
+    return kind in words
+
+
+def test_few_files_outside_its_folders_name_a_family() -> None:
+    root = Path(gemmgen.__file__).parent
+    outside = [path for path in sorted(root.rglob("*.py")) if "elementwise" not in path.relative_to(root).parts]
+    found = [path.relative_to(root).as_posix() for path in outside if names_a_family(path, "elementwise")]
+    assert found == [
+        "kernels/__init__.py",
+        "kernels/cpu_gemm/plan.py",  # the code of a reason against operations
+        "kernels/epilogue/steps.py",  # the same
+        "ops/__init__.py",
+        "ops/torch_operators.py",
+    ]

@@ -212,7 +212,7 @@ def _bundle(item: PlannedSpec, targets: Sequence[Architecture], line_info: bool)
     certified. ptxas may allocate registers differently from run to run where a kernel spills; such a binary keeps its lines.
     """
     from gemmgen.export.images import bundle, plans_for, same_machine_code
-    from gemmgen.library.standing import standing
+    from gemmgen.library.certification import standing
 
     try:
         plans = plans_for(item.plan, targets)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gemmgen.cli.sweep_search import Search
     from gemmgen.sweep.cluster import Cluster
     from gemmgen.sweep.engine import Engine, Listener, Settings
-    from gemmgen.sweep.live import LiveReport
+    from gemmgen.sweep.live_report import LiveReport
     from gemmgen.sweep.records import PointResult
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
@@ -472,7 +472,7 @@ class Reports:
 
     def begin(self) -> LiveReport | None:
         """The page that is written while a sweep runs, if it was asked for."""
-        from gemmgen.sweep.live import LiveReport
+        from gemmgen.sweep.live_report import LiveReport
 
         if self.live_path is None:
             return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gemmgen.emulator.demangling import demangled
 from gemmgen.emulator.errors import EmulatorError, Instruction
-from gemmgen.emulator.names import demangled
 from gemmgen.emulator.program import Program
 
 MOST_HAZARDS = 8

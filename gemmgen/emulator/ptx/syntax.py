@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gemmgen.emulator.names import demangled
+from gemmgen.emulator.demangling import demangled
 
 if TYPE_CHECKING:
     from gemmgen.emulator.errors import ParseError

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, rounded
-from gemmgen.kernels.blas_cases import case_of, scalar_values
+from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.cpu_gemm.cost_model import cost
 from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan, packed
 from gemmgen.kernels.epilogue.numbers import Tracked
@@ -48,17 +48,7 @@ def cases(plan: CpuGemmPlan) -> list[Case]:
     cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (17, 5, 0), "all of 0": (0, 0, 0)}.items():
         cases.append(case_of(name, packed(plan, empty), scalars["integers"], "integers"))
-    corners: list[dict[str, float]] = []
-    if "alpha" in scalars["integers"]:
-        corners.append({"alpha": 0.0})
-    if "beta" in scalars["integers"]:
-        corners.append({"beta": 0.0})
-    if len(corners) == 2:
-        corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
-    for corner in corners:
-        name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
-        cases.append(case_of(name, padded, {**scalars["integers"], **corner}, "integers"))
-    return cases
+    return cases + corner_cases(padded, scalars["integers"])
 
 
 def _sizes(blocked: BlockedPlan | None) -> dict[str, tuple[int, int, int]]:

@@ -1,22 +1,21 @@
-"""The problems that an elementwise kernel is verified on, derived from its tile, and the data in them."""
+"""The problems that an elementwise kernel is verified on, the data in them, and the elements of y with their error bounds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from gemmgen.core.elements import ELEMENTS, FLOATS
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.core.elements import ELEMENTS, FLOATS, to_numbers
 from gemmgen.core.formulas import round_up
-from gemmgen.kernels.elementwise.access import AXES
+from gemmgen.kernels.elementwise.access import AXES, axis_of
 from gemmgen.kernels.elementwise.cost_model import cost
 from gemmgen.kernels.elementwise.plan import ElementwisePlan, packed_problem
-from gemmgen.kernels.elementwise.reference import reference
-from gemmgen.kernels.family import Case
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-__all__ = ["cases", "counted_case", "fill", "reference"]
+from gemmgen.kernels.epilogue.numbers import to_type, tracked
+from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.family import Case, Expected
 
 LARGEST_INTEGER = 4
 MOST_BLOCKS_OF_A_TURN = 64
@@ -101,8 +100,6 @@ def _of(plan: ElementwisePlan, name: str, problem: dict[str, int], data: Any, **
 
 def fill(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Small integers; reals over several magnitudes, near 0 where an operation overflows soon; the whole range of an integer type."""
-    import numpy as np
-
     stored = ELEMENTS[plan.stored]
     if not stored.is_float and case.data != "integers":
         low, high = (int(limit) for limit in stored.limits)
@@ -120,3 +117,23 @@ def fill(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], r
 def counted_case(plan: ElementwisePlan) -> Case:
     """The case with most bytes, whose traffic and instructions stand for the instance."""
     return max(cases(plan), key=lambda case: cost(plan, case.dimensions).bytes)
+
+
+def reference(plan: ElementwisePlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
+    """The expected y of one case."""
+
+    def read(access: Access) -> npt.NDArray[Any]:
+        if access.operand.per == "all":
+            return np.asarray(case.scalars[access.name])
+        values = to_numbers(access.stored, arrays[access.name])
+        axis = axis_of(access.operand.per, plan.rank)
+        return values if axis is None else values.reshape([-1 if one == axis else 1 for one in range(plan.rank)])
+
+    with np.errstate(all="ignore"):
+        values = tracked(to_numbers(plan.stored, arrays["x"]), ELEMENTS[plan.stored].computed_in)
+        final = to_type(apply_steps(plan.steps, values, read), plan.output)
+        value, bound = final.value, final.bound
+        if final.kind in FLOATS:
+            value = value.astype(np.float64)
+            bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
+    return {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
-from gemmgen.kernels.blas_cases import case_of, scalar_values
+from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
@@ -105,17 +105,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases += _batch_cases(plan, uneven, scalars)
     if plan.grouped:
         cases += _group_cases(plan, scalars)
-    corners: list[dict[str, float]] = []
-    if "alpha" in scalars["integers"]:
-        corners.append({"alpha": 0.0})
-    if "beta" in scalars["integers"]:
-        corners.append({"beta": 0.0})
-    if len(corners) == 2:
-        corners += [{"alpha": 0.0, "beta": 0.0}, {"alpha": 1.0, "beta": 1.0}]
-    for corner in corners:
-        name = " and ".join(f"{scalar} of {value:g}" for scalar, value in corner.items())
-        cases.append(case_of(name, uneven, {**scalars["integers"], **corner}, "integers"))
-    return cases
+    return cases + corner_cases(uneven, scalars["integers"])
 
 
 def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import gemmgen
-from gemmgen.library import standing as module
-from gemmgen.library.standing import standing
+from gemmgen.library import certification as module
+from gemmgen.library.certification import standing
 
 
 @pytest.fixture
