@@ -68,6 +68,33 @@ class TiledLoop:
         stores, loads = (sum(access.wavefronts for access in self.accesses[kind::2]) for kind in (0, 1))
         return loads + stores * len(self.copied) / 2
 
+    def stage(self, operand: Operand, index: str) -> str:
+        """The shared tile of an operand of one stage, as an expression."""
+        return f"shared_{operand.suffix}" + (f"[{index}]" if self.stages > 1 else "")
+
+    def first_of_fragment(self, operand: Operand, index: str, k: str) -> str:
+        """The arguments that say where the thread's fragment for one k begins."""
+        tile, first = self.stage(operand, index), f"first_{operand.axis}"
+        if operand.swizzles_each_vector:
+            return f"{tile}, {first}, {k}"
+        row, column = (k, first) if operand.mn_major else (first, k)
+        swizzled = f"swizzle_{operand.suffix}({row}, {column})" if operand.swizzle else column
+        return f"&{tile}[{row}][{swizzled}]"
+
+    def warp_offset(self, operand: Operand) -> str:
+        """Where a warp's elements begin within the block's tile, along the axis of an operand, as an expression; empty for 0."""
+        if self.warps_along(operand) == 1:
+            return ""
+        sign = "/" if operand.axis == self.major.axis else "%"
+        among = f" {sign} kWarps{self.minor.axis.upper()}" if self.warps_major > 1 and self.warps_minor > 1 else ""
+        return f"warp{among} * kWarpStride{operand.axis.upper()}"
+
+    def first_of_warp_and_lane(self, operand: Operand) -> str:
+        """Where a thread's elements begin within the block's tile, along the axis of an operand, as an expression."""
+        stride = f" * kLaneStride{operand.axis.upper()}" if operand.fragment.lane_stride > 1 else ""
+        lane = f"lane_{operand.axis}{stride}" if self.lanes_along(operand) > 1 else ""
+        return " + ".join(filter(None, (self.warp_offset(operand), lane))) or "0"
+
     @property
     def several_warps(self) -> bool:
         """True if several warps work on a tile."""

@@ -181,6 +181,104 @@ class Operand:
         return self.l2_policy != "normal"
 
     @property
+    def title(self) -> str:
+        """The operand in comments."""
+        return "A or B" if self.name == "AB" else self.name
+
+    @property
+    def scatters(self) -> bool:
+        """True if a thread's elements along the axis lie in several pieces, whose offsets a device function computes."""
+        return self.fragment.pieces > 1 and self.fragment.piece_stride != self.fragment.vector
+
+    def offset(self, element: str) -> str:
+        """The distance of a fragment's element from the thread's first one along the axis, as an expression."""
+        return f"offset_{self.axis}({element})" if self.scatters else element
+
+    @property
+    def extent_left(self) -> str:
+        """What is left of the matrix along the axis from the block's tile on, as an expression."""
+        return "(copies_a ? m - block_m : n - block_n)" if self.name == "AB" else f"{self.axis} - block_{self.axis}"
+
+    @property
+    def left_parameters(self) -> str:
+        """Parameters that say how much of the matrix is left, for the directions in which it may end."""
+        return ", int rows_left" * self.guards_rows + ", int columns_left" * self.guards_columns
+
+    @property
+    def left_arguments(self) -> str:
+        """Arguments for them from a thread's variables."""
+        return f", rows_left_{self.suffix}" * self.guards_rows + f", columns_left_{self.suffix}" * self.guards_columns
+
+    def left_of_tile(self, k_left: str) -> str:
+        """Arguments for them where ``k_left`` of k are left from the tile's first element on."""
+        rows, columns = (self.extent_left, k_left) if self.contiguous_along_k else (k_left, self.extent_left)
+        return f", {rows} - copy_row_{self.suffix}" * self.guards_rows + f", {columns} - copy_column_{self.suffix}" * self.guards_columns
+
+    @property
+    def available(self) -> str:
+        """Elements of a copy's vector that lie in the matrix, as an expression."""
+        columns = f"kVector{self.name}"
+        if self.guards_columns:
+            columns = "columns_left" + " - column" * (self.copy.passes_per_row > 1)
+        return f"row < rows_left ? {columns} : 0" if self.guards_rows else columns
+
+    @property
+    def pass_source(self) -> str:
+        """The address that a pass copies from, as an expression."""
+        return "source + static_cast<long long>(row) * ld" + " + column" * (self.copy.passes_per_row > 1)
+
+    @property
+    def shared_rows(self) -> str:
+        """The constant that says how many rows the shared tile has."""
+        return "kTileK" if self.mn_major else f"kTile{self.axis.upper()}"
+
+    def shared_place(self, row: str, column: str) -> str:
+        """An element of the shared tile, as an expression."""
+        swizzled = f"swizzle_{'a' if self.name == 'AB' else self.suffix}({row}, {column})" if self.swizzle else column
+        return f"tile[{row}][{swizzled}]"
+
+    def shared_element(self, element: str = "") -> str:
+        """The place of an element of the vector that a pass copies, as an expression."""
+        row = "first_row + row"
+        column = "first_column" + " + column" * (self.copy.passes_per_row > 1) + (f" + {element}" if element else "")
+        return self.shared_place(column, row) if self.transposes else self.shared_place(row, column)
+
+    def copy_name(self, verb: str, edge: bool) -> str:
+        """The device function that copies a tile: where tiles inside have one without checks, the other has a name of its own."""
+        return f"{verb}_{'edge_' * edge}tile_{self.suffix}"
+
+    def tile_text(self, edge: bool) -> str:
+        """The tile that it copies, in words."""
+        return f"a tile of {self.title}" + " that may cross an edge" * edge
+
+    @property
+    def fragment_parameters(self) -> str:
+        """Parameters of the device function that reads fragments: the first element, or where its tile and it are."""
+        tile = f" (&tile)[{self.shared_rows}][{self.pitch_constant}], int first, int k"
+        return f"const {self.shared_c_type}" + (tile if self.swizzles_each_vector else "* first")
+
+    @property
+    def fragment_offset(self) -> str:
+        """The distance of element i of a fragment from its first one in shared memory, as an expression."""
+        return self.offset("i") + ("" if self.mn_major else f" * {self.pitch_constant}")
+
+    @property
+    def fragment_place(self) -> str:
+        """Element i of a fragment by its place in the tile, where a swizzle moves each vector differently."""
+        along = f"first + {self.offset('i')}"
+        return self.shared_place("k", along) if self.mn_major else self.shared_place(along, "k")
+
+    @property
+    def fragment_element(self) -> str:
+        """Element i of a fragment, as an expression."""
+        return self.fragment_place if self.swizzles_each_vector else f"first[{self.fragment_offset}]"
+
+    @property
+    def fragment_address(self) -> str:
+        """Its address."""
+        return f"&{self.fragment_place}" if self.swizzles_each_vector else f"first + {self.fragment_offset}"
+
+    @property
     def inside(self) -> Operand:
         """The same operand for tiles that lie inside of the matrix, whose copies check nothing."""
         return replace(self, guards_rows=False, guards_columns=False)
