@@ -83,6 +83,12 @@ PAGE = """least => {
   return [...found, ...poor.values()];
 }"""
 
+SCHEME = """scheme => {
+  // Material for MkDocs keeps the scheme in an attribute, and reads it from where an earlier page may have stored it.
+  const body = document.body;
+  if (body.dataset.mdColorScheme) body.dataset.mdColorScheme = scheme === "dark" ? "slate" : "default";
+}"""
+
 CONTENT = """() => ({
   links: [...document.querySelectorAll("a[href]")].map(link => link.href),
   ids: [...document.querySelectorAll("[id], a[name]")].map(one => one.id || one.name),
@@ -153,6 +159,7 @@ class Audit:
         for scheme, width in WINDOWS:
             window = f"{scheme} {width}"
             self.page.emulate_media(color_scheme=scheme)
+            self.page.evaluate(SCHEME, scheme)
             self.page.set_viewport_size({"width": width, "height": 900})
             self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             self.findings += [(name, window, told) for told in self.page.evaluate(PAGE, LEAST_CONTRAST)]
@@ -209,8 +216,8 @@ def main() -> None:
             audit.visit(page.resolve())
             if place == 0:
                 audit.page.route("**/search_index.json", lambda route: route.fulfill(body=NO_SEARCH, content_type="application/json"))
-            if sys.stderr.isatty():
-                print(f"\r{place + 1}/{len(chosen)}", end="", file=sys.stderr)
+            if place % 25 == 24:
+                print(f"{place + 1} of {len(chosen)} pages", file=sys.stderr)
         for picture in pictures:
             audit.look(picture.resolve())
         audit.follow()
