@@ -170,7 +170,7 @@ def _times(match: re.Match[str]) -> str:
 
 def _chart(name: str, title: str) -> str:
     """Bars of a chapter: one for each step, and for the vendor's library."""
-    from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document
+    from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, width_of
 
     chapter = _chapter(name)
     key, scale, unit = _rate(chapter)
@@ -178,7 +178,8 @@ def _chart(name: str, title: str) -> str:
     most = max(row[key] for row, _ in rows)
     canvas = Canvas()
     canvas.text(0, 16, title, "title")
-    y, left, room = 34.0, 250.0, WIDTH - 250 - 150
+    left = max(250.0, *(8 + width_of(row["name"], "text strong" if kind == "peers" else "text") for row, kind in rows))
+    y, room = 34.0, WIDTH - left - 150
     for row, kind in rows:
         canvas.text(left - 8, y + 15, row["name"], "text end strong" if kind == "peers" else "text end")
         wide = room * row[key] / most
@@ -186,7 +187,8 @@ def _chart(name: str, title: str) -> str:
         canvas.text(left + wide + 6, y + 15, f"{row[key] / scale:,.2f} {unit}, {row['median_us']:,.1f} µs", "note")
         y += 25
     problem = " × ".join(map(str, chapter["sizes"]))
-    canvas.text(0, y + 15, f"{problem}; {chapter['device']}, {chapter['clocks']}, {chapter['date']}; inputs {chapter['inputs']}", "note")
+    told = f"{problem}; {chapter['device']}, {chapter['clocks']}, {chapter['date']}; inputs {chapter['inputs']}"
+    y = canvas.paragraph(0, y + 15, told, "note", WIDTH) - 31
     parts = [f'<g transform="translate({MARGIN} {MARGIN})">', *canvas.parts, "</g>"]
     description = "; ".join(f"{row['name']}: {row['median_us']:.1f} µs" for row, _ in rows)
     return document(parts, y + 20 + 2 * MARGIN, title, description)
