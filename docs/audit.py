@@ -16,6 +16,7 @@ import shutil
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
@@ -128,8 +129,8 @@ def serve(site: Path) -> str:
 class Audit:
     """Findings on the pages of one site."""
 
-    def __init__(self, browser: Any, site: Path, shots: Path | None) -> None:
-        self.site, self.shots, self.base = site, shots, serve(site)
+    def __init__(self, browser: Any, site: Path, windows: Sequence[tuple[str, int]], shots: Path | None) -> None:
+        self.site, self.windows, self.shots, self.base = site, windows, shots, serve(site)
         self.findings: list[tuple[str, str, str]] = []
         """Page, window, and the finding."""
         self.ids: dict[str, set[str]] = {}
@@ -149,14 +150,15 @@ class Audit:
         name = path.parent.relative_to(self.site).as_posix() if path.name == "index.html" else path.relative_to(self.site).as_posix()
         url = urljoin(self.base, "" if name == "." else f"{name}/" if path.name == "index.html" else name)
         self._messages.clear()
-        self.page.emulate_media(color_scheme="light")
-        self.page.set_viewport_size({"width": 1280, "height": 900})
+        scheme, width = self.windows[0]
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.set_viewport_size({"width": width, "height": 900})
         self.page.goto(url, wait_until="load")
         self.page.add_style_tag(content="*, ::before, ::after {transition: none !important; animation: none !important}")
         content = self.page.evaluate(CONTENT)
         self.ids[url] = set(content["ids"])
         self.links[url] = set(content["links"])
-        for scheme, width in WINDOWS:
+        for scheme, width in self.windows:
             window = f"{scheme} {width}"
             self.page.emulate_media(color_scheme=scheme)
             self.page.evaluate(SCHEME, scheme)
@@ -192,8 +194,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("site", nargs="?", type=Path, default=ROOT / "build" / "site")
     parser.add_argument("--only", default="", metavar="REGEX", help="only pages and pictures whose path matches")
+    parser.add_argument("--window", action="append", metavar="SCHEME,WIDTH", help="only this window, such as dark,390; repeatable")
     parser.add_argument("--shots", type=Path, metavar="DIR", help="a screenshot of every page in every window")
     options = parser.parse_args()
+    told = [window.partition(",") for window in options.window or ()]
+    windows = [(scheme, int(width)) for scheme, _, width in told] or WINDOWS
     pages = [path for path in sorted(options.site.rglob("*.html")) if path.name != "404.html"]
     if not pages:
         sys.exit(f"{options.site} holds no page: make docs builds the site")
@@ -208,7 +213,7 @@ def main() -> None:
         if not Path(path).exists():
             sys.exit("there is no Chromium here: playwright install chromium")
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        audit = Audit(browser, options.site.resolve(), options.shots)
+        audit = Audit(browser, options.site.resolve(), windows, options.shots)
         chosen = [page for page in pages if re.search(options.only, page.relative_to(options.site).as_posix())]
         pictures = [one for one in sorted(options.site.rglob("*.svg")) if re.search(options.only, one.relative_to(options.site).as_posix())]
         pictures = [one for one in pictures if "assets" not in one.relative_to(options.site).parts]
@@ -227,7 +232,7 @@ def main() -> None:
     for finding, count in told.most_common():
         name, window = next((name, window) for name, window, other in audit.findings if other == finding)
         print(f"{name}{f' ({window})' if window else ''}: {finding}" + (f" [{count} times]" if count > 1 else ""))
-    print(f"{len(chosen)} pages in {len(WINDOWS)} windows and {len(pictures)} pictures: {len(audit.findings)} findings")
+    print(f"{len(chosen)} pages in {len(windows)} windows and {len(pictures)} pictures: {len(audit.findings)} findings")
     sys.exit(bool(audit.findings))
 
 
