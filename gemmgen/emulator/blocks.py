@@ -29,6 +29,8 @@ class BasicBlock:
     parking: bool
     polling: bool
     spins: bool
+    endless: bool = False
+    """True if no path from here leads to an end of the thread, whatever memory holds."""
 
 
 def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: Mapping[str, tuple[str, ...]]) -> tuple[BasicBlock, ...]:
@@ -57,6 +59,7 @@ def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: 
         pieces.append((inner, terminator, targets))
         successors.append((*targets, block + 1) if falls and block + 1 < len(ordered) else targets)
     cycles = _cycles(successors)
+    ending = _reaching(successors, [not after or _ends_threads(last) for after, (_, last, _) in zip(successors, pieces, strict=True)])
     polling = [cycle >= 0 and polls(inner) is not None for cycle, (inner, _, _) in zip(cycles, pieces, strict=True)]
     spinning = {cycle for cycle, polled in zip(cycles, polling, strict=True) if polled}
     blocks = []
@@ -65,7 +68,7 @@ def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: 
         # Outside of loops, test_wait is a question whose answer may be no.
         parking = bool(inner) and may_park(inner[0]) and (cycles[block] >= 0 or not inner[0].has("test_wait"))
         spins = cycles[block] in spinning
-        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, parking, polling[block], spins))
+        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, parking, polling[block], spins, not ending[block]))
     return tuple(blocks)
 
 
@@ -94,6 +97,10 @@ def may_park(instruction: Instruction) -> bool:
             return False
 
 
+def _ends_threads(terminator: Instruction | None) -> bool:
+    return terminator is not None and terminator.opcode in ("ret", "exit", "trap")
+
+
 def _is_terminator(instruction: Instruction) -> bool:
     if instruction.opcode in _BARRIERS:
         return not instruction.has("warp") and not instruction.has("cluster")
@@ -106,6 +113,21 @@ def _can_observe_others(instruction: Instruction) -> bool:
     if instruction.opcode == "nanosleep":
         return True
     return instruction.opcode == "ld" and any(instruction.has(word) for word in ("volatile", "relaxed", "acquire", "mmio"))
+
+
+def _reaching(successors: list[tuple[int, ...]], ends: list[bool]) -> list[bool]:
+    """For each block, True if a path leads to one of the ends."""
+    before: list[list[int]] = [[] for _ in successors]
+    for block, followers in enumerate(successors):
+        for follower in followers:
+            before[follower].append(block)
+    reaching, work = list(ends), [block for block, end in enumerate(ends) if end]
+    while work:
+        for block in before[work.pop()]:
+            if not reaching[block]:
+                reaching[block] = True
+                work.append(block)
+    return reaching
 
 
 def _cycles(successors: list[tuple[int, ...]]) -> list[int]:

@@ -26,6 +26,8 @@ from gemmgen.emulator.schedule import BLOCKED
 _SOON = 256
 """Steps (basic blocks) in a row that only spin after which more blocks are started: several turns of a schedule's patience."""
 _FIRST_PROBE = 1024
+_ENDLESS = 10_000
+"""Steps between looks for threads in loops without an exit: other findings in such a loop come first."""
 _GROWTH = 4
 """A probe that finds the lanes moving puts off the next one by this factor, so that all probes together cost little."""
 _NEVER = 1 << 62
@@ -54,24 +56,49 @@ class Watch:
 
     def __init__(self, machine: Wave) -> None:
         self.machine = machine
-        self.attention = _SOON if machine.program.polls else _NEVER
-        """The step at which `attend` is to be called."""
+        self._calm_at = _SOON if machine.program.polls else _NEVER
+        self._endless = np.array([block.endless for block in machine.program.blocks])
+        self._endless_at = _ENDLESS if self._endless.any() else _NEVER
         self._probe: Probe | None = None
         self._probe_after = _FIRST_PROBE
         self._probe_until = 0
 
+    @property
+    def attention(self) -> int:
+        """The step at which `attend` is to be called."""
+        return min(self._calm_at, self._endless_at)
+
     def attend(self, steps: int, moved: int) -> bool:
         """After so many steps, the last of which that did not spin was `moved`: starts the next blocks of the grid (then
         True), or looks closely whether anything still happens. Raises Deadlock if nothing does."""
+        if steps >= self._endless_at:
+            self._endless_at = steps + _ENDLESS
+            self._look_for_endless()
+        return steps >= self._calm_at and self._attend_calm(steps, moved)
+
+    def _look_for_endless(self) -> None:
+        """Raises Deadlock if threads are at a place from which no path leads to their end."""
+        key = self.machine.state.key
+        running = np.flatnonzero(key < BLOCKED)
+        lost = running[self._endless[key[running]]]
+        if len(lost):
+            block = self.machine.program.blocks[int(key[lost[0]])]
+            raise Deadlock(
+                "no path leads from here to the end of the kernel: these threads never end",
+                instruction=block.terminator or block.body[0],
+                threads=self.machine.geometry.describe(lost),
+            )
+
+    def _attend_calm(self, steps: int, moved: int) -> bool:
         calm = steps - moved
         if self._probe is not None and (calm < _SOON or self._probe.refuted or steps >= self._probe_until):
             if calm >= _SOON:
                 self._probe.judge()
             self._end_probe()
         if calm < _SOON:
-            self.attention = moved + _SOON
+            self._calm_at = moved + _SOON
             return False
-        self.attention = steps + _SOON
+        self._calm_at = steps + _SOON
         engines = self.machine.binder.started_engines
         if engines is not None and engines.copies.land_oldest():
             return False

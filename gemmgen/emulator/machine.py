@@ -210,13 +210,15 @@ class Machine:
         key, bound_blocks, executions = state.key, self.bound, self.executions
         schedule.start(total)
         watch = Watch(self)
+        attention = watch.attention
         told = self._told_of_blocks()
         steps = moved = 0
         while True:
-            if steps >= watch.attention:
+            if steps >= attention:
                 if watch.attend(steps, moved):
                     schedule.start(total)
                     moved = steps
+                attention = watch.attention
                 told = self._told_of_blocks()
             engines = self.binder.started_engines
             if engines is not None and engines.copies.pending:
@@ -272,7 +274,7 @@ class Machine:
                     stay = schedule.keep(bound.block.polling) and stay
                 if number == AGAIN:
                     break
-                if not stay or steps >= watch.attention:
+                if not stay or steps >= attention:
                     key[... if lanes is None else lanes] = number
                     break
 

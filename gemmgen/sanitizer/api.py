@@ -93,7 +93,8 @@ def emulate(
 
     `source` is CUDA or PTX, as a text or as the path of a file; `entry` the kernel's name in C++ (`"axpy<float>"`) or in PTX, None
     for the only one. `args`, one a parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping
-    of members for a structure, a list of arrays for an array of pointers, bytes, or text as for ``gemmgen emulate --arg``.
+    of members for a structure, a list of arrays for an array of pointers, bytes, or text as for ``gemmgen emulate --arg``;
+    `gemmgen.emulator.TensorMap` and `Texture` over an array where the kernel takes a CUtensorMap or a texture.
     `cluster` are the blocks of a cluster.
     `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
     looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under so many random orders of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
 from gemmgen.emulator.textures import Texture
-from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
+from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
 from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
@@ -195,6 +195,8 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
         return parse_argument(value, index, layout)
     if isinstance(value, Texture):
         return replace(argument_of(value.array, index), texture=value)
+    if isinstance(value, TensorMap):
+        return _mapped(value, index)
     if isinstance(value, bytes | bytearray | np.void):
         return KernelArgument("bytes", "struct", value.tobytes() if isinstance(value, np.void) else bytes(value))
     if isinstance(value, Mapping):
@@ -221,6 +223,26 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
         raise UnusableInput(f"argument {index}: {type(value).__name__} is neither an array nor a number")
     text = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     return KernelArgument(text, _NUMPY_NAMES.get(str(array.dtype), str(array.dtype)), np.array(array, order="C"))
+
+
+def _mapped(value: TensorMap, index: int) -> KernelArgument:
+    """The argument for a tensor map with its array as `base`. Raises ``UnusableInput`` with every reason that the driver would have."""
+    if value.base is None:
+        raise UnusableInput(f"argument {index}: a tensor map needs its array, TensorMap(..., base=array)")
+    wrong = problems(value)
+    if wrong:
+        raise UnusableInput(
+            "\n  - ".join([f"argument {index}: the driver would refuse this tensor map (axes count from the innermost):", *wrong])
+        )
+    array = argument_of(value.base, index)
+    if not array.is_array or array.pointers or array.texture is not None or array.tensor_map is not None:
+        raise UnusableInput(f"argument {index}: the base of a tensor map has to be an array, got {type(value.base).__name__}")
+    if value.array_bytes > array.value.nbytes:
+        raise UnusableInput(
+            f"argument {index}: a tensor map over {value.array_bytes} bytes, from the first to the last element, of an array of "
+            f"{array.value.nbytes} bytes"
+        )
+    return replace(array, text=f"a tensor map over {array.text}", tensor_map=replace(value, base=None))
 
 
 def _parts(text: str) -> list[str]:

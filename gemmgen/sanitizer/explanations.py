@@ -245,6 +245,48 @@ _PAGES = (
         "cluster.sync();\n*map_shared_rank(&value, 1) = 1;\ncluster.sync();",
     ),
     Explanation(
+        "early-barrier-use",
+        "barrier used before its initialisation is visible",
+        "Threads use an mbarrier that another thread initialised, and nothing tells them that this has happened.",
+        "if (threadIdx.x == 0) init(&bar, blockDim.x);\nbar.arrive_and_wait();",
+        "Let the block meet behind the initialisation.",
+        "if (threadIdx.x == 0) init(&bar, blockDim.x);\n__syncthreads();\nbar.arrive_and_wait();",
+    ),
+    Explanation(
+        "missing-init-fence",
+        "missing fence after the initialisation of a barrier",
+        "The copy engine or another block of the cluster uses an mbarrier whose initialisation no fence has made visible to it.",
+        "mbarrier.init.shared.b64 [bar], 1;\ncp.async.bulk... [tile], [source], bytes, [bar];",
+        "Put fence.mbarrier_init behind the initialisation, and a barrier of the cluster where other blocks use it.",
+        "mbarrier.init.shared.b64 [bar], 1;\nfence.mbarrier_init.release.cluster;",
+    ),
+    Explanation(
+        "missing-proxy-fence",
+        "missing proxy fence",
+        "An engine (an asynchronous bulk copy, wgmma) reads or overwrites shared memory that threads have written by ordinary stores. The "
+        "engine goes another way to memory, and barriers alone do not order the two.",
+        "tile[threadIdx.x] = x;\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
+        "Each thread that wrote executes fence.proxy.async before the barrier behind which the engine starts.",
+        "tile[threadIdx.x] = x;\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
+    ),
+    Explanation(
+        "outliving-access",
+        "shared memory of a block that may have ended",
+        "A block accesses the shared memory of another one of its cluster, which need not wait for it before it ends. Shared memory goes "
+        "with its block.",
+        "x = remote[threadIdx.x];\n// end of the kernel",
+        "Let all blocks of the cluster meet before they end.",
+        "x = remote[threadIdx.x];\ncluster.sync();",
+    ),
+    Explanation(
+        "unordered-launch",
+        "memory of the launch before, without a wait",
+        "A kernel that may begin before the one in front of it has ended touches what that one touches, before griddepcontrol.wait.",
+        "y[i] = x[i];  // x comes from the kernel before",
+        "Wait first: cudaGridDependencySynchronize().",
+        "cudaGridDependencySynchronize();\ny[i] = x[i];",
+    ),
+    Explanation(
         "register-pool-misuse",
         "misused register pool",
         "setmaxnreg with a number, or at a place, that its rules do not allow.",

@@ -118,6 +118,55 @@ extern "C" __device__ void __assertfail(const char*, const char*, unsigned, cons
 """
 
 
+_FUNCTIONS_OF_STD = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "exp"),
+    *("exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "hypot", "isfinite", "isinf", "isnan", "ldexp", "lgamma"),
+    *("log", "log10", "log1p", "log2", "lrint", "lround", "modf", "nearbyint", "pow", "remainder", "rint", "round", "signbit", "sin"),
+    *("sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "frexp", "memcpy", "memset"),
+)
+PRE_INCLUDED = "gemmgen_as_nvcc.h"
+"""Stand-in for what nvcc includes by itself, host headers among it."""
+_AS_NVCC = f"""#pragma once
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+#ifndef HUGE_VALF
+#define HUGE_VALF INFINITY
+#define HUGE_VAL __longlong_as_double(0x7ff0000000000000ll)
+#endif
+#ifndef M_PI
+#define M_E 2.7182818284590452354
+#define M_LOG2E 1.4426950408889634074
+#define M_LOG10E 0.43429448190325182765
+#define M_LN2 0.69314718055994530942
+#define M_LN10 2.30258509299404568402
+#define M_PI 3.14159265358979323846
+#define M_PI_2 1.57079632679489661923
+#define M_PI_4 0.78539816339744830962
+#define M_1_PI 0.31830988618379067154
+#define M_2_PI 0.63661977236758134308
+#define M_2_SQRTPI 1.12837916709551257390
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+#endif
+#include <stdint.h>
+#include <limits.h>
+#include <float.h>
+typedef unsigned uint;
+typedef unsigned short ushort;
+typedef unsigned long ulong;
+namespace std {{
+{"".join(f"using ::{name};" for name in _FUNCTIONS_OF_STD)}
+template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) {{ return b < a ? b : a; }}
+template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) {{ return a < b ? b : a; }}
+template <class T> __host__ __device__ constexpr void swap(T& a, T& b) {{ T c = a; a = b; b = c; }}
+}}
+"""
+
+
 _CUB_PARTS = (
     "block/block_adjacent_difference",
     "block/block_discontinuity",
@@ -150,6 +199,7 @@ def stand_ins() -> dict[str, str]:
     integers = _STDINT + "namespace std { using ::uint32_t; using ::int32_t; using ::uint64_t; using ::int64_t; using ::uint8_t; }\n"
     texts |= {"cstdint": integers, "stdint.h": _STDINT, "inttypes.h": _STDINT}
     texts |= {"climits": _LIMITS, "limits.h": _LIMITS, "cfloat": _FLOAT, "float.h": _FLOAT}
+    texts[PRE_INCLUDED] = _AS_NVCC
     texts["cub/cub.cuh"] = "#pragma once\n" + "".join(f"#include <cub/{part}.cuh>\n" for part in _CUB_PARTS)
     texts |= {"cassert": _ASSERT, "assert.h": _ASSERT, "cstddef": nothing, "stddef.h": nothing}
     return texts

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import CompileError, GemmgenError
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
-from gemmgen.sanitizer.headers import found_in, header_folders, stand_ins
+from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, stand_ins
 from gemmgen.sanitizer.host_code import device_part, has_host_code
 
 if TYPE_CHECKING:
@@ -123,16 +123,29 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     headers = {header: content for header, content in stand_ins().items() if not found_in(header, own_folders)}
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
-    code = compile_file(
-        device_part(text) if has_host_code(text) else text,
-        path=path,
-        architecture=options.architecture or DEFAULT_ARCHITECTURE,
-        options=arguments,
-        headers=headers,
-        expressions=expressions,
-        shown_as=name,
-        assemble=options.assemble,
-    )
+
+    def compiled(*more: str) -> DeviceCode:
+        return compile_file(
+            device_part(text) if has_host_code(text) else text,
+            path=path,
+            architecture=options.architecture or DEFAULT_ARCHITECTURE,
+            options=[*arguments, *more],
+            headers=headers,
+            expressions=expressions,
+            shown_as=name,
+            assemble=options.assemble,
+        )
+
+    try:
+        code = compiled()
+    except CompileError as error:
+        if not re.search(r"is undefined|has no member", str(error)):
+            raise
+        # nvcc includes headers of the host that NVRTC does not. What a file defines by itself must not meet them, so they come second.
+        try:
+            code = compiled(f"--pre-include={PRE_INCLUDED}")
+        except CompileError:
+            raise error from None
     return replace(code, ptx=_with_short_names(code.ptx.replace(f'"{path}"', f'"{name}"')))
 
 

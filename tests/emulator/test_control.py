@@ -323,6 +323,29 @@ def test_an_endless_loop():
         run_cuda(source, "forever", 1, 32, [np.zeros(1, np.int32)], step_limit=1000)
 
 
+@pytest.mark.parametrize(
+    "loop",
+    ["for (int i = 0;; ++i) out[threadIdx.x] = i;", "while (true) atomicAdd(out, 1);", "if (threadIdx.x < 32) while (true) __syncwarp();"],
+)
+def test_a_loop_without_an_exit_ends_soon(loop):
+    source = f'extern "C" __global__ void forever(int* out) {{ {loop} }}'
+    with pytest.raises(emulator.Deadlock, match="no path leads from here to the end"):
+        run_cuda(source, "forever", 1, 64, [np.zeros(64, np.int32)], step_limit=100_000)
+
+
+def test_what_a_loop_without_an_exit_does_comes_first():
+    source = r"""extern "C" __global__ void forever(int* out) { for (int i = 0;; ++i) out[i] = i; }"""
+    with pytest.raises(emulator.OutOfBounds, match="0 bytes past the end"):
+        run_cuda(source, "forever", 1, 1, [np.zeros(64, np.int32)])
+
+
+def test_endless_recursion_overflows_a_bounded_stack():
+    source = r"""__device__ __noinline__ int f(int n, int* p) { int x[4]; x[n & 3] = n; return f(n + 1, p) + x[(n + *p) & 3]; }
+        extern "C" __global__ void k(int* p) { p[threadIdx.x] = f(threadIdx.x, p); }"""
+    with pytest.raises(emulator.Trapped, match="the stack overflows: 1024 calls deep"):
+        run_cuda(source, "k", 1, 32, [np.zeros(32, np.int32)], step_limit=100_000)
+
+
 def test_a_shuffle_without_its_partner():
     source = r"""extern "C" __global__ void alone(int* out) {
         int t = threadIdx.x, v = t;

@@ -9,6 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator import TensorMap
 from gemmgen.sanitizer.api import FindingsError
 
 SAXPY = """
@@ -198,3 +199,55 @@ __global__ void k(int* o) { Pair p{1, (int)threadIdx.x}; o[threadIdx.x] = p.sum(
 int main() { Timer t; t.start(); k<<<1, 1>>>(nullptr); std::cout << helper(2); }
 """
     assert gemmgen.emulate(source, grid=1, block=3, args=["i32[3]"])["o"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("statement", "value"),
+    [
+        ("uint32_t v = 1; *p = v;", 1),
+        ("*p = INFINITY > HUGE_VAL || NAN == NAN;", 0),
+        ("uint v = 2; ushort w = 3; *p = v + w;", 5),
+        ("*p = std::min(1, 2) + std::max(2, 3);", 4),
+        ("*p = std::sqrt(4.0f) + std::abs(-3) + std::isnan(2.0f);", 5),
+        ("int a = 1, b = 2; std::swap(a, b); *p = a + (M_PI > 3);", 3),
+    ],
+)
+def test_names_that_nvcc_includes_by_itself(statement, value):
+    result = gemmgen.emulate(f"__global__ void k(int* p) {{ {statement} }}", grid=1, block=1, args=["i32[1]=zeros"])
+    assert result.clean and result["p"].tolist() == [value]
+
+
+def test_a_file_that_has_such_names_of_its_own():
+    source = """typedef unsigned char uint8_t; typedef unsigned uint;
+        #define INFINITY 5
+        __global__ void k(int* p) { uint8_t v = 255; uint w = INFINITY; *p = v + w + (int)std::fabs(-1.0f); }"""
+    result = gemmgen.emulate(source, grid=1, block=1, args=["i32[1]=zeros"])
+    assert result.clean and result["p"].tolist() == [261]
+
+
+def test_an_unknown_name_is_told_in_the_users_line():
+    with pytest.raises(GemmgenError, match=r"kernel.cu:2: identifier \"nonsense\" is undefined"):
+        gemmgen.emulate("\n__global__ void k(int* p) { *p = nonsense; }", grid=1, block=1, args=["i32[1]"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"base": None}, "a tensor map needs its array"),
+        ({"base": 3.0}, "has to be an array"),
+        ({"box": (33, 8)}, "would refuse this tensor map"),
+        ({"base": np.zeros(7, np.float32)}, "of an array of 28 bytes"),
+    ],
+)
+def test_a_bad_tensor_map_is_refused(change, message):
+    given = {
+        "element": "f32",
+        "extents": (64, 16),
+        "strides": (256,),
+        "box": (32, 8),
+        "swizzle": "128B",
+        "base": np.zeros((16, 64), np.float32),
+    }
+    source = "struct CUtensorMap { unsigned long long opaque[16]; }; __global__ void k(const __grid_constant__ CUtensorMap map) {}"
+    with pytest.raises(GemmgenError, match=message):
+        gemmgen.emulate(source, grid=1, block=32, args=[TensorMap(**given | change)], architecture="sm_90a")
