@@ -627,7 +627,8 @@ add(
   for (int t = 0; t < n; t += 32) {
     s[threadIdx.x] = p[t + threadIdx.x];
     __syncthreads();
-    for (int j = 0; j < 32; ++j) { float dx = s[j].x - mine.x, dy = s[j].y - mine.y, q = rsqrtf(dx * dx + dy * dy + 1); sum.x += dx * q; sum.y += dy * q; }
+    for (int j = 0; j < 32; ++j) { float dx = s[j].x - mine.x, dy = s[j].y - mine.y, q = rsqrtf(dx * dx + dy * dy + 1);
+      sum.x += dx * q; sum.y += dy * q; }
     __syncthreads(); // used
   }
   f[i] = sum;
@@ -846,7 +847,8 @@ add(
     "compensated_sum_in_double",
     """__global__ void k(const double* x, double* y, int n) {
   double sum = 0, rest = 0;
-  for (int i = 0; i < n; ++i) { double v = __dadd_rn(x[i * 32 + threadIdx.x], -rest), t = __dadd_rn(sum, v); rest = __dadd_rn(__dadd_rn(t, -sum), -v); sum = t; }
+  for (int i = 0; i < n; ++i) { double v = __dadd_rn(x[i * 32 + threadIdx.x], -rest), t = __dadd_rn(sum, v);
+    rest = __dadd_rn(__dadd_rn(t, -sum), -v); sum = t; }
   y[threadIdx.x] = sum;
 }""",
     lambda r: [r.standard_normal(32 * 20), np.zeros(32), 20],
@@ -871,7 +873,8 @@ add(
     """struct Node { int value; Node* next; };
 __global__ void k(int* y) {
   Node* head = nullptr;
-  for (int i = 0; i < 4; ++i) { Node* node = (Node*)malloc(sizeof(Node)); node->value = i * (int)threadIdx.x; node->next = head; head = node; }
+  for (int i = 0; i < 4; ++i) { Node* node = (Node*)malloc(sizeof(Node)); node->value = i * (int)threadIdx.x;
+    node->next = head; head = node; }
   int sum = 0;
   while (head) { Node* next = head->next; sum += head->value; free(head); head = next; }
   y[threadIdx.x] = sum;
@@ -1092,7 +1095,8 @@ add(
 MBARRIER = """
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void wait(void* bar, int parity) {
-  asm volatile("{.reg .pred p;\\nAGAIN: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\\n@!p bra AGAIN;}" :: "r"(at(bar)), "r"(parity) : "memory");
+  asm volatile("{.reg .pred p;\\nAGAIN: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\\n@!p bra AGAIN;}"
+    :: "r"(at(bar)), "r"(parity) : "memory");
 }
 """
 
@@ -1140,7 +1144,8 @@ add(
   asm volatile("fence.proxy.async;" ::: "memory");
   __syncthreads(); // doubled
   if (threadIdx.x == 0) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256; cp.async.bulk.commit_group;" :: "l"(y), "r"(at(s)) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256; cp.async.bulk.commit_group;"
+      :: "l"(y), "r"(at(s)) : "memory");
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
 }""",
