@@ -188,6 +188,23 @@ class Order:
         self.time += 1
         return self.clocks.join_all(found)
 
+    def release_fenced(self, lanes: Lanes) -> int:
+        """A clock of what lies before the last fence, wider than a block, of these lanes: a relaxed operation hands on so much."""
+        stride, level = self.geometry.stride, self.device
+        fenced = lanes[(level.fence_time[lanes] | level.released[lanes]) != 0]
+        threads = self.threads[fenced].tolist()
+        return self.clocks.join_all(
+            [level.release_of(lane, thread // stride, thread) for lane, thread in zip(fenced.tolist(), threads, strict=True)]
+        )
+
+    def observe(self, lanes: Lanes, clock: int) -> None:
+        """Lanes have seen by a relaxed operation what a clock stands for; they know it from their next fence on."""
+        if clock == NOTHING:
+            return
+        for lane in lanes.tolist():
+            self.device.pending[lane] = self.clocks.join_all([int(self.device.pending[lane]), clock])
+        self.device.observed = True
+
     def learn(self, lanes: Lanes, clock: int) -> None:
         """Lanes know what a clock knows."""
         if clock == NOTHING:

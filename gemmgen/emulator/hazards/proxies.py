@@ -420,16 +420,22 @@ class ProxyRules(Observer):
         self._arrived[offset] = self.order.clocks.join_all([self._arrived.get(offset, NOTHING), clock])
 
     def mbarrier_arrived(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
-        if not instruction.has("relaxed"):
-            clock = self.order.release(lanes)
-            self._arrived[barrier.offset] = self.order.clocks.join_all([self._arrived.get(barrier.offset, NOTHING), clock])
+        clock = self._released(instruction, lanes)
+        self._arrived[barrier.offset] = self.order.clocks.join_all([self._arrived.get(barrier.offset, NOTHING), clock])
+
+    def _released(self, instruction: Instruction, lanes: Lanes) -> int:
+        """A clock of what an arrival hands on: a relaxed one, what lies before the last fence."""
+        return self.order.release_fenced(lanes) if instruction.has("relaxed") else self.order.release(lanes)
 
     def phase_completed(self, barrier: Barrier) -> None:
         self._completed[barrier.offset] = self._arrived.pop(barrier.offset, NOTHING)
 
     def phase_seen(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
-        if not instruction.has("relaxed"):
-            self.order.learn(lanes, self._completed.get(barrier.offset, NOTHING))
+        clock = self._completed.get(barrier.offset, NOTHING)
+        if instruction.has("relaxed"):
+            self.order.observe(lanes, clock)
+        else:
+            self.order.learn(lanes, clock)
 
     # -- clusters ----------------------------------------------------------------------------------------------
 
@@ -442,11 +448,9 @@ class ProxyRules(Observer):
         return [lanes[clusters == cluster] for cluster in np.unique(clusters).tolist()]
 
     def cluster_arrived(self, instruction: Instruction, lanes: Lanes) -> None:
-        if instruction.has("relaxed"):
-            return
         for members in self._by_cluster(lanes):
             first = self._first_place(members)
-            clock = self.order.release(members)
+            clock = self._released(instruction, members)
             self._at_cluster[first] = self.order.clocks.join_all([self._at_cluster.get(first, NOTHING), clock])
 
     def cluster_met(self, lanes: Lanes) -> None:
