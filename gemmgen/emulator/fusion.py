@@ -48,6 +48,8 @@ def is_fusible(inst: Instruction) -> bool:
         inst.opcode == "fma"
         and inst.modifiers == ("rn", "f32")
         and inst.guard is None
+        and len(inst.operands) == 4
+        and isinstance(inst.operands[0], Register)
         and all(isinstance(operand, Register) or (isinstance(operand, Float) and operand.width == 32) for operand in inst.operands)
     )
 

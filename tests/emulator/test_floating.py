@@ -451,3 +451,17 @@ def test_the_oracle_itself():
             with np.errstate(all="ignore"):
                 assert float(dtype(value)) == float(wanted)
     assert set(FORMATS) == {"f16", "bf16", "f32", "f64"}
+
+
+@pytest.mark.parametrize("operands", ["%f1, %f2, %f3", "0f3F800000, %f2, %f3, %f1", "%f1"])
+def test_an_fma_with_wrong_operands_is_refused(operands):
+    ptx = f""".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k() {{
+    .reg .f32 %f<4>;
+    fma.rn.f32 {operands};
+    ret;
+}}"""
+    with pytest.raises(emulator.UnknownInstruction, match="fma"):
+        emulator.launch(ptx, "k", grid=1, block=32)
