@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemmgen import emulator
 from gemmgen.emulator import ieee
 
 from .helpers import (
