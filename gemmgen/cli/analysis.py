@@ -9,11 +9,12 @@ from gemmgen.cli.output import Column, count, counted, duration, operation_unit,
 from gemmgen.kernels.family import Section
 
 if TYPE_CHECKING:
-    from gemmgen.hardware.target import Figure
+    from gemmgen.hardware.target import Architecture, Device, Figure
     from gemmgen.kernels.family import Fetch
     from gemmgen.perf.analysis.machine_code import KernelCode, MainLoop
     from gemmgen.perf.analysis.report import Analysis
     from gemmgen.perf.analysis.residency import MoreBlocks, Residency
+    from gemmgen.perf.analysis.roofline import Roofline
 
 Lines = list[tuple[str, str]]
 
@@ -159,9 +160,7 @@ def _filling(analysis: Analysis) -> Lines:
         lines.append((label, f"{text}, {waves.efficiency:.1%} of the places in {waves.whole_waves} taken"))
     if not analysis.waves:
         lines.append(("blocks", "none: there is nothing to launch"))
-    if not analysis.runs_on_device:
-        lines.append(("but", f"a binary for {analysis.architecture} does not run on it"))
-    return lines
+    return lines + foreign_device(analysis.plan.architecture, analysis.device)
 
 
 def _problem(analysis: Analysis) -> str:
@@ -190,6 +189,36 @@ def _fetch_rate(fetched: Sequence[Fetch], seconds: float, memory: Figure | None)
     return f"{text}, {part:.1%} of memory's bandwidth" + (": the L2 served some" if part > 1 else "")
 
 
+def foreign_device(architecture: Architecture, device: Device) -> Lines:
+    """A note that figures are those of a device on which binaries for ``architecture`` do not run, if so."""
+    from gemmgen.hardware.target import DEVICES
+
+    if device.architecture.runs_cubins_of(architecture):
+        return []
+    reason = f"the {device.name} is {device.architecture.name}"
+    if not any(known.architecture.runs_cubins_of(architecture) for known in DEVICES.values()):
+        reason = f"no device of {architecture.name} is known, and these are another one's figures"
+    return [("note", f"a binary for {architecture.name} does not run on it: {reason}")]
+
+
+def bound_lines(roofs: Roofline, unit: str) -> Lines:
+    """The time that a problem takes at least by each roof, and the one that binds. ``unit``: of operations."""
+    special = roofs.cost.special
+    roofed = [("arithmetic", roofs.compute_roof, roofs.compute_seconds, f"{unit}/s")]
+    roofed += [("special", roofs.special_roof, roofs.special_seconds, "functions/s")] if special else []
+    roofed += [("memory", roofs.memory_roof, roofs.memory_seconds, "B/s")]
+    lines = []
+    for name, figure, seconds, per_second in roofed:
+        known = f"{duration(seconds)} at {rate(figure.value, per_second)} ({figure.origin})" if figure else "the device's rate is not known"
+        if name == "special":
+            known += f": {rate(special, 'functions')} of e^x, roots and reciprocals, on units beside the others"
+        lines.append((name, known))
+    binding = "memory" if roofs.binding == "memory" else "arithmetic"
+    if binding == "arithmetic" and roofs.special_seconds > roofs.compute_seconds:
+        binding = "special functions"
+    return [*lines, ("bound by", f"{binding}: at least {duration(roofs.least_seconds)}")]
+
+
 def _roofs(analysis: Analysis) -> Lines:
     from gemmgen.perf.cost_model import cost_model_of
 
@@ -197,17 +226,12 @@ def _roofs(analysis: Analysis) -> Lines:
     fetched = cost_model_of(analysis.plan.spec.kind).fetches(analysis.plan, analysis.problem)
     unit = operation_unit(cost.unit)
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
-    lines = [("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte")]
+    lines = foreign_device(analysis.plan.architecture, analysis.device)
+    lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
     lines += fetch_lines(fetched, cost.operations, unit)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
-    for name, figure, seconds, per_second in (
-        ("arithmetic", roofs.compute_roof, roofs.compute_seconds, f"{unit}/s"),
-        ("memory", roofs.memory_roof, roofs.memory_seconds, "B/s"),
-    ):
-        known = f"{duration(seconds)} at {rate(figure.value, per_second)} ({figure.origin})" if figure else "the device's rate is not known"
-        lines.append((name, known))
-    lines.append(("bound by", f"{'arithmetic' if roofs.binding == 'compute' else 'memory'}: at least {duration(roofs.least_seconds)}"))
+    lines += bound_lines(roofs, unit)
     if analysis.timing is not None:
         timing = analysis.timing
         doubt = ""

@@ -46,6 +46,12 @@ INT8_MMA_TURING: tuple[MmaShape, ...] = ((8, 8, 16),)
 INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
 
 
+FP64_LANES = {(8, 0): 32, (9, 0): 64, (10, 0): 64}
+"""By compute capability; other chips have two for each SM."""
+SPECIAL_LANES_PER_SM = 16
+"""Results of special functions in a clock cycle: reciprocals, square roots, 2^x, log2, sine (same table)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """Limits of the compiler and one SM of this architecture. `features` are those usable under exactly this name."""
@@ -70,6 +76,11 @@ class Architecture:
     constant_bytes: int = 64 * KIB
     parameter_bytes: int = 32764
     portable_parameter_bytes: int = 4096
+
+    @property
+    def fp64_lanes_per_sm(self) -> int:
+        """Multiply-adds of doubles in a clock cycle (CUDA C++ Programming Guide, throughput of native arithmetic instructions)."""
+        return FP64_LANES.get(self.compute_capability, 2)
 
     @property
     def shared_bytes_per_block(self) -> int:
@@ -175,6 +186,16 @@ class Device:
         return Figure(self.fp32_theoretical_flops, "theory")
 
     @property
+    def fp64_roof(self) -> Figure:
+        """The rate of doubles beside tensor cores: two operations per lane and boost clock cycle."""
+        return Figure(2.0 * self.sm_count * self.architecture.fp64_lanes_per_sm * self.clock_hz, "theory")
+
+    @property
+    def special_roof(self) -> Figure:
+        """Special functions per second."""
+        return Figure(float(self.sm_count * SPECIAL_LANES_PER_SM) * self.clock_hz, "theory")
+
+    @property
     def int8_roof(self) -> Figure | None:
         """The int8 tensor core rate of `mma.sync`: measured where it was, else the datasheet's."""
         return _first_known(self.measured.int8_mma_ops, self.datasheet.int8_mma_ops)
@@ -218,7 +239,7 @@ class Device:
         return _divided(self.int8_mma_roof, 4 / self.float_sums)
 
     def roof(self, unit: str) -> Figure | None:
-        """The rate of a unit: ``fp32``, a type with its instruction, such as ``f16_wgmma``, or float32 by products of a type."""
+        """The rate of a unit: ``fp32``, ``fp64``, a type with its instruction, such as ``f16_wgmma``, or float32 by products of a type."""
         if unit in FLOAT_PRODUCTS:
             base, products = FLOAT_PRODUCTS[unit]
             return _divided(self.roof(base), products)

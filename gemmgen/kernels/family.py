@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.launch import LaunchSequence
 
@@ -83,6 +84,11 @@ class InstancePlan:
     def usage(self) -> list[str]:
         """Lines for people that say how the source is compiled, or how its kernels are launched."""
         return []
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """Estimates that speak against the plan. They refuse nothing: only the compiler knows."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,8 @@ class Cost:
     bytes: float
     unit: str
     """Peak of a device that the operations run at: the name of a rate field of ``Device``."""
+    special: float = 0.0
+    """Special functions, at least: reciprocals, square roots, 2^x. They run beside the operations, on units of their own."""
 
     @property
     def intensity(self) -> float:

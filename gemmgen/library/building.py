@@ -18,6 +18,7 @@ from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_e
 from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.moved_lines import moved_record
 from gemmgen.library.workers import cpus, run_tasks
 
 SAVE_SECONDS = 15.0
@@ -153,6 +154,16 @@ def compile_facts(
     return facts
 
 
+def _moved(instance: Instance, folder: LibraryFolder, evidence: Evidence, facts: Facts, cases: str) -> Record | None:
+    """The evidence of an instance whose lines have moved since, but not its code."""
+    path = folder.path / instance.source.file_name
+    old = path.read_text(encoding="utf-8") if path.is_file() else instance.source.text
+    if old == instance.source.text:
+        return None
+    about = [record for record in evidence.emulator.values() if record["instance"] == instance.name]
+    return moved_record(about, facts, cases, options_digest(), old, instance.source.text)
+
+
 def _verify(
     listing: Listing,
     folder: LibraryFolder,
@@ -169,6 +180,9 @@ def _verify(
         key = (facts[instance.name, architecture].program, cases_digest(plan))
         if key in evidence.emulator:
             used[key] = evidence.emulator[key]
+        elif moved := _moved(instance, folder, evidence, facts[instance.name, architecture], key[1]):
+            used[key] = moved
+            evidence.add(moved)
         else:
             missing.setdefault(key, (instance.path, architecture))
     if missing and not compiler_fits(listing):

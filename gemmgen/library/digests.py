@@ -58,6 +58,11 @@ def templates_digest(template: str) -> str:
     return digest(*(part for name in sorted(texts) for part in (name, texts[name])))
 
 
+def text_digest(text: str) -> str:
+    """The digest of a rendered source's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def program_digests(ptx: str, name: str) -> dict[str, str]:
     """Two digests of an instance's PTX without what names the architecture and the instance: ``program`` with its line
     information, so that what was seen of it can be told by lines of the source, and ``code`` without."""

@@ -34,6 +34,28 @@ def test_explain_says_that_a_device_is_too_old(run: Run, spec: Path) -> None:
     assert "does not run on it" in run("explain", spec, "--device", "T4", "--set", "architecture=sm_80").out
 
 
+def test_explain_shows_warnings(run: Run, spec: Path) -> None:
+    assert "got about 136 registers a thread by an estimate" in " ".join(run("explain", "gemm/maxas_64").out.split())
+    assert "Warnings" not in run("explain", spec).out
+
+
+@pytest.mark.parametrize("command", ["explain", "analyze"])
+def test_roofs_of_another_architecture_are_marked(run: Run, spec: Path, command: str) -> None:
+    shown = run(command, spec, "--arch", "sm_100", *(["--no-traffic"] if command == "analyze" else [])).out
+    (roofs,) = re.findall(r"^Roofs of the H200$(.*)", shown, re.MULTILINE | re.DOTALL)
+    assert "a binary for sm_100 does not run on it: no device of sm_100 is known, and these are another one's figures" in " ".join(
+        roofs.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "device"), [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_120", "RTX 5090")]
+)
+def test_roofs_are_those_of_a_device_of_the_architecture(run: Run, spec: Path, architecture: str, device: str) -> None:
+    shown = run("explain", spec, "--arch", architecture).out
+    assert f"Roofs of the {device}" in shown and "does not run" not in shown
+
+
 def test_schema_is_json_schema_on_standard_output_or_in_a_file(run: Run) -> None:
     schema = json.loads(run("schema").out)
     assert schema["$schema"].startswith("https://json-schema.org/")

@@ -120,3 +120,14 @@ def test_check_goes_on_after_a_spec_that_cannot_be_read(run: Run, spec: Path) ->
 def test_check_rejects_an_older_architecture(run: Run, spec: Path) -> None:
     failed = run("check", spec, "--arch", "sm_75", "--set", "architecture=sm_80", code=2)
     assert "architecture: got sm_75, need sm_80 or newer" in failed.out
+
+
+def test_check_accepts_with_a_warning(run: Run) -> None:
+    shown = run("check", "gemm/maxas_64", "gemm/v1_tiled")
+    assert shown.out.count("accepted") == 2
+    assert shown.out.count("warning: mainloop.tile.thread: got about 136 registers a thread by an estimate") == 1
+
+
+def test_warnings_are_part_of_the_json_of_check(run: Run) -> None:
+    first, second = run("check", "gemm/maxas_64", "gemm/v1_tiled", "--json").json
+    assert [warning["code"] for warning in first["warnings"]] == ["registers"] and second["warnings"] == []

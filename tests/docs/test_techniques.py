@@ -43,3 +43,20 @@ def test_every_step_of_the_stories_was_measured() -> None:
     assert found == {chapter.name: [(step.spec, step.changes) for step in chapter.steps] for chapter in CHAPTERS}
     assert measured["device"].startswith("NVIDIA") and measured["date"]
     assert all(step["checked"] and step["median_us"] > 0 for chapter in measured["chapters"] for step in chapter["steps"])
+
+
+STORIES = sorted(path for path in TABLE.parent.glob("*.md") if path.stem not in ("index", "techniques"))
+
+
+@pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
+def test_a_story_ends_with_exercises_that_have_answers(page: Path) -> None:
+    (exercises,) = re.findall(r"^## Exercises$(.*)", page.read_text(), re.MULTILINE | re.DOTALL)
+    questions = re.split(r"^\d\. ", exercises, flags=re.MULTILINE)[1:]
+    assert len(questions) >= 2
+    assert all(re.search(r"^<!-- run .*-->\n```console\n\$ gemmgen .*\n.+", question, re.MULTILINE) for question in questions)
+
+
+@pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
+def test_a_story_shows_what_it_gained(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"^<!-- chart \w+ -->\n!\[", text, re.MULTILINE) and re.search(r"^<!-- times \w+ -->\n\|", text, re.MULTILINE)

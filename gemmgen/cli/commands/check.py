@@ -23,7 +23,8 @@ from gemmgen.core.text import printable
 @json_option
 @click.pass_context
 def command(context: click.Context, specs: Sequence[str], architectures: Sequence[str], overrides: Sequence[str], as_json: bool) -> None:
-    """Say of each SPEC whether it can work, and if not, all reasons. Exits with 2 if one cannot."""
+    """Say of each SPEC whether it can work, and if not, all reasons. Exits with 2 if one cannot. Warnings are estimates that speak
+    against a spec that can work."""
     from gemmgen.hardware.target import ARCHITECTURES, architecture
 
     names: list[str | None] = [*(ARCHITECTURES if "all" in architectures else dict.fromkeys(architectures))] or [None]
@@ -56,7 +57,8 @@ def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Seque
         return [_finding(file, architectures[0], error=str(error))]
     for name in architectures:
         try:
-            findings.append(_finding(file, name or spec.architecture, kernel=plan(spec, name).name))
+            planned = plan(spec, name)
+            findings.append(_finding(file, name or spec.architecture, kernel=planned.name, warnings=planned.warnings))
         except PlanError as error:
             findings.append(_finding(file, name or spec.architecture, error=error.message.rstrip(":"), reasons=error.reasons))
         except Exception as error:  # one file must not keep the others from being checked
@@ -72,6 +74,7 @@ def _finding(
     kernel: str | None = None,
     error: str = "",
     reasons: Sequence[Reason] = (),
+    warnings: Sequence[Reason] = (),
     bug: bool = False,
 ) -> dict[str, Any]:
     return {
@@ -82,6 +85,7 @@ def _finding(
         "error": error,
         "bug": bug,
         "reasons": [{**asdict(reason), "text": str(reason)} for reason in reasons],
+        "warnings": [{**asdict(warning), "text": str(warning)} for warning in warnings],
     }
 
 
@@ -89,6 +93,8 @@ def _print(finding: dict[str, Any]) -> None:
     where = printable(f"{finding['spec']} ({finding['architecture']})" if finding["architecture"] else finding["spec"])
     if finding["accepted"]:
         click.echo(f"{click.style('accepted', fg='green')}  {where}")
+        for warning in finding["warnings"]:
+            click.echo(f"    {click.style('warning', fg='yellow')}: {printable(warning['text'])}")
         return
     click.echo(f"{click.style('rejected', fg='red')}  {where}")
     for line in printable(finding["error"]).splitlines():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.options import architecture_option, complete_device, complete_spec, json_option, parse_size, set_option
-from gemmgen.cli.output import count, duration, operation_unit, print_json, rate
+from gemmgen.cli.output import count, operation_unit, print_json, rate
 from gemmgen.cli.sections import print_sections
 from gemmgen.cli.selection import find_specs, plan_specs
 from gemmgen.core.errors import SpecError
@@ -18,10 +18,6 @@ from gemmgen.kernels.family import Section
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Device
     from gemmgen.kernels.family import KernelPlan
-
-
-DEFAULT_DEVICE = "H200"
-"""The device whose roofs bind where none is named."""
 
 
 @click.command("explain")
@@ -36,7 +32,7 @@ DEFAULT_DEVICE = "H200"
     "device_name",
     "--device",
     shell_complete=complete_device,
-    help="The GPU whose roofs to hold it against; else, with --problem, that of this machine, or the first of --arch, or an H200.",
+    help="The GPU whose roofs to hold it against; else one of --arch, or an H200; with --problem, that of this machine before these.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @architecture_option("Architecture to plan for; else the spec's own.")
@@ -53,13 +49,14 @@ def command(
 ) -> None:
     """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds; or, with --problem, which
     instance a problem gets on a device, and why."""
+    from gemmgen.cli.analysis import foreign_device
+    from gemmgen.dispatch.prediction import device_for
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.hardware.target import device as find_device
     from gemmgen.kernels import family_of
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.present.explanation import explanation_of
 
-    device = find_device(device_name or DEFAULT_DEVICE)
     if spec is not None and problem_text is not None:
         raise click.UsageError("--problem asks which instance a problem gets, and takes no SPEC; a SPEC on a problem: --size M,N,K")
     if spec is None and problem_text is None:
@@ -70,7 +67,7 @@ def command(
         from gemmgen.cli.choice import explain_choice, problem_device
 
         target = find_architecture(architecture) if architecture else None
-        explain_choice(problem_text, device if device_name else problem_device(target), as_json, target)
+        explain_choice(problem_text, find_device(device_name) if device_name else problem_device(target), as_json, target)
         return
     assert spec is not None
     files = find_specs([spec])
@@ -78,19 +75,23 @@ def command(
         raise SpecError(f"{spec} holds {len(files)} specs; explain takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan, family = planned.plan, family_of(planned.plan.spec)
+    device = find_device(device_name) if device_name else device_for(plan.architecture if architecture else None)
     typical = family.instance_sizes(plan)
     sizes = parse_size(size) if size else tuple(typical.values())
     if len(sizes) != len(typical):
         raise click.UsageError(f"--size {size}: {planned.file.label} needs {len(typical)} numbers: {','.join(typical)}")
     problem = family.problem(plan, sizes)
     explained = explanation_of(plan.spec.kind).explain(plan)
+    if plan.warnings:
+        explained = [*explained, Section("Warnings", tuple((warning.code, str(warning)) for warning in plan.warnings))]
     if not isinstance(plan, KernelPlan):
         if as_json:
             print_json({"name": plan.name, "sections": [{"title": s.title, "lines": [list(line) for line in s.lines]} for s in explained]})
         else:
             print_sections(plan.name, explained)
         return
-    sections = [*explained, _launch_section(plan, problem, device), _roof_section(plan, problem, device)]
+    notes = foreign_device(plan.architecture, device) if architecture else []
+    sections = [*explained, _launch_section(plan, problem, device), _roof_section(plan, problem, device, notes)]
     if as_json:
         print_json(_to_json(plan, problem, device, sections))
     else:
@@ -111,8 +112,8 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
     return Section("Launch", tuple(lines))
 
 
-def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> Section:
-    from gemmgen.cli.analysis import fetch_lines
+def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, notes: Sequence[tuple[str, str]]) -> Section:
+    from gemmgen.cli.analysis import bound_lines, fetch_lines
     from gemmgen.kernels import family_of
     from gemmgen.kernels.naming import architecture_reasons
     from gemmgen.perf.analysis.roofline import roofline
@@ -120,22 +121,16 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device) -> 
 
     family = family_of(plan.spec)
     roofs = roofline(cost_model_of(plan.spec.kind).cost(plan, problem), device)
-    cost, compute, memory = roofs.cost, roofs.compute_roof, roofs.memory_roof
+    cost = roofs.cost
     unit = operation_unit(cost.unit)
     sizes = " ".join(f"{name}={problem[name]}" for name in family.instance_sizes(plan))
-    lines = [("problem", sizes)]
+    lines = [*notes, ("problem", sizes)]
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
     lines += fetch_lines(cost_model_of(plan.spec.kind).fetches(plan, problem), cost.operations, unit)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
-    for name, figure, seconds, per_second in (
-        ("arithmetic", compute, roofs.compute_seconds, f"{unit}/s"),
-        ("memory", memory, roofs.memory_seconds, "B/s"),
-    ):
-        known = f"{duration(seconds)} at {rate(figure.value, per_second)} ({figure.origin})" if figure else "the device's rate is not known"
-        lines.append((name, known))
-    lines.append(("bound by", f"{'arithmetic' if roofs.binding == 'compute' else 'memory'}: at least {duration(roofs.least_seconds)}"))
+    lines += bound_lines(roofs, unit)
     if roofs.binding == "compute":
         lines += _demands(plan, problem, device)
     lines += [("but", f"the kernel does not run on it: {reason}") for reason in architecture_reasons(plan.spec, device.architecture)]

@@ -16,7 +16,6 @@ from gemmgen.kernels.launch import GRID_LIMITS
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 TAP_BYTES = 8
-FEWEST_OTHER_REGISTERS = 16
 EXACT_FLOAT_DEPTH = 256
 """Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 OTHER_PARAMETER_BYTES = 256
@@ -200,13 +199,11 @@ def _copy_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
 
 
 def resource_reasons(
-    spec: Conv2dSpec, regions: Sequence[SharedRegion], threads: int, registers: int, architecture: Architecture
+    spec: Conv2dSpec, regions: Sequence[SharedRegion], threads: int, sums: int, architecture: Architecture
 ) -> list[Reason]:
     """Resources that a multiprocessor has not enough of."""
     resident = ResidentBlocks(architecture, spec.min_blocks_per_sm, threads)
     reasons = list(resident.too_many(sum(region.bytes for region in regions)))
-    if registers + FEWEST_OTHER_REGISTERS > resident.registers:
-        got = f"{registers} registers a thread for results, fragments and copies, and {FEWEST_OTHER_REGISTERS} for all else"
-        need = f"at most {resident.registers} for {threads} threads and {resident.blocks} blocks on an SM"
-        reasons.append(Reason("registers", "tile.warp", got, need, "use smaller warp tiles, fewer threads or fewer blocks"))
+    hint = "use smaller warp tiles, fewer threads or fewer blocks"
+    reasons += resident.too_many_sums(sums, resident.registers, "tile.warp", hint)
     return reasons

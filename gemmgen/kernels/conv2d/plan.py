@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gemmgen.core.errors import PlanError
+from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import resource_reasons, shape_reasons, tile_reasons
@@ -20,6 +20,7 @@ from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 OTHER_REGISTERS = 28
 """Registers for addresses, counters and predicates that an instance takes beside that if it may; an estimate."""
@@ -72,6 +73,12 @@ class Conv2dPlan(FinishingPlan):
     finish_arguments: tuple[Argument, ...]
     registers: int
     """For a thread, an estimate."""
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """An estimate of registers beyond what a thread may have."""
+        resident = ResidentBlocks(self.architecture, self.spec.min_blocks_per_sm, self.threads)
+        return resident.few_registers(self.registers, resident.registers, "tile.warp")
 
     @property
     def operands(self) -> dict[str, OperandTile]:
@@ -165,9 +172,8 @@ def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
     bounded = fixed.get("padding_h") != 0 or fixed.get("padding_w") != 0
     pointwise = walk == "single" and not bounded and fixed.get("stride_h") == fixed.get("stride_w") == 1
     grouped = fixed.get("groups") != 1
-    needed = _registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels)
     regions = _regions(spec, pixel_tile, filter_tile, threads, exchange)
-    reasons += resource_reasons(spec, regions, threads, needed, architecture)
+    reasons += resource_reasons(spec, regions, threads, warp_pixels * warp_channels // WARP_THREADS, architecture)
     saturation = saturation_of(spec)
     computed = spec.output.type != "s32" and saturation is None
     steps = plan_operations(spec, reasons) if computed else ()
@@ -250,7 +256,7 @@ def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         kernel_arguments=launches[0],
         finish_entry=sequence.launches[-1].entry,
         finish_arguments=launches[-1],
-        registers=needed + _fragments(warp_pixels, warp_channels) + OTHER_REGISTERS,
+        registers=_registers(spec, pixel_tile, filter_tile, warp_pixels, warp_channels),
     )
 
 
@@ -282,17 +288,13 @@ def _has_tail(fixed: Mapping[str, int], planes: int) -> bool:
 
 
 def _registers(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, warp_pixels: int, warp_channels: int) -> int:
-    """Registers that a thread holds at the same time at least: results, a set of fragments, tiles in flight, pixels."""
+    """An estimate of a thread's registers: results, two sets of fragments, tiles in flight, pixels, all else."""
     results = warp_pixels * warp_channels // WARP_THREADS
     staged = 0
     if spec.copy_through == "registers":
         staged = 4 * (pixels.passes * pixels.thread_planes + filters.passes * filters.thread_planes)
-    return results + _fragments(warp_pixels, warp_channels) + staged + 3 * pixels.passes
-
-
-def _fragments(warp_pixels: int, warp_channels: int) -> int:
-    """Registers of one set of fragments."""
-    return (warp_pixels + warp_channels) // 8 * 2
+    fragments = (warp_pixels + warp_channels) // 8 * 2
+    return results + 2 * fragments + staged + 3 * pixels.passes + OTHER_REGISTERS
 
 
 def _regions(spec: Conv2dSpec, pixels: OperandTile, filters: OperandTile, threads: int, exchange: bool) -> tuple[SharedRegion, ...]:

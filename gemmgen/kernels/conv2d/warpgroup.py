@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 SCHEDULERS = 4
 """Of an SM."""
@@ -132,6 +134,13 @@ class WarpgroupPlan(FinishingPlan):
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
     bordered: bool
     """True if what the zero point of x adds depends on the filter taps that lie within the image."""
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """An estimate of registers beyond what a thread may have."""
+        resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
+        limit = min(self.architecture.registers_per_thread, self.loop.registers_at_once(self.architecture.registers_per_sm))
+        return resident.few_registers(self.loop.estimated_registers, limit, "mainloop.tile")
 
     @property
     def threads(self) -> int:

@@ -18,7 +18,7 @@ from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutp
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.tensor_core import INTEGER_COLUMNS
-from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, OTHER_REGISTERS, WARPGROUP, WarpgroupOperand
+from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, WARPGROUP, WarpgroupOperand
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -275,11 +275,7 @@ def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion
 def _resource_reasons(loop: PixelLoop, regions: tuple[SharedRegion, ...], architecture: Architecture) -> Iterator[Reason]:
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
     limit = min(architecture.registers_per_thread, loop.registers_at_once(architecture.registers_per_sm))
-    sums = loop.blocks_m * loop.tile_n // 2
-    if sums + OTHER_REGISTERS > limit:
-        got = f"{sums} sums and about {OTHER_REGISTERS} other registers a thread"
-        need = f"at most {limit} registers for {resident.described} of {loop.threads} threads on an SM"
-        yield Reason("registers", "mainloop.tile", got, need, "a smaller tile or fewer blocks")
+    yield from resident.too_many_sums(loop.sums, limit, "mainloop.tile", "a smaller tile or fewer blocks")
     yield from resident.too_much_per_block(sum(region.bytes for region in regions))
 
 

@@ -132,6 +132,15 @@ class CpuGemmPlan(InstancePlan):
     """True if the source is a BLAS: it takes transpositions and storage orders as arguments, as ``cblas_sgemm`` does."""
 
     @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """More vector registers than there are, where the compiler does not read an operand from memory instead."""
+        if self.blocked is None or self.blocked.vector_registers <= self.architecture.registers:
+            return ()
+        got = f"about {self.blocked.vector_registers} vector registers by an estimate"
+        need = f"no more than the {self.architecture.registers} of {self.architecture.name}"
+        return (Reason("registers", "loops.micro_kernel", got, need, "the compiler may spill some"),)
+
+    @property
     def swapped(self) -> bool:
         """True if C is stored by columns, so that A and B are exchanged."""
         return not self.matrix_c.row_major
@@ -381,9 +390,9 @@ def _blocked(
         parts_per_thread=loops.threads.parts,
         least_work=loops.threads.least_work,
     )
-    if plan.vector_registers > architecture.registers:
-        got = f"{tile.rows} x {tile.columns}, which needs {plan.vector_registers} vector registers"
-        need = f"at most {architecture.registers}, what {architecture.name} has"
+    if plan.tile_rows * plan.tile_vectors >= architecture.registers:
+        got = f"{tile.rows} x {tile.columns}, which is {plan.tile_rows * plan.tile_vectors} vectors of sums"
+        need = f"fewer than the {architecture.registers} vector registers of {architecture.name}"
         reasons.append(Reason("registers", "loops.micro_kernel", got, need, "fewer rows or columns"))
     floats = packs_left * plan.packed_floats("left") + packs_right * plan.packed_floats("right")
     if floats > MOST_PACKED_FLOATS:

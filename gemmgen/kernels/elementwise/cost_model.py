@@ -64,7 +64,7 @@ def work(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
             shared_bytes=0,
             steps=max(1.0, share / max(tile, 1.0)),
             operations=tile * plan.operation_count,
-            unit="fp32",
+            unit=_unit(plan),
             issue=2.0,
             shared_clocks=0.0,
             loaded_bytes=tile * along * waste,
@@ -81,7 +81,14 @@ def cost(plan: ElementwisePlan, problem: Mapping[str, int]) -> Cost:
     Utilisation follows from these: operations / (time x rate), bytes / (time x bandwidth)."""
     elements = elements_of(plan, problem)
     written = elements * ELEMENTS[plan.output].bytes
-    return Cost(float(elements * plan.operation_count), float(bytes_read(plan, problem) + written), "fp32")
+    special = float(elements * sum(step.operation.special for step in plan.steps))
+    return Cost(float(elements * plan.operation_count), float(bytes_read(plan, problem) + written), _unit(plan), special)
+
+
+def _unit(plan: ElementwisePlan) -> str:
+    """The unit that most operations run on: doubles have one of their own."""
+    doubles = sum(step.kind == "f64" for step in plan.steps)
+    return "fp64" if 2 * doubles > len(plan.steps) else "fp32"
 
 
 def fetches(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:

@@ -76,6 +76,9 @@ class Operation(SpecModel):
     """True where it calls a function of the CUDA math library. Those are built on approximate instructions, which the emulator
     rounds correctly and a GPU nearly so: within the error bound, but not with the same bits."""
 
+    special: ClassVar[int] = 0
+    """Special functions that it takes at least: 2^x, square roots, reciprocals, which processors have units of their own for."""
+
     def operands(self) -> tuple[Operand, ...]:
         """Operands that the operation reads beside the value, with the names that the first operation of its kind gives them."""
         return ()
@@ -306,6 +309,8 @@ class Exp(Operation):
 
     op: Literal["exp"]
 
+    special: ClassVar[int] = 1
+
     def problem(self, kind: DataType) -> Complaint | None:
         return needs_float(kind)
 
@@ -327,6 +332,8 @@ class Sqrt(Operation):
     """The square root; NaN for negative values."""
 
     op: Literal["sqrt"]
+
+    special: ClassVar[int] = 1
 
     def problem(self, kind: DataType) -> Complaint | None:
         return needs_float(kind)
@@ -481,6 +488,8 @@ class Gelu(Operation):
     as the product of infinity and 0."""
 
     op: Literal["gelu"]
+
+    special: ClassVar[int] = 1
     form: Literal["erf", "tanh"] = "erf"
     """``erf``: x (1 + erf(x / sqrt(2))) / 2; ``tanh``: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
 
@@ -518,6 +527,8 @@ class Silu(Operation):
 
     op: Literal["silu"]
 
+    special: ClassVar[int] = 2
+
     approximate: ClassVar[bool] = True
 
     def problem(self, kind: DataType) -> Complaint | None:
@@ -546,6 +557,8 @@ class Sigmoid(Operation):
 
     op: Literal["sigmoid"]
 
+    special: ClassVar[int] = 2
+
     approximate: ClassVar[bool] = True
 
     def problem(self, kind: DataType) -> Complaint | None:
@@ -569,6 +582,8 @@ class Tanh(Operation):
     """The hyperbolic tangent."""
 
     op: Literal["tanh"]
+
+    special: ClassVar[int] = 2
 
     approximate: ClassVar[bool] = True
 

@@ -269,8 +269,6 @@ def _mainloop(plan: GemmPlan, loop: TiledLoop) -> Lines:
         ("registers", f"about {loop.estimated_registers} a thread: {a * b} accumulators, fragments, staged tiles, addresses"),
     ]
     budget = register_budget(loop, plan.threads, plan.architecture)
-    if loop.estimated_registers > budget:
-        lines.append(("warning", f"no more than {budget} registers a thread are there; gemmgen compile tells whether some are spilled"))
     if loop.min_blocks_per_sm > 1:
         lines.append(("occupancy", f"at least {loop.min_blocks_per_sm} blocks on an SM: at most {budget} registers a thread"))
     lines.append(

@@ -238,11 +238,8 @@ def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion,
     """More shared memory, registers or threads than the architecture has for the blocks that are to fit on an SM."""
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, threads)
     reasons = list(resident.too_many(max(region.offset + region.bytes for region in regions), "mainloop."))
-    budget = register_budget(loop, threads, architecture)
-    if loop.sums >= budget:
-        got = f"{loop.sums} sums a thread"
-        need = f"fewer than the {budget} registers of {resident.described} of {threads} threads on an SM"
-        reasons.append(Reason("registers", "mainloop.tile.thread", got, need, "use smaller thread tiles, fewer threads or fewer blocks"))
+    hint = "use smaller thread tiles, fewer threads or fewer blocks"
+    reasons += resident.too_many_sums(loop.sums, register_budget(loop, threads, architecture), "mainloop.tile.thread", hint)
     return reasons
 
 

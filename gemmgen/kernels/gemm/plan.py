@@ -8,7 +8,7 @@ from math import gcd
 from typing import Any, Literal
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.core.errors import PlanError
+from gemmgen.core.errors import PlanError, Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
@@ -48,6 +48,7 @@ from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
@@ -112,6 +113,19 @@ class GemmPlan(KernelPlan):
     """Computation of float32 by planes of a smaller type, if there is one."""
     copied: CopyPlan | None = None
     """The kernel that copies factors first, if there is one."""
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """An estimate of registers beyond what a thread may have."""
+        loop = self.loop
+        if isinstance(loop, (NaiveLoop, VectorLoop)):
+            return ()
+        resident = ResidentBlocks(self.architecture, loop.min_blocks_per_sm, self.threads)
+        limit = loop.registers[1] if isinstance(loop, WarpgroupLoop) and loop.registers else resident.allocated_registers
+        field = "mainloop.tile.thread" if isinstance(loop, TiledLoop) else "mainloop.tile"
+        # What copies hold on their way, the compiler may bring in several turns.
+        estimate = loop.sums_and_others if isinstance(loop, WarpLoop) else loop.estimated_registers
+        return resident.few_registers(estimate, limit, field)
 
     @property
     def main_launch(self) -> int:

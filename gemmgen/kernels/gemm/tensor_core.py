@@ -18,7 +18,6 @@ from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, pl
 from gemmgen.kernels.gemm.spec import Arithmetic, CacheHints, GemmSpec, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
 from gemmgen.kernels.gemm.warpgroup import (
     BLOCK_ROWS,
-    OTHER_REGISTERS,
     SPAN_BYTES,
     TICKET_BYTES,
     WARPGROUP,
@@ -376,10 +375,8 @@ def result_reasons(spec: GemmSpec) -> Iterator[Reason]:
 def _resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterator[Reason]:
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
     limit = loop.registers[1] if loop.registers else resident.allocated_registers
-    if loop.estimated_registers > limit:
-        got = f"{loop.sums} sums and about {OTHER_REGISTERS} other registers a thread"
-        need = f"at most {limit} registers for {resident.described} of {loop.threads} threads on an SM"
-        yield Reason("registers", "mainloop.tile", got, need, "a smaller tile, instruction_n where sums are promoted, or fewer blocks")
+    hint = "a smaller tile, instruction_n where sums are promoted, or fewer blocks"
+    yield from resident.too_many_sums(loop.sums, limit, "mainloop.tile", hint)
     yield from resident.too_much_per_block(loop.shared_bytes)
 
 

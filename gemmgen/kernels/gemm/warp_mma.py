@@ -310,7 +310,12 @@ class WarpLoop:
     @property
     def estimated_registers(self) -> int:
         fragments = self.fragment_buffers * (4 * self.a.fragments * self.a.planes + 2 * self.b.fragments * self.b.planes)
-        return self.sums * (1 + self.kept_sums) + fragments + self.a.held_registers + self.b.held_registers + OTHER_REGISTERS
+        return self.sums_and_others + fragments + self.a.held_registers + self.b.held_registers
+
+    @property
+    def sums_and_others(self) -> int:
+        """Registers of a thread without fragments and copies on their way, an estimate."""
+        return self.sums * (1 + self.kept_sums) + OTHER_REGISTERS
 
     @property
     def turned_pitch(self) -> int:
@@ -481,11 +486,8 @@ def _combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Sche
 
 def _resource_reasons(loop: WarpLoop, architecture: Architecture) -> Iterator[Reason]:
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
-    limit = resident.allocated_registers
-    if loop.sums * (1 + loop.kept_sums) + OTHER_REGISTERS > limit:
-        got = f"{loop.sums * (1 + loop.kept_sums)} sums and about {OTHER_REGISTERS} other registers a thread"
-        need = f"at most {limit} registers for {resident.described} of {loop.threads} threads on an SM"
-        yield Reason("registers", "mainloop.tile", got, need, "a smaller warp tile, or fewer blocks")
+    sums = loop.sums * (1 + loop.kept_sums)
+    yield from resident.too_many_sums(sums, resident.allocated_registers, "mainloop.tile", "a smaller warp tile, or fewer blocks")
     yield from resident.too_much_per_block(loop.shared_bytes)
 
 

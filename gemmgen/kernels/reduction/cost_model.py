@@ -40,7 +40,7 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
             shared_bytes=plan.shared_bytes,
             steps=max(1.0, share / tile),
             operations=2.0 * min(tile, share) * _state_cost(plan),
-            unit="fp32",
+            unit=_unit(plan),
             issue=1.0 if wide_loads else 2.0,
             shared_clocks=0.0,
             loaded_bytes=min(tile, share) * size * waste,
@@ -104,7 +104,12 @@ def cost(plan: ReductionPlan, problem: Mapping[str, int]) -> Cost:
     elements = reduced * results
     stored = sum(ELEMENTS[array.type].bytes for array in plan.sequence.arrays if array.role == "output")
     read = ELEMENTS[plan.arithmetic.stored].bytes * elements
-    return Cost(float(elements), float(read + stored * results), "fp32")
+    return Cost(float(elements), float(read + stored * results), _unit(plan))
+
+
+def _unit(plan: ReductionPlan) -> str:
+    """The unit that combines elements: doubles have one of their own."""
+    return "fp64" if plan.arithmetic.compute == "f64" else "fp32"
 
 
 def fetches(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:

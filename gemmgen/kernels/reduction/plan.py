@@ -27,9 +27,10 @@ from gemmgen.kernels.reduction.choice import (
 from gemmgen.kernels.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
 from gemmgen.kernels.reduction.spec import SERIES, WALKS, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
+from gemmgen.kernels.tiles.resources import ResidentBlocks
 
-MOST_STATE_REGISTERS = 96
-"""32-bit registers that a thread's states and loaded vectors may take."""
+OTHER_REGISTERS = 12
+"""Registers of a thread beside its states and loaded vectors; an estimate."""
 MOST_AXES = 8
 """Axes of a tensor, kept and reduced."""
 MOST_ROWS = 2**31 - 1 - MAXIMUM_EXTENT
@@ -101,6 +102,14 @@ class ReductionPlan(KernelPlan):
     """True if a partial result and the sign that it is there fit into one word of 64 bits."""
     workspace: Workspace
     layout: Layout
+    held_registers: int
+    """Registers of the elements that a thread loads at a time, and of its states."""
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """An estimate of registers beyond what a thread may have."""
+        resident = ResidentBlocks(self.architecture, self.min_blocks_per_sm, self.threads)
+        return resident.few_registers(self.held_registers + OTHER_REGISTERS, resident.allocated_registers, "strategy.unroll")
 
     @property
     def vector_bytes(self) -> int:
@@ -232,7 +241,11 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
         finish = None
     reasons += _finish_reasons(arithmetic, finish)
     accumulators = _accumulators(arithmetic, choice, layout)
-    reasons += _register_reasons(arithmetic, choice, accumulators)
+    held = _held_registers(arithmetic, choice, accumulators)
+    if held >= architecture.registers_per_thread:
+        need = f"fewer than the {architecture.registers_per_thread} of a thread on {architecture.name}"
+        got = f"{held} registers of loaded elements and states at the same time"
+        reasons.append(Reason("registers", "strategy.unroll", got, need, "reduce unroll, vector or rows"))
     regions = _shared_memory(arithmetic, choice, layout, finish)
     shared = sum(region.bytes for region in regions)
     if shared > architecture.static_shared_bytes_per_block:
@@ -263,6 +276,7 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
         packed_partials=packed,
         workspace=workspace,
         layout=layout,
+        held_registers=held,
     )
 
 
@@ -436,16 +450,12 @@ def _finish_reasons(arithmetic: Arithmetic, finish: str | None) -> list[Reason]:
     return reasons
 
 
-def _register_reasons(arithmetic: Arithmetic, choice: Choice, accumulators: int) -> list[Reason]:
+def _held_registers(arithmetic: Arithmetic, choice: Choice, accumulators: int) -> int:
+    """32-bit registers of the elements that a thread loads at a time, and of its states."""
     rows = choice.rows if isinstance(choice, LaneChoice) else choice.columns if isinstance(choice, WalkChoice) else 1
     accumulators = accumulators // choice.columns if isinstance(choice, WalkChoice) else accumulators
     loaded = rows * choice.unroll * ceil_div(choice.vector * ELEMENTS[arithmetic.stored].bytes, 4)
-    states = rows * accumulators * arithmetic.state_registers
-    if loaded + states <= MOST_STATE_REGISTERS:
-        return []
-    got = f"{loaded} registers of loaded elements and {states} of states a thread"
-    need = f"at most {MOST_STATE_REGISTERS} together"
-    return [Reason("registers", "strategy.unroll", got, need, "reduce unroll, vector or rows")]
+    return loaded + rows * accumulators * arithmetic.state_registers
 
 
 def _shared_memory(arithmetic: Arithmetic, choice: Choice, layout: Layout, finish: str | None) -> tuple[SharedRegion, ...]:

@@ -38,6 +38,28 @@ class ResidentBlocks:
         """The number of blocks, as a noun."""
         return f"{self.blocks} block{'s' if self.blocks > 1 else ''}"
 
+    def too_many_sums(self, sums: int, limit: int, field: str, hint: str) -> Iterator[Reason]:
+        """The reason why ``sums`` registers that hold sums throughout the mainloop cannot all be registers, if so."""
+        if sums >= limit:
+            got = f"{sums} sums a thread"
+            need = f"fewer than the {limit} registers of {self.described} of {self.threads} threads on an SM"
+            yield Reason("registers", field, got, need, hint)
+
+    def few_registers(self, estimate: int, limit: int, field: str) -> tuple[Reason, ...]:
+        """A warning where an estimate of a thread's registers exceeds what it may have."""
+        if estimate <= limit:
+            return ()
+        need = f"no more than {limit}, those of {self.described} of {self.threads} threads on an SM"
+        return (
+            Reason(
+                "registers",
+                field,
+                f"about {estimate} registers a thread by an estimate",
+                need,
+                "gemmgen compile tells whether some are spilled",
+            ),
+        )
+
     def too_many(self, shared: int, section: str = "") -> Iterator[Reason]:
         """Reasons why a block of so much shared memory cannot be launched, or not so many at a time. ``section``: the part of the spec
         that has ``tile`` and ``min_blocks_per_sm``, with its dot."""

@@ -31,6 +31,16 @@ class Roofline:
         return self.cost.operations / self.compute_roof.value if self.compute_roof else 0.0
 
     @property
+    def special_roof(self) -> Figure:
+        """Special functions per second."""
+        return self.device.special_roof
+
+    @property
+    def special_seconds(self) -> float:
+        """Time for the special functions at the full rate."""
+        return self.cost.special / self.special_roof.value
+
+    @property
     def memory_seconds(self) -> float:
         """Time for each array to cross the memory bus once at the full bandwidth."""
         return self.cost.bytes / self.memory_roof.value if self.memory_roof else 0.0
@@ -38,12 +48,12 @@ class Roofline:
     @property
     def least_seconds(self) -> float:
         """No kernel that reads and writes device memory is faster."""
-        return max(self.compute_seconds, self.memory_seconds)
+        return max(self.compute_seconds, self.special_seconds, self.memory_seconds)
 
     @property
     def binding(self) -> Literal["compute", "memory"]:
         """The roof that binds."""
-        return "compute" if self.compute_seconds > self.memory_seconds else "memory"
+        return "compute" if max(self.compute_seconds, self.special_seconds) > self.memory_seconds else "memory"
 
     @property
     def ridge(self) -> float | None:

@@ -9,9 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.toolchain.compilation import compile_plan
 
 TILE = {"threadblock": {"m": 32, "n": 32, "k": 8}, "warp": {"m": 16, "n": 32}, "thread": {"m": 4, "n": 4}}
@@ -62,21 +60,6 @@ def test_fragments_read_ahead_fit_into_128_registers(name: str, architecture: st
     assert plan.loop.fragment_buffers == 2
     used = compile_plan(plan).resources[plan.name]
     assert used.registers <= 128 and used.spill_stores == used.spill_loads == used.local_bytes == 0
-
-
-def test_an_estimate_of_registers_warns_and_does_not_refuse() -> None:
-    tight: dict[str, Any] = {
-        "kind": "gemm",
-        "mainloop": {"strategy": "tiled", "tile": {**TILE, "warp": {"m": 32, "n": 64}, "thread": {"m": 8, "n": 8}}},
-    }
-    tight["mainloop"]["tile"]["threadblock"] = {"m": 64, "n": 64, "k": 8}
-    tight["mainloop"] |= {"fragment_buffers": 2, "min_blocks_per_sm": 8}
-    plan = gemmgen.plan(tight, "sm_90")
-    assert isinstance(plan, GemmPlan)
-    said = [text for section in explain(plan) for label, text in section.lines if label == "warning"]
-    assert any(re.search("no more than 128 registers", text) for text in said)
-    with pytest.raises(PlanError, match="64 sums a thread, need fewer than the 64 registers of 16 blocks"):
-        gemmgen.plan({**tight, "mainloop": {**tight["mainloop"], "min_blocks_per_sm": 16}}, "sm_90")
 
 
 @pytest.mark.parametrize("policy", ["evict_first", "evict_last"])
