@@ -4,7 +4,7 @@ Every mutant of the kernels in tests/mutants is tried, and of every other kernel
 seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials
 that a changed kernel or other cases make outdated are made again; --hours 0 tries nothing and only collects. At the end the scores are
 written beside this file, for each kernel with the digest of its code, its mutants and its cases. A kernel that a run has not ended
-keeps what stood there, if its digest is the same; otherwise it is named as not run.
+keeps what stood there, if its digest is the same; otherwise it is named as not run. Runs before there were digests stand under "before".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gemmgen.library.digests import cases_digest  # noqa: E402
 SCORE = Path(__file__).with_suffix(".json")
 MUTANTS_OF_A_TASK = 12
 SECONDS = 120
-"""For one mutant, unless told otherwise; what takes longer is counted as cut off, neither caught nor survived."""
+"""Of processor time for one mutant, unless told otherwise; what takes longer is counted as cut off, neither caught nor survived."""
 
 Entry = dict[str, Any]
 Task = tuple[str, "int | None", int, int]
@@ -68,14 +68,14 @@ def tried(subject: Subject, mutant: Mutant, seconds: int) -> Verdict:
     def cut_off(*_: Any) -> None:
         raise CutOffError
 
-    signal.signal(signal.SIGALRM, cut_off)
-    signal.alarm(seconds)
+    signal.signal(signal.SIGPROF, cut_off)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return try_mutant(subject, mutant)
     except CutOffError:
         return Verdict(subject.name, mutant, "cut off")
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class Trials:
@@ -249,6 +249,7 @@ def main() -> None:
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "whole": parts["whole"],
         "sampled": {"each": given.each, "seed": given.seed, **parts["sampled"]},
+        "before": json.loads(given.score.read_text()).get("before", []) if given.score.exists() else [],
     }
     write_atomically(given.score, json.dumps(result, indent=1) + "\n")
     for part in ("whole", "sampled"):

@@ -5,7 +5,7 @@ processors natively. The smallest of a spec's cases comes first, then the others
 allow. --assembled 4 has ptxas assemble every fourth one only; the others are compiled to PTX. A journal, build/random_specs.jsonl
 unless told, has a line for each spec; the same command goes on where it was stopped, --hours ends it in time, and --first begins
 elsewhere, for parts on several machines, whose journals --merge puts together. The result is written beside this file: how many were
-accepted, verified, refused for their size, or cut off, and every failure with its spec.
+accepted, verified, refused for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone.
 """
 
 from __future__ import annotations
@@ -220,6 +220,7 @@ def main() -> None:
     if given.merge is not None:  # of several runs, each with a machine and a commit of its own
         where = {"journals": str(len(given.merge))}
     result = summary([known[number] for number in sorted(known)], given.seed, given.count, where)
+    result["before"] = json.loads(given.result.read_text()).get("before", []) if given.result.exists() else []
     write_atomically(given.result, json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

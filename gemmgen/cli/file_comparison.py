@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
+from gemmgen.core.files import read_plain_text
 
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture, Device
@@ -40,7 +41,7 @@ def file_side(name: str, launch: FileLaunch, target: Architecture, device: Devic
     """The side of a file. One that gemmgen rendered has its spec in its head: it is compared like the spec, by the text that it has now."""
     path = Path(name)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{name}: {getattr(error, 'strerror', None) or 'is not text'}") from None
     if path.suffix == ".cu":

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
 """Names that stand for what a process has open: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
@@ -17,16 +18,31 @@ MAXIMUM_BYTES = 2**27
 """Larger than any file of text or JSON that gemmgen reads."""
 
 
-def read_plain(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
-    """The content of a plain file, and no more than ``limit_bytes`` + 1 of it, which tells that it is larger.
+def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
+    """A plain file, open for reading.
 
-    A named pipe is an error, not a wait for whoever might write to it; a pipe that the shell made is read. Raises OSError.
+    A named pipe is an error, not a wait for whoever might write to it; a pipe that the shell made is opened. Raises OSError.
     """
     waits = os.path.abspath(path).startswith(_DESCRIPTORS)
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if waits else os.O_NONBLOCK)), "rb") as stream:
-        if not waits and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is a pipe or a device, not a file", os.fspath(path))
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if waits else os.O_NONBLOCK)), "rb")
+    if not waits and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "is a pipe or a device, not a file", os.fspath(path))
+    return stream
+
+
+def read_plain(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
+    """The content of a plain file, and no more than ``limit_bytes`` + 1 of it, which tells that it is larger. Raises OSError."""
+    with open_plain(path) as stream:
         return stream.read(limit_bytes + 1)
+
+
+def read_plain_text(path: str | os.PathLike[str]) -> str:
+    """The text of a plain file, UTF-8 with line ends as they are read anywhere. Raises OSError, and UnicodeDecodeError."""
+    data = read_plain(path, MAXIMUM_BYTES)
+    if len(data) > MAXIMUM_BYTES:
+        raise OSError(errno.EFBIG, f"is larger than {MAXIMUM_BYTES} bytes", os.fspath(path))
+    return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool:

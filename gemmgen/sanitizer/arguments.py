@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
 from gemmgen.emulator.textures import Texture
+<<<<<<< HEAD
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
+=======
+from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
+from gemmgen.sanitizer.array_files import load_array
+>>>>>>> 2fd3806 (emulate and diff: pipes, deep launch files and numbers beyond bounds are messages)
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
 from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
@@ -329,12 +334,10 @@ def _pointers(text: str, targets: Sequence[KernelArgument]) -> KernelArgument:
 
 
 def _file_bytes(text: str) -> bytes:
-    import numpy as np
-
     try:
-        return np.asarray(np.load(text[1:], allow_pickle=False)).tobytes()
-    except (OSError, ValueError, EOFError) as error:
-        raise _wrong(text, f"{text[1:]}: {getattr(error, 'strerror', None) or error}") from None
+        return load_array(text[1:]).tobytes()
+    except ValueError as error:
+        raise _wrong(text, f"{text[1:]}: {error}") from None
 
 
 def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> npt.NDArray[Any]:
@@ -379,11 +382,9 @@ def _from_file(text: str, name: str, dtype: np.dtype[Any], extents: tuple[int, .
     import numpy as np
 
     try:
-        values = np.load(name, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise _wrong(text, f"{name}: {getattr(error, 'strerror', None) or error}") from None
-    if not isinstance(values, np.ndarray):
-        raise _wrong(text, f"{name} holds several arrays; expected a .npy file with one")
+        values = load_array(name)
+    except ValueError as error:
+        raise _wrong(text, f"{name}: {error}") from None
     if values.dtype != dtype:
         raise _wrong(text, f"{name} holds {values.dtype}, this type needs {dtype}")
     if extents is not None and values.size != prod(extents):

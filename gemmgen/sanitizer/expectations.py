@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.sanitizer.arguments import KernelArgument, parse_argument
+from gemmgen.sanitizer.array_files import load_array
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.source import UnusableInput
 
@@ -20,14 +21,11 @@ Expectation = Any
 
 def parse_expectation(text: str, array: KernelArgument) -> Expectation:
     """`@file.npy`, a filling such as `zeros`, or `file.py:function`. Raises ``UnusableInput``."""
-    import numpy as np
-
     if text.startswith("@"):
         try:
-            values = np.load(text[1:], allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UnusableInput(f"--expect {text!r}: {getattr(error, 'strerror', None) or error}") from None
-        return values
+            return load_array(text[1:])
+        except ValueError as error:
+            raise UnusableInput(f"--expect {text!r}: {error}") from None
     file, _, name = text.rpartition(":")
     if file.endswith(".py"):
         if not Path(file).is_file():

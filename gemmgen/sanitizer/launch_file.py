@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from gemmgen.core import yaml_text
+from gemmgen.core.files import read_plain
+from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, parse_argument
 from gemmgen.sanitizer.launches import Launch
 from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry
 from gemmgen.sanitizer.structures import find_layout
+
+_SHOWN = 20
+"""Mistakes of a launch file that are told."""
 
 
 def _sizes(value: Any) -> Any:
@@ -46,12 +51,16 @@ class LaunchFile(BaseModel):
 def read_launch_file(path: Path) -> LaunchFile:
     """Contents of a launch file. Raises ``UnusableInput``."""
     try:
-        return LaunchFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return LaunchFile.model_validate(yaml_text.parse(read_plain(path, yaml_text.MAXIMUM_BYTES)))
+    except OSError as error:
+        raise UnusableInput(f"{path}: {error.strerror or error}") from None
+    except yaml_text.YamlTextError as error:
         raise UnusableInput(f"{path}: {error}") from None
     except ValidationError as error:
-        reasons = "\n".join(f"  - {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise UnusableInput(f"{path} tells no launches:\n{reasons}") from None
+        problems = error.errors()
+        reasons = [f"  - {printable('.'.join(map(str, item['loc'])) or 'the file', 100)}: {item['msg']}" for item in problems[:_SHOWN]]
+        more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise UnusableInput("\n".join([f"{path} tells no launches:", *reasons, *more])) from None
 
 
 def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import CompileError, GemmgenError
+from gemmgen.core.files import read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
 from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, stand_ins
 from gemmgen.sanitizer.host_code import device_part, has_host_code
@@ -84,7 +85,7 @@ def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), *en
     Raises ``GemmgenError``; ``CompileError`` with the compiler's errors.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain_text(path)
     except OSError as error:
         raise UnusableInput(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:

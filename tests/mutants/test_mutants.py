@@ -6,9 +6,11 @@ every kernel. `pytest -s` shows the table.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter, defaultdict
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from .operators import OPERATORS, Mutant, all_mutants
 from .survivors import explanation, key_of, reasons
 from .trials import WHOLE, Subject, Verdict, spread, try_mutant
 
+SCORE = Path(__file__).parents[2] / "measurements" / "mutants.json"
 WANTED = os.environ.get("GEMMGEN_MUTANTS", "sample")
 KINDS = list(dict.fromkeys(operator.kind for operator in OPERATORS))
 
@@ -82,3 +85,16 @@ def test_every_explained_survivor_still_exists() -> None:
     existing_keys = {key_of(name, mutant) for name in existing for mutant in all_mutants(subject_of(name).source)}
     gone = [key for key in reasons() if key[0] in existing and key not in existing_keys]
     assert not gone, f"{len(gone)} of survivors.json are no mutants any more, {gone[0]} for example"
+
+
+def test_the_committed_score_is_of_these_kernels() -> None:
+    """`python measurements/mutants.py --hours 0` tries nothing, and names what has changed since its trial as not run."""
+    whole = json.loads(SCORE.read_text())["whole"]
+    digests = {name: entry["digest"] for name, entry in whole["by_kernel"].items()}
+    assert digests == {name: subject_of(name).digest for name in existing if name not in whole["not_run"]}
+
+
+def test_the_committed_score_has_every_mutant_explained() -> None:
+    by_kernel = json.loads(SCORE.read_text())["whole"]["by_kernel"]
+    unexplained = {name: entry["unexplained"] for name, entry in by_kernel.items() if entry["unexplained"]}
+    assert unexplained == {}

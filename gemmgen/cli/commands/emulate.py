@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _SHORT_SECONDS = 5.0
+MOST_SCHEDULES = 1_000_000
+"""Random interleavings of one command."""
 SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
 
@@ -99,12 +101,12 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.option("--debug", is_flag=True, help="Compile without optimisation, so that no store is optimised away.")
 @click.option(
     "--schedules",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MOST_SCHEDULES),
     default=0,
     metavar="N",
     help="Also run N random interleavings of warps; the results must be equal.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="SEED", help="The first of the random interleavings.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**62), default=0, metavar="SEED", help="The first of the random interleavings.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
