@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.expressions import BINARY, Grammar, NotInGrammar, Walker, read
+from gemmgen.core.text import printable
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP, SharedAccessCost, served_groups, shared_access_cost
 from gemmgen.kernels.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
 
@@ -71,7 +72,10 @@ def parse_pattern(text: str, width: int) -> tuple[int, ...]:
     if all(number.strip().lstrip("-").isdecimal() for number in numbers):
         if len(numbers) > WARP:
             raise GemmgenError(f"{len(numbers)} addresses; a warp has {WARP} lanes")
-        offsets = [int(number) for number in numbers] + [-1] * (WARP - len(numbers))
+        try:
+            offsets = [int(number) for number in numbers] + [-1] * (WARP - len(numbers))
+        except ValueError:
+            raise GemmgenError(f"{printable(text, 100)!r}: no number, or one of thousands of digits") from None
     else:
         try:
             tree = read(text, GRAMMAR, _MAXIMUM_NODES)

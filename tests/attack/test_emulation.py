@@ -1,4 +1,4 @@
-"""`emulate` and `diff` with files that are none, deep launch files and numbers beyond all bounds: a message, at once."""
+"""`emulate`, `diff` and `banks` with files that are none, deep launch files and numbers beyond all bounds: a message, at once."""
 
 from __future__ import annotations
 
@@ -91,3 +91,9 @@ def test_a_hostile_launch_file_is_a_short_message(kernel: str, tmp_path: Path, t
 def test_a_number_beyond_all_bounds_is_a_mistake(kernel: str, option: str) -> None:
     result = run("emulate", kernel, *LAUNCH, option, "9" * 21)
     assert (result.exit_code, "is not in the range" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("pattern", ["9" * 5000, "--5", "0,--4"], ids=range(3))
+def test_an_offset_that_is_no_number_is_a_mistake(pattern: str) -> None:
+    result = run("banks", "--", pattern)
+    assert (result.exit_code, "no number" in result.output, len(result.output) < 400) == (2, True, True)
