@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
 from gemmgen.emulator.textures import Texture
-<<<<<<< HEAD
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
-=======
-from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap
 from gemmgen.sanitizer.array_files import load_array
->>>>>>> 2fd3806 (emulate and diff: pipes, deep launch files and numbers beyond bounds are messages)
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
 from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
