@@ -54,8 +54,9 @@ def test_control_codes_are_decoded() -> None:
     assert found.control.stall == 1 and not found.control.yields and found.control.waits == (3, 4)
 
 
-def test_a_diff_names_what_changed(run: Run) -> None:
-    found = run("diff", "gemm/v1_tiled", "--set-b", "mainloop.stages=2", "--json").json
+@pytest.mark.parametrize("option", ["--set", "--set-b"])
+def test_a_diff_names_what_changed(run: Run, option: str) -> None:
+    found = run("diff", "gemm/v1_tiled", option, "mainloop.stages=2", "--json").json
     assert [(change["name"], change["difference"]) for change in found["spec"]] == [("mainloop.stages", 1)]
     assert any(line.startswith("+") and "kStages" in line for line in found["source"])
     names = {change["name"] for change in found["resources"]}

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 @click.command("diff")
 @click.argument("first", metavar="A", shell_complete=complete_spec)
 @click.argument("second", metavar="[B]", required=False, shell_complete=complete_spec)
-@click.option("set_both", "--set", metavar="PATH=VALUE", multiple=True, shell_complete=complete_override, help="Replace a field of both.")
+@click.option(
+    "set_both",
+    "--set",
+    metavar="PATH=VALUE",
+    multiple=True,
+    shell_complete=complete_override,
+    help="Replace a field of both; with A alone, of what it is compared with.",
+)
 @click.option("set_first", "--set-a", metavar="PATH=VALUE", multiple=True, help="Replace a field of A only.")
 @click.option(
     "set_second", "--set-b", metavar="PATH=VALUE", multiple=True, help="Replace a field of B only; B may then be left out, and is A."
@@ -84,7 +91,9 @@ def command(
     from gemmgen.present.comparison import compare
 
     if second is None and not set_first and not set_second:
-        raise click.UsageError("name two specs or files, or one spec and what --set-b changes in it")
+        if not set_both:
+            raise click.UsageError("name two specs or files, or one spec and what --set changes in it")
+        set_both, set_second = (), set_both
     names, overrides = (first, second or first), ([*set_both, *set_first], [*set_both, *set_second])
     files = [is_file_of_kernels(name) for name in names]
     if any(of_file and changed for of_file, changed in zip(files, overrides, strict=True)):
