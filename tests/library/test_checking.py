@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gemmgen.kernels.manifest import MANIFEST
-from gemmgen.library.building import build
+from gemmgen.library.building import Target, build, compile_facts
 from gemmgen.library.checking import check
+from gemmgen.library.compiled import Facts
 from gemmgen.library.evidence import EMULATOR_FILE
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Listing, read_listing
@@ -94,6 +97,16 @@ def test_registers_that_compiler_does_not_report_are_found(listing: Listing, fol
         del entry["binaries"]
     (folder.path / MANIFEST).write_text(json.dumps(manifest))
     assert ("json", "wrong") in states(listing, folder, sample=1)
+
+
+def test_another_program_of_the_same_source_is_verified(listing: Listing, folder: LibraryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_otherwise(*arguments: Any) -> dict[Target, Facts]:
+        return {target: replace(facts, code="other") for target, facts in compile_facts(*arguments).items()}
+
+    monkeypatch.setattr("gemmgen.library.checking.compile_facts", compile_otherwise)
+    report = check(listing, folder, sample=1)
+    assert report.passed and report.verified == report.compiled == len(report.notes) > 0
+    assert "is verified instead" in report.notes[0]
 
 
 def test_counts_that_emulator_does_not_confirm_are_found(listing: Listing, folder: LibraryFolder) -> None:
