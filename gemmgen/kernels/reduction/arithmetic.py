@@ -163,6 +163,78 @@ class Arithmetic:
         return members.get(self.state, ())
 
     @property
+    def suffix(self) -> str:
+        """The end of the names of CUDA's functions, and of literals, for numbers of this type."""
+        return "f" if self.compute == "f32" else ""
+
+    @property
+    def adjective(self) -> str:
+        """The element that an extremum keeps, in words."""
+        return "smaller" if self.combiner.endswith("minimum") else "larger"
+
+    @property
+    def precedes(self) -> str:
+        """The comparison by which an element takes an extremum's place."""
+        return "<" if self.combiner.endswith("minimum") else ">"
+
+    @property
+    def stays(self) -> str:
+        """The comparison by which an element does not take it; false for NaN."""
+        return ">=" if self.precedes == "<" else "<="
+
+    @property
+    def combining(self) -> str:
+        """The combination of two states that are numbers, in words where it is not plain."""
+        plain = self.combiner not in ("minimum", "maximum") or not self.is_float
+        return "" if plain else f"The {self.adjective} one; NaN if there is one. -0 is less than +0."
+
+    @property
+    def combined(self) -> str:
+        """The combination of two states ``a`` and ``b`` that are numbers, as an expression; integers wrap around."""
+        if self.combiner in ("minimum", "maximum"):
+            function = self.combiner[:3]
+            return f"a != a || b != b ? a + b : f{function}{self.suffix}(a, b)" if self.is_float else f"{function}(a, b)"
+        sign = {"add": "+", "multiply": "*", "either": "|", "both": "&"}[self.combiner]
+        if self.is_float or self.combiner in ("either", "both"):
+            return f"a {sign} b"
+        return f"static_cast<{self.compute_c}>(static_cast<{self.unsigned_c}>(a) {sign} static_cast<{self.unsigned_c}>(b))"
+
+    @property
+    def exponential(self) -> str:
+        """CUDA's function and that of absolute values, opened, for e to the power of minus a distance."""
+        return "exponential(-fabsf" if self.compute == "f32" else "exp(-fabs"
+
+    @property
+    def nan(self) -> str:
+        """Not-a-number of the type that is computed in."""
+        return "__int_as_float(0x7fffffff)" if self.compute == "f32" else "__longlong_as_double(0x7ff8000000000000ll)"
+
+    def prepared(self, element: str) -> str:
+        """An element as it is reduced, as an expression."""
+        return f"{self.scope}prepared({element})" if self.prepares else element
+
+    def finished_value(self, ordered: bool) -> str:
+        """The statement that makes the result of ``total``, before the epilogue. ``ordered``: elements come in the order of their places,
+        so that the first may be an infinity that nothing precedes."""
+        divides, numbers = f"{self.result_c} value = ", self.is_float
+        if self.operation == "mean":
+            return (
+                f"{divides}total / static_cast<{self.result_c}>(reduced);"
+                if numbers
+                else "double value = static_cast<double>(total) / reduced;"
+            )
+        if self.operation == "l2_norm":
+            return f"{divides}sqrt{self.suffix}(total);" if numbers else "double value = sqrt(static_cast<double>(total));"
+        if self.state == "extremum" and ordered:
+            none = "  // None came before the infinity that nothing begins with."
+            return f"long long value = total.index == {self.no_index} ? 0 : total.index;{none}"
+        if self.state == "extremum":
+            return "long long value = total.index;"
+        if self.state == "logsumexp":
+            return f"{self.compute_c} value = total.largest + log{self.suffix}(total.sum);"
+        return f"{divides}total;"
+
+    @property
     def has_index(self) -> bool:
         """True if the position of an element matters."""
         return self.state == "extremum" or any(part.has_index for part in self.parts)
