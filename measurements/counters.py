@@ -3,10 +3,12 @@
     python -m measurements.counters                                on a machine with a GPU and ncu
     python -m measurements.counters --predict-only --arch sm_90a   anywhere: the predictions alone
     python -m measurements.counters --measure-only                 on a machine with a GPU: --predict-only completes the table later
+    python -m measurements.counters --dry-run                      anywhere: the specs that --measure-only would run, in their order
     python -m measurements.counters --list-metrics                 the metrics of this GPU that concern memory
 
 Runs in the repository's root. Writes counters.json and counters.md beside this file. What was measured of the same PTX before is kept;
---again measures everything.
+--again measures everything. A run that ends early loses nothing: every batch is written to counters.journal as it is read, and the
+next run takes from there what is of the same PTX. Cheap cases of every folder come first, so that a short run is a sample of all.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -166,6 +169,30 @@ def predict(job: tuple[SpecFile, str, bool]) -> dict[str, Any]:
     return row | {"seconds": round(time.perf_counter() - started, 2)}
 
 
+def in_order(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The specs that are still to be measured: those of all folders in turn, in each the cheapest case first."""
+    waiting = [row for row in rows if "error" not in row and "measured" not in row]
+    folders: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(waiting, key=lambda row: (prod(row["dimensions"].values()), row["spec"])):
+        folders.setdefault(row["spec"].rpartition("/")[0], []).append(row)
+    turns = [(place, folder) for folder, there in folders.items() for place in range(len(there))]
+    return [str(folders[folder][place]["spec"]) for place, folder in sorted(turns)]
+
+
+def read_journal(journal: Path, rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, float]]]:
+    """Profiles of an earlier run, by spec, of the PTX that the rows have; a line that was cut off counts for nothing."""
+    current = {row["spec"]: row.get("ptx") for row in rows}
+    profiles = {}
+    for line in journal.read_text().splitlines() if journal.exists() else []:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if entry["ptx"] == current.get(entry["spec"]):
+            profiles[entry["spec"]] = entry["profiles"]
+    return profiles
+
+
 def available_metrics(ncu: str) -> set[str]:
     """The names of all metrics of this GPU, without `.sum`; empty if they cannot be listed."""
     listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=120)
@@ -185,11 +212,11 @@ def choose_metrics(available: set[str]) -> dict[str, tuple[str, ...]]:
 
 
 def measure(
-    ncu: str, specs: Sequence[str], metrics: Sequence[str], seconds: int
+    ncu: str, specs: Sequence[str], metrics: Sequence[str], seconds: int, note: Callable[[str, list[dict[str, float]]], None]
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
     """One profile for each kernel of each spec, and the errors of specs that could not be run.
 
-    After a crash another process goes on with the specs behind the one that crashed.
+    After a crash another process goes on with the specs behind the one that crashed. `note` is told of each profile as it comes.
     """
     profiles: dict[str, list[dict[str, float]]] = {}
     errors: dict[str, str] = {}
@@ -234,6 +261,7 @@ def measure(
                 errors[entry["spec"]] = f"the profile does not show its kernels: {said.strip()}"
                 continue
             profiles[entry["spec"]] = [row["values"] for row in own]
+            note(entry["spec"], profiles[entry["spec"]])
         if not entries and left:
             errors[left.pop(0)] = f"the process ended before this spec: {said.strip()}"
     return profiles, errors | dict.fromkeys(left, "not reached in time")
@@ -285,12 +313,14 @@ def main() -> None:
     parser.add_argument("--arch", help="architecture for --predict-only; else the GPU's")
     parser.add_argument("--predict-only", action="store_true")
     parser.add_argument("--measure-only", action="store_true")
+    parser.add_argument("--dry-run", action="store_true", help="name the specs that would be measured; needs no GPU")
     parser.add_argument("--again", action="store_true", help="measure also what was measured before")
     parser.add_argument("--list-metrics", action="store_true")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long ncu may take for all specs together")
     parser.add_argument("--output", type=Path, default=HERE / "counters", help="where to write, without .json and .md")
     arguments = parser.parse_args()
     ncu = shutil.which("ncu") or next(iter(sorted(map(str, Path("/opt/nvidia").glob("nsight-compute/*/ncu")), reverse=True)), "")
+    arguments.predict_only |= arguments.dry_run
     if not ncu and not arguments.predict_only:
         parser.error("ncu was not found; with --predict-only it is not needed")
     if arguments.list_metrics:
@@ -304,12 +334,21 @@ def main() -> None:
     files = [file for file in find_specs(arguments.specs) if file.label.split("/")[:2] != ["specs", "cpu"]]
     # Not forked: this process may have touched the driver.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        rows = list(pool.map(predict, [(file, architecture, not arguments.measure_only) for file in files]))
-    for row in rows:
+        counts = not (arguments.measure_only or arguments.dry_run)
+        rows = list(pool.map(predict, [(file, architecture, counts) for file in files]))
+    for row in rows if not arguments.dry_run else []:
         print(f"{row['spec']}: {row.get('error') or str(row['seconds']) + ' s'}", flush=True)
     written = arguments.output.with_suffix(".json")
     before = json.loads(written.read_text()) if written.exists() and not arguments.again else {}
     keep_measured(rows, before)
+    journal = arguments.output.with_suffix(".journal")
+    found_before = {} if arguments.again else read_journal(journal, rows)
+    unknown = [spec for spec in in_order(rows) if spec not in found_before]
+    if arguments.dry_run:
+        print("\n".join(unknown))
+        batches = -(-len(unknown) // _BATCH)
+        print(f"{len(unknown)} specs in {batches} runs of ncu, {len(found_before)} in the journal; at most {arguments.seconds} s")
+        return
     about: dict[str, Any] = {
         "architecture": architecture,
         "nvrtc": ".".join(map(str, nvrtc_version())),
@@ -320,8 +359,14 @@ def main() -> None:
         chosen = choose_metrics(available_metrics(ncu))
         metrics = list(dict.fromkeys(metric for names in chosen.values() for metric in names))
         started = time.monotonic()
-        unknown = [row["spec"] for row in rows if "error" not in row and "measured" not in row]
-        profiles, errors = measure(ncu, unknown, metrics, arguments.seconds)
+        ptx = {row["spec"]: row.get("ptx") for row in rows}
+
+        def note(spec: str, profiles: list[dict[str, float]]) -> None:
+            with journal.open("a") as out:
+                out.write(json.dumps({"spec": spec, "ptx": ptx[spec], "profiles": profiles}) + "\n")
+
+        profiles, errors = measure(ncu, unknown, metrics, arguments.seconds, note)
+        profiles |= {spec: rows for spec, rows in found_before.items() if all(metric in row for row in rows for metric in metrics)}
         version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout.strip().splitlines()
         about |= {"date": datetime.date.today().isoformat(), "device": str(gpu(0)), "ncu": version[-1] if version else ""}
         about["seconds"] = round(time.monotonic() - started, 1)
