@@ -71,7 +71,7 @@ def _blocks(plan: CpuGemmPlan, blocked: BlockedPlan) -> Lines:
         ("L2", f"{amount(blocked.block_rows * depth)}: a block of {plan.left.name}"),
         ("L3", f"{amount(blocked.block_columns * depth)}: a block of {plan.right.name}"),
         ("from the L2", f"{traffic / operations:.4f} bytes for each operation of a tile: a panel of {plan.left.name}, and C twice"),
-        ("packed", packed),
+        ("packed", packed + (", fetched ahead of it" if blocked.fetches else "")),
     )
 
 
@@ -81,7 +81,7 @@ def _threads(blocked: BlockedPlan) -> Lines:
     count = "as many as the process may run" if blocked.thread_count == "all" else str(blocked.thread_count)
     shares = {"grid": "both dimensions of C", "rows": "C's slow dimension", "columns": "C's contiguous dimension"}[blocked.divide]
     return (
-        ("threads", f"{count}, one for every {blocked.least_work} multiplications at most"),
+        ("threads", f"{count}; t of them from t x t x {blocked.least_work} multiplications on"),
         (
             "distributed",
             f"{shares}, in whole tiles and {blocked.parts_per_thread} parts a thread at most; every thread packs what it needs",

@@ -80,7 +80,7 @@ def _sizes(blocked: BlockedPlan | None) -> dict[str, tuple[int, int, int]]:
         "all blocks": (blocked.block_rows + rows + 1, blocked.block_columns + columns + 1, blocked.block_depth + 2),
     }
     if blocked.threaded:
-        side = 1 + round(max(64.0, (4.0 * blocked.least_work) ** (1 / 3)))
+        side = 1 + round(max(64.0, (16.0 * blocked.least_work) ** (1 / 3)))
         sizes["work for several threads"] = (side, side, side)
         sizes["a wide product for several threads"] = (rows + 1, 8 * side, side)
         sizes["a high product for several threads"] = (8 * side, columns + 1, side)

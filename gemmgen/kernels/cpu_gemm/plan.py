@@ -20,6 +20,7 @@ from gemmgen.kernels.naming import instance_name, spec_digest
 
 MAXIMUM_EXTENT = 2**31 - 1
 CACHE_LINE_BYTES = 64
+LINE_FLOATS = CACHE_LINE_BYTES // 4
 MOST_THREADS = 1024
 MOST_PACKED_FLOATS = 1 << 27
 """Floats of packed operands that one thread may need: half a gigabyte."""
@@ -62,6 +63,7 @@ class BlockedPlan:
     prefetch_left: int
     prefetch_right: int
     prefetch_c: bool
+    prefetch_packing: bool
     divide: Literal["rows", "columns", "grid"]
     thread_count: int | Literal["all"]
     parts_per_thread: int
@@ -92,6 +94,20 @@ class BlockedPlan:
         return self.masked and self.lanes > 1
 
     @property
+    def fetches_left(self) -> bool:
+        """True if the left operand is fetched ahead of its packing."""
+        return self.prefetch_packing and self.packs_left
+
+    @property
+    def fetches_right(self) -> bool:
+        """True if the right operand is fetched ahead of its packing."""
+        return self.prefetch_packing and self.packs_right
+
+    @property
+    def fetches(self) -> bool:
+        return self.fetches_left or self.fetches_right
+
+    @property
     def threaded(self) -> bool:
         return self.thread_count != 1
 
@@ -107,7 +123,7 @@ class BlockedPlan:
     @property
     def spare_floats(self) -> int:
         """Elements beyond each packed operand that may be written, or fetched ahead."""
-        return SPARE_FLOATS + max(self.prefetch_left * self.tile_rows, self.prefetch_right * self.tile_columns)
+        return SPARE_FLOATS + max((self.prefetch_left + self.unroll) * self.tile_rows, (self.prefetch_right + self.unroll) * self.tile_columns)
 
     def packed_floats(self, side: Side) -> int:
         """Room for the packed blocks of one operand, filled up to whole panels and steps."""
@@ -368,6 +384,11 @@ def _blocked(
         if distance and not packed:
             need = f"0, or {name.upper()} packed: elsewhere what is ahead may not be its memory"
             reasons.append(Reason("prefetch", f"loops.prefetch.{name}", str(distance), need))
+    if loops.prefetch.packing and loops.pack == "none":
+        reasons.append(Reason("prefetch", "loops.prefetch.packing", "true", "an operand that is packed", "pack: both"))
+    if loops.prefetch.packing and LINE_FLOATS % loops.unroll:
+        need = f"a divisor of {LINE_FLOATS}, the elements of a cache line, for prefetch.packing"
+        reasons.append(Reason("prefetch", "loops.unroll", str(loops.unroll), need, "unroll: 2"))
     if reasons:
         return None
     ahead = (loops.prefetch.b, loops.prefetch.a) if swapped else (loops.prefetch.a, loops.prefetch.b)
@@ -385,6 +406,7 @@ def _blocked(
         prefetch_left=ahead[0],
         prefetch_right=ahead[1],
         prefetch_c=loops.prefetch.c,
+        prefetch_packing=loops.prefetch.packing,
         divide={"rows": "columns", "columns": "rows", "grid": "grid"}[loops.threads.divide] if swapped else loops.threads.divide,  # type: ignore[arg-type]
         thread_count=loops.threads.count,
         parts_per_thread=loops.threads.parts,

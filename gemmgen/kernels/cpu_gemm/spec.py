@@ -40,6 +40,8 @@ class Prefetch(SpecModel):
     """The same for packed B."""
     c: bool = True
     """True if the tile of C is fetched before the sums begin."""
+    packing: bool = False
+    """True if what is packed next is fetched from memory while the micro-kernel works. ``unroll`` has to divide 16."""
 
 
 class Threads(SpecModel):
@@ -53,7 +55,8 @@ class Threads(SpecModel):
     """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
     others less, at the price of more packing."""
     least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 17
-    """Multiplications below which one more thread is not worth being woken."""
+    """Multiplications that take as long as one more thread needs to join: work on so many threads that the square of their number, times
+    this, is at most what there is to multiply."""
 
 
 class NaiveLoops(SpecModel):

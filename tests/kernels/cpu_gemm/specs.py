@@ -46,6 +46,7 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
     pack = draw(st.sampled_from(packs))
     blocks = {"m": tile["rows"] * draw(st.integers(1, 4)), "n": tile["columns"] * draw(st.integers(1, 4)), "k": draw(st.integers(1, 40))}
     prefetch = {name: draw(st.integers(0, 20)) if pack in (name, "both") else 0 for name in ("a", "b")}
+    packing = pack != "none" and draw(st.booleans())
     threads = {"count": draw(st.sampled_from([1, 1, 2, 3, "all"])), "divide": draw(st.sampled_from(["rows", "columns", "grid"]))}
     threads |= {"parts": draw(st.integers(1, 4)), "least_work": draw(st.sampled_from([1, 500]))}
     return blocked(
@@ -56,8 +57,8 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
         blocks=blocks,
         pack=pack,
         edges=draw(st.sampled_from(["masked", "padded"])) if pack == "both" else "masked",
-        unroll=draw(st.integers(1, 5)),
-        prefetch={**prefetch, "c": draw(st.booleans())},
+        unroll=draw(st.sampled_from([1, 2, 4, 8]) if packing else st.integers(1, 5)),
+        prefetch={**prefetch, "c": draw(st.booleans()), "packing": packing},
         threads=threads,
     )
 

@@ -19,6 +19,8 @@ from kernels.cpu_gemm.specs import blocked
         ({"transpose": "nt", "pack": "a"}, "pack", "loops.pack"),
         ({"edges": "padded", "pack": "b"}, "edges", "loops.edges"),
         ({"pack": "a", "prefetch": {"b": 4}}, "prefetch", "loops.prefetch.b"),
+        ({"pack": "none", "prefetch": {"packing": True}}, "prefetch", "loops.prefetch.packing"),
+        ({"unroll": 3, "prefetch": {"packing": True}}, "prefetch", "loops.unroll"),
         ({"blocks": {"m": 24, "n": 480_000, "k": 1000}}, "workspace", "loops.blocks"),
     ],
 )
