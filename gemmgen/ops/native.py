@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import EnvironmentMissing, PlanError
-from gemmgen.core.resources import resource_directory
-from gemmgen.hardware.cpu import CPU_ARCHITECTURES, cpu_architecture, host_name, runs_here
+from gemmgen.hardware.cpu import cpu_architecture
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
-from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.matcher import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
-from gemmgen.kernels.spec_files import load_spec
+from gemmgen.ops.host_tuning import ShapeClass, class_of, general_spec
 from gemmgen.toolchain.compilation import compile_host_plan
-from gemmgen.toolchain.host import find_compiler
 
 if TYPE_CHECKING:
     from gemmgen.runtime.arrays.views import ArrayView
     from gemmgen.runtime.native import LoadedLibrary
-
-GENERAL_SPECS = ("c6_avx512", "avx2_6x16", "neon_8x12")
-"""Instances for any product, in ``specs/cpu``; of those that the machine runs, the one that is fastest on it is taken."""
-TUNING_SIZE = 512
-TUNING_ROUNDS = 7
 
 
 class NativeCall:
@@ -95,7 +84,7 @@ def native_call(request: Request) -> NativeCall | None:
             return None
         letters += "n" if by_rows else "t"
     try:
-        loaded = _loaded(letters, request.epilogue)
+        loaded = _loaded(letters, request.epilogue, class_of(*request.sizes))
     except EnvironmentMissing:
         return None
     return None if loaded is None else NativeCall(*loaded, request)
@@ -108,10 +97,10 @@ def _leading_dimension(layout: Layout, row_major: bool) -> int:
 
 
 @cache
-def _loaded(letters: str, epilogue: tuple[Any, ...]) -> tuple[LoadedLibrary, CpuGemmPlan] | None:
+def _loaded(letters: str, epilogue: tuple[Any, ...], shape: ShapeClass) -> tuple[LoadedLibrary, CpuGemmPlan] | None:
     from gemmgen.runtime.native import LoadedLibrary
 
-    spec = general_spec()
+    spec = general_spec(shape)
     if spec is None:
         return None
     wanted = replaced(spec, {"transpose": letters, "epilogue": epilogue})
@@ -120,44 +109,3 @@ def _loaded(letters: str, epilogue: tuple[Any, ...]) -> tuple[LoadedLibrary, Cpu
     except PlanError:
         return None
     return LoadedLibrary(compile_host_plan(plan), plan.sequence), plan
-
-
-@cache
-def general_spec() -> CpuGemmSpec | None:
-    """The fastest of the general instances on this machine; None if it runs none. Several are timed once, and the cache remembers
-    which it was. Raises ``EnvironmentMissing`` without a compiler."""
-    folder = resource_directory("specs") / "cpu"
-    specs: list[CpuGemmSpec] = [load_spec(folder / f"{name}.yaml") for name in GENERAL_SPECS]  # type: ignore[misc]
-    specs = [spec for spec in specs if runs_here(CPU_ARCHITECTURES[spec.architecture])]
-    if len(specs) < 2:
-        find_compiler()
-        return specs[0] if specs else None
-    plans = [plan_cpu_gemm(spec, CPU_ARCHITECTURES[spec.architecture]) for spec in specs]
-    cache_of_choices, key = Cache(), cache_key("fastest", host_name(), find_compiler().version, *(plan.name for plan in plans))
-    known = cache_of_choices.load(key)
-    if known is not None:
-        name = json.loads(known["choice.json"])["name"]
-        return next((spec for spec, plan in zip(specs, plans, strict=True) if plan.name == name), specs[0])
-    fastest = _fastest(plans)
-    cache_of_choices.store(key, {"choice.json": json.dumps({"name": plans[fastest].name}).encode()})
-    return specs[fastest]
-
-
-def _fastest(plans: list[CpuGemmPlan]) -> int:
-    """The plan that multiplies middling matrices in the least time, on one thread."""
-    import numpy as np
-
-    from gemmgen.perf.host.benchmark import in_turns
-    from gemmgen.runtime.native import LoadedLibrary
-
-    size = TUNING_SIZE
-    a, b, c = (np.ones((size, size), np.float32) for _ in range(3))
-    pointers = {"A": a.ctypes.data, "B": b.ctypes.data, "C": c.ctypes.data}
-    calls: dict[str, Callable[[], object]] = {}
-    for index, plan in enumerate(plans):
-        library = LoadedLibrary(compile_host_plan(plan), plan.sequence)
-        library.set_threads(1)
-        numbers = {**packed(plan, (size, size, size)), **plan.sequence.default_scalars}
-        calls[str(index)] = lambda library=library, numbers=numbers: library.call(pointers, numbers)  # type: ignore[misc]
-    samples = in_turns(calls, TUNING_ROUNDS, time.thread_time)
-    return min(range(len(plans)), key=lambda index: min(samples[str(index)]))

@@ -8,6 +8,7 @@ import pytest
 from kernels.cpu_gemm.specs import HERE
 
 from cli.conftest import Run, run
+from gemmgen.ops import host_tuning
 
 __all__ = ["run"]
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine runs no code for x86-64-v3")
@@ -72,3 +73,14 @@ def test_options_of_gpus_are_refused(run: Run, file: Path) -> None:
     assert "for GPUs" in run("analyze", file, "--device", "H200", code=2).err
     assert "for GPUs" in run("bench", file, "--size", "8,8,8", "--l2-resident", code=2).err
     assert "for specs of processors" in run("bench", "gemm/v0_naive", "--size", "8,8,8", "--threads", "1", code=2).err
+
+
+def test_tune_tells_choices_and_their_cost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = host_tuning.Choice("second", {"first": 2.0, "second": 1.0}, 0.25)
+    monkeypatch.setattr(host_tuning, "choice", lambda shape: chosen)
+    out = run("tune", "--cpu").out
+    assert out.count("chosen") == 4 and "found out in 1.0 s" in out
+
+
+def test_tune_for_processors_takes_no_problems(run: Run) -> None:
+    assert "goes with no other option" in run("tune", "--cpu", "--kind", "gemm", code=2).err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from kernels.cpu_gemm.specs import HERE
@@ -10,7 +12,7 @@ from gemmgen import ops
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.requests import Layout
-from gemmgen.ops import native
+from gemmgen.ops import host_tuning, native
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine runs no code for x86-64-v3")
 RNG = np.random.default_rng(3)
@@ -67,8 +69,25 @@ def test_a_result_that_overlaps_an_operand_is_refused() -> None:
 
 
 def test_the_fastest_instance_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    native.general_spec.cache_clear()
-    first = native.general_spec()
-    native.general_spec.cache_clear()
-    monkeypatch.setattr(native, "_fastest", lambda plans: pytest.fail("it was timed again"))
-    assert native.general_spec() == first
+    host_tuning.choice.cache_clear()
+    first = host_tuning.choice("small")
+    host_tuning.choice.cache_clear()
+    monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: pytest.fail("it was timed again"))
+    assert first is not None and host_tuning.choice("small") == first
+
+
+def test_the_choice_is_the_least_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: {plan.name: 9.0 - index for index, plan in enumerate(plans)})
+    host_tuning.choice.cache_clear()
+    found = host_tuning.choice("large")
+    host_tuning.choice.cache_clear()
+    assert found is not None and found.name == host_tuning.candidates()[-1].name
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [((16, 4096, 4096), "few_rows"), ((4096, 64, 4096), "few_columns"), ((128, 128, 128), "small"), ((777, 3001, 333), "large")],
+)
+def test_every_shape_has_a_class(sizes: tuple[int, int, int], shape: str) -> None:
+    assert host_tuning.class_of(*sizes) == shape

@@ -1,4 +1,4 @@
-"""``gemmgen tune``: times instances on this machine's GPU, so that operations know which to take."""
+"""``gemmgen tune``: times instances on this machine's GPU, or its processor, so that operations know which to take."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     metavar="TABLE",
     help="Time nothing: say how good the choices of the model and of the table are on problems that they have not seen.",
 )
+@click.option("processor", "--cpu", is_flag=True, help="Time the kernels for this machine's processor instead; takes some seconds, once.")
 @json_option
 @click.pass_context
 def command(
@@ -61,6 +62,7 @@ def command(
     most: int,
     output: Path | None,
     evaluated: Path | None,
+    processor: bool,
     as_json: bool,
 ) -> None:
     """Time the instances that fit, problem by problem, on the GPU, and record the ranking in a table that ops.matmul and its
@@ -71,6 +73,11 @@ def command(
     """
     from gemmgen.dispatch.tuning import grid, kinds_of, read_problems
 
+    if processor:
+        if kinds or problems or output or evaluated or minutes is not None or as_json:
+            raise click.UsageError("--cpu goes with no other option: its few problems are fixed")
+        _print_processor_choices()
+        return
     chosen = kinds_of(kinds)
     if evaluated is not None:
         _evaluate(evaluated, chosen, as_json)
@@ -110,6 +117,25 @@ def command(
     )
     if outcome.wrong:
         context.exit(1)
+
+
+def _print_processor_choices() -> None:
+    from gemmgen.core.errors import EnvironmentMissing
+    from gemmgen.hardware.cpu import host_name
+    from gemmgen.ops.host_tuning import REPRESENTATIVES, choice
+
+    rows, seconds = [], 0.0
+    for shape, sizes in REPRESENTATIVES.items():
+        found = choice(shape)
+        if found is None:
+            raise EnvironmentMissing("this machine's processor runs none of the kernels of specs/cpu")
+        seconds += found.seconds
+        for name, us in found.us.items():
+            rate = f"{2e-3 * sizes[0] * sizes[1] * sizes[2] / us:.0f}"
+            rows.append([shape, "x".join(map(str, sizes)), name, f"{us:.1f}", rate, "chosen" if name == found.name else ""])
+    columns = [Column("shapes"), Column("m x n x k"), Column("instance", folds=True), Column("us", "right")]
+    print_table([*columns, Column("GFLOP/s", "right"), Column("")], rows)
+    click.echo(f"{host_name()}, one thread: found out in {seconds:.1f} s, which the cache remembers for ops.matmul.")
 
 
 def _evaluate(path: Path, kinds: Sequence[str], as_json: bool) -> None:

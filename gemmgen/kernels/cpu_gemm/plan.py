@@ -123,7 +123,9 @@ class BlockedPlan:
     @property
     def spare_floats(self) -> int:
         """Elements beyond each packed operand that may be written, or fetched ahead."""
-        return SPARE_FLOATS + max((self.prefetch_left + self.unroll) * self.tile_rows, (self.prefetch_right + self.unroll) * self.tile_columns)
+        return SPARE_FLOATS + max(
+            (self.prefetch_left + self.unroll) * self.tile_rows, (self.prefetch_right + self.unroll) * self.tile_columns
+        )
 
     def packed_floats(self, side: Side) -> int:
         """Room for the packed blocks of one operand, filled up to whole panels and steps."""
