@@ -35,7 +35,7 @@ def test_products_of_halves_do_not() -> None:
 
 
 def test_without_a_compiler_there_is_no_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
+    def none(shape: str) -> None:
         raise EnvironmentMissing("there is no C compiler")
 
     monkeypatch.setattr(native, "general_spec", none)
