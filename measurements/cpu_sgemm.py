@@ -19,8 +19,11 @@ from typing import Any
 
 import gemmgen
 from gemmgen.core.files import write_atomically
-from gemmgen.hardware.cpu import CPU_ARCHITECTURES, runs_here
+from gemmgen.hardware.cpu import runs_here
 from gemmgen.kernels import family_of
+from gemmgen.kernels.family import Spec
+from gemmgen.kernels.requests import replaced
+from gemmgen.ops.host_tuning import class_of, general_spec
 from gemmgen.perf.host.benchmark import PAUSE_SECONDS, HostReport, all_threads, benchmark_host
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
@@ -28,13 +31,13 @@ from gemmgen.toolchain.host import find_compiler
 SPECS = Path(__file__).resolve().parent.parent / "specs" / "cpu"
 CUBES = [(side, side, side) for side in (128, 256, 512, 1024, 2048, 4096)]
 SHAPES = [*CUBES, (16, 4096, 4096), (4096, 64, 4096), (1000, 1000, 1000), (777, 3001, 333)]
-STEPS = ["c0_naive", "c1_reordered", "c2_blocked", "c3_packed", "c4_avx2_16x6", "c5_threaded", "c6_avx512"]
+STEPS = ["c0_naive", "c1_reordered", "c2_blocked", "c3_packed", "c4_avx2_16x6", "c5_threaded", "c6_avx512", "c7_streamed"]
+THREADED_STEPS = ("c5_threaded", "c6_avx512", "c7_streamed")
 STEP_SIZES = (64, 128, 256, 512, 1024, 2048)
 SLOW_STEP_SIZE = 1024
 """Above it, steps without vectors are left out: a call takes seconds."""
 SLOW_STEP_ROUNDS = 5
 PLAIN_STEPS = ("c0_naive", "c2_blocked", "c3_packed")
-KERNELS = {"x86_64_v4": "c6_avx512", "x86_64_v3": "avx2_6x16"}
 FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_CPU_TYPE")
 """Set, they have a BLAS take other kernels than it would."""
 
@@ -47,22 +50,24 @@ def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int) -> int:
 
 
 def measured(
-    spec: str, sizes: tuple[int, ...], transpose: str, threads: int, seconds: float, peers: bool = True, rounds: int | None = None
+    spec: Spec, name: str, sizes: tuple[int, ...], threads: int, seconds: float, peers: bool = True, rounds: int | None = None
 ) -> HostReport:
     """One interleaved run of a spec and the libraries."""
-    plan = gemmgen.plan(gemmgen.load_spec(SPECS / f"{spec}.yaml", [f"transpose={transpose}"]))
+    plan = gemmgen.plan(spec)
     problem = family_of(plan.spec).problem(plan, sizes)
     chosen = [(plan, compile_host_plan(plan))]
-    return benchmark_host(chosen, problem, threads, rounds or rounds_for(sizes, seconds, threads), peers, names=[spec])
+    return benchmark_host(chosen, problem, threads, rounds or rounds_for(sizes, seconds, threads), peers, names=[name])
 
 
 def bars(threads: int, seconds: float) -> list[dict[str, Any]]:
-    """The shapes of the bars, NN and NT, with the best kernel of this processor."""
-    kernel = next(name for architecture, name in KERNELS.items() if runs_here(CPU_ARCHITECTURES[architecture]))
+    """The shapes of the bars, NN and NT, each with the kernel that operations choose for it on this processor."""
     rows = []
     for sizes in SHAPES:
         for transpose in ("nn", "nt"):
-            report = measured(kernel, sizes, transpose, threads, seconds)
+            chosen = general_spec(class_of(*sizes))
+            assert chosen is not None, "this processor runs no kernel of specs/cpu"
+            kernel = gemmgen.plan(chosen).name
+            report = measured(replaced(chosen, {"transpose": transpose}), kernel, sizes, threads, seconds)
             row = row_of(report, kernel) | {"transpose": transpose}
             rows.append(row)
             others = ", ".join(f"{name} {row['ratios'][name]:.3f}" for name in row["ratios"])
@@ -97,12 +102,12 @@ def steps(threads: int, seconds: float) -> list[dict[str, Any]]:
         if not runs_here(plan.architecture):
             print(f"{spec}: this machine runs no code for {plan.architecture.name}", flush=True)
             continue
-        used = threads if spec in ("c5_threaded", "c6_avx512") else 1
+        used = threads if spec in THREADED_STEPS else 1
         for side in STEP_SIZES:
             if spec in PLAIN_STEPS and side > SLOW_STEP_SIZE:
                 continue
             rounds = SLOW_STEP_ROUNDS if spec in PLAIN_STEPS else None
-            row = row_of(measured(spec, (side,) * 3, "nn", used, min(seconds, 1.0), False, rounds), spec) | {"threads": used}
+            row = row_of(measured(plan.spec, spec, (side,) * 3, used, min(seconds, 1.0), False, rounds), spec) | {"threads": used}
             rows.append(row)
             print(f"{spec} {side}: {row['gflops']:.2f} GFLOP/s on {used} threads", flush=True)
     return rows
