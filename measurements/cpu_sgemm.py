@@ -21,7 +21,7 @@ import gemmgen
 from gemmgen.core.files import write_atomically
 from gemmgen.hardware.cpu import runs_here
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import Spec
+from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.requests import replaced
 from gemmgen.ops.host_tuning import class_of, general_spec
 from gemmgen.perf.host.benchmark import PAUSE_SECONDS, HostReport, all_threads, benchmark_host
@@ -50,7 +50,7 @@ def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int) -> int:
 
 
 def measured(
-    spec: Spec, name: str, sizes: tuple[int, ...], threads: int, seconds: float, peers: bool = True, rounds: int | None = None
+    spec: KernelSpec, name: str, sizes: tuple[int, ...], threads: int, seconds: float, peers: bool = True, rounds: int | None = None
 ) -> HostReport:
     """One interleaved run of a spec and the libraries."""
     plan = gemmgen.plan(spec)
