@@ -1,15 +1,24 @@
 """Time from the first call of an operation on tensor cores to its result, with nothing compiled before, type by type.
 
     python -m measurements.first_call               on a machine with a GPU, and torch
+    python -m measurements.first_call processor     what the processor does of it, on any machine
+    python -m measurements.first_call processor --column before      the same for another column, of another version of gemmgen
 
 Each call is of another type or shape, in a process whose CUDA context exists; binaries go to a new, empty cache. Writes first_call.json and
 first_call.md.
+
+The second form needs no GPU: it imports gemmgen, chooses, renders and compiles as the first call does, and counts seconds of all processors
+(``process_time``), the least of several new processes, so that other work on the machine counts little.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +27,20 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+PROBLEMS = (
+    "gemm:4096,4096,4096,nt,f16",
+    "gemm:4096,4096,4096,nt,bf16",
+    "gemm:4096,4096,4096,nt,bf16,bias,gelu",
+    "gemm:4096,4096,4096,nt,s8",
+    "gemm:4096,4096,4096,nt,e4m3",
+    "gemm:4096,4096,4096,nt",
+    "gemm:1023,1023,1023,unaligned",
+    "gemm:16,4096,4096,nt",
+    "gemm:4096,1,4096",
+    "reduction:8192,50257,1",
+)
+PHASES = ("import", "choice", "source", "compiler")
+RUNS = 3
 SHAPES = ((4096, 4096, 4096), (16, 4096, 4096), (128, 11008, 4096), (1023, 1023, 1023))
 
 
@@ -54,8 +77,80 @@ def calls() -> list[tuple[str, Callable[[], Any]]]:
     return found
 
 
-def main() -> None:
-    """Times every call once and writes ``first_call.json`` and ``first_call.md``."""
+def seconds_of_phases() -> list[dict[str, Any]]:
+    """Seconds of all processors that each problem takes in this process, phase by phase; the first also loads specs and templates."""
+    started = time.process_time()
+    from gemmgen import ops  # noqa: F401  the import is what is timed
+    from gemmgen.codegen.rendering import render
+    from gemmgen.dispatch.selection import choose
+    from gemmgen.dispatch.table import parse_problem
+    from gemmgen.hardware.target import device
+    from gemmgen.toolchain.compilation import COMPILE_OPTIONS
+    from gemmgen.toolchain.nvrtc import compile_source
+
+    times = [started, time.process_time()]
+    rows = []
+    for problem in PROBLEMS:
+        plan = choose(parse_problem(problem), device("H200")).chosen.plan
+        times.append(time.process_time())
+        source = render(plan)
+        times.append(time.process_time())
+        compile_source(source.text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name=source.file_name)
+        times.append(time.process_time())
+        taken = [later - earlier for earlier, later in itertools.pairwise(times)]
+        rows.append({"problem": problem, **dict(zip(PHASES[-len(taken) :], (round(value, 3) for value in taken), strict=True))})
+        times = times[-1:]
+    return rows
+
+
+def time_processor(column: str) -> None:
+    """Times the processor's part in new processes, and enters the least of each phase in ``first_call_processor.json``."""
+    runs = []
+    for _ in range(RUNS):
+        done = subprocess.run([sys.executable, __file__, "phases"], capture_output=True, text=True, check=True)
+        runs.append(json.loads(done.stdout))
+    rows = []
+    for alike in zip(*runs, strict=True):
+        least = {phase: min(row[phase] for row in alike) for phase in PHASES if phase in alike[0]}
+        rows.append({"problem": alike[0]["problem"], **least, "all": round(sum(least.values()), 3)})
+    path = HERE / "first_call_processor.json"
+    columns = json.loads(path.read_text()) if path.exists() else {}
+    processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
+    load = round(os.getloadavg()[0], 1)
+    columns[column] = {"processor": processor, "load": load, "date": datetime.now(UTC).date().isoformat(), "rows": rows}
+    path.write_text(json.dumps(columns, indent=1) + "\n")
+
+
+def processor_lines() -> list[str]:
+    """The report's section on the processor's part; empty before it was timed."""
+    path = HERE / "first_call_processor.json"
+    if not path.exists():
+        return []
+    columns = json.loads(path.read_text())
+    last = list(columns.values())[-1]
+    names = [name for name in ("before", "now") if name in columns]
+    lines = [
+        "",
+        "## The processor's part",
+        "",
+        f"{last['processor']}, {last['date']}, load {last['load']}; seconds of all processors, the least of {RUNS} new processes:",
+        "what Python does (import, choice, source) + the compiler, whose seconds vary by a fifth from run to run. The first row",
+        "also imports gemmgen and loads specs and templates.",
+        "",
+        f"| problem | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    for place, problem in enumerate(PROBLEMS):
+        cells = []
+        for name in names:
+            row = columns[name]["rows"][place]
+            cells.append(f"{row['all'] - row['compiler']:.2f} + {row['compiler']:.2f} = {row['all']:.2f}")
+        lines.append(f"| `{problem}` | {' | '.join(cells)} |")
+    return lines
+
+
+def time_calls() -> None:
+    """Times every call once, on the GPU, and writes ``first_call.json``."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GEMMGEN_CACHE_DIR"] = folder
         import torch
@@ -74,6 +169,12 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
         about = {"device": torch.cuda.get_device_name(), "processors": os.cpu_count(), "date": datetime.now(UTC).date().isoformat()}
     (HERE / "first_call.json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+def report() -> None:
+    """Writes ``first_call.md`` from what was timed."""
+    about = json.loads((HERE / "first_call.json").read_text())
+    rows = about["rows"]
     worst = max(rows, key=lambda row: row["seconds"])
     lines = [
         "# First calls",
@@ -86,7 +187,23 @@ def main() -> None:
         "|---|---|---|",
         *(f"| {row['call']} | {row['seconds']:.2f} | {row['again'] * 1e3:.2f} |" for row in rows),
     ]
-    (HERE / "first_call.md").write_text("\n".join(lines) + "\n")
+    (HERE / "first_call.md").write_text("\n".join([*lines, *processor_lines()]) + "\n")
+
+
+def main() -> None:
+    """Times what was asked for, and writes the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("calls", "processor", "phases", "report"), default="calls")
+    parser.add_argument("--column", choices=("before", "now"), default="now")
+    chosen = parser.parse_args()
+    if chosen.what == "phases":
+        print(json.dumps(seconds_of_phases()))
+        return
+    if chosen.what == "calls":
+        time_calls()
+    elif chosen.what == "processor":
+        time_processor(chosen.column)
+    report()
 
 
 if __name__ == "__main__":

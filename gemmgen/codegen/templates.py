@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import jinja2
 from jinja2.ext import Extension
@@ -49,6 +51,7 @@ def environment(root: Path) -> jinja2.Environment:
     found.filters.update(FILTERS)
     found.filters["alone"] = _alone
     found.globals["constant"] = constant
+    found.globals["block"] = partial(Block, found)
     return found
 
 
@@ -57,16 +60,31 @@ def without_empty_lines(text: str) -> str:
     return _EMPTY_LINE.sub("", text)
 
 
+class Block:
+    """A building block, read when the first of its macros is called: most kernels need few of those that their template names."""
+
+    def __init__(self, environment: jinja2.Environment, path: str) -> None:
+        self._environment, self._path = environment, path
+
+    def __getattr__(self, macro: str) -> Any:
+        return getattr(self._environment.get_template(self._path).module, macro)
+
+
 class Conventions(Extension):
     """The two conventions, put into the words of Jinja without a change of line numbers."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        """The template ``name`` with an import of every building block that it names, on its first line."""
+        """The template ``name``, on its first line the building blocks that it names."""
         source = _LONE.sub(lambda found: f'{found[1]}{{{{ ({found[2]}) | alone("{found[1]}") }}}}', source)
-        blocks = building_blocks(self.environment.list_templates(), name) if name else {}
+        blocks = building_blocks(_listed(self.environment), name) if name else {}
         used = {word for marks in _MARKS.findall(source) for word in _USED.findall(_TEXT.sub("", marks)) if word in blocks}
         used -= {word for names in _BOUND.findall(source) for word in _NAME.findall(" ".join(names))}
-        return "".join(f'{{% import "{blocks[stem]}" as {stem} %}}' for stem in sorted(used)) + source
+        return "".join(f'{{% set {stem} = block("{blocks[stem]}") %}}' for stem in sorted(used)) + source
+
+
+@lru_cache(maxsize=4)
+def _listed(environment: jinja2.Environment) -> list[str]:
+    return environment.list_templates()
 
 
 def building_blocks(templates: list[str], name: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import ClassVar
 
 from gemmgen.core.errors import GemmgenError
@@ -63,6 +63,13 @@ def _read(text: str) -> ast.expr:
         return read(text, GRAMMAR)
     except NotInGrammar as error:
         raise FormulaError(f"formula {text!r}: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _names(text: str) -> frozenset[str]:
+    tree = _read(text)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
 
 
 class _Values(Walker):
@@ -124,12 +131,10 @@ class Formula:
         """``value`` as a formula: text is parsed, an integer becomes its literal."""
         return value if isinstance(value, Formula) else cls(str(value))
 
-    @cached_property
+    @property
     def names(self) -> frozenset[str]:
         """The problem names that the formula reads."""
-        tree = self.tree
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
+        return _names(self.text)
 
     @property
     def is_name(self) -> bool:

@@ -34,6 +34,8 @@ _INTEGERS = {10: re.compile(r"[-+]?[0-9]+"), 8: re.compile(r"0o[0-7]+"), 16: re.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
 _NOT_A_NUMBER = re.compile(r"\.(nan|NaN|NAN)")
+_WORD = re.compile(r"(?!(null|true|false)$)[a-z_]\w*", re.IGNORECASE)
+"""Text for sure: most scalars are, and are told apart by one look."""
 _OCTAL_BEFORE = re.compile(r"[-+]?0[0-9]+")
 _TEXT_SINCE = re.compile(
     r"(?P<truth>y|yes|on|n|no|off)|[-+]?(?P<sixty>[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|0b[01_]+|[0-9][0-9_]*_[0-9_]*)", re.IGNORECASE
@@ -174,9 +176,10 @@ def _parse(text: bytes | str) -> Any:
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
     plain, quoted = event.implicit
-    where, text = _place(event.start_mark), event.value
-    if quoted or event.tag == "!":
+    text = event.value
+    if quoted or event.tag == "!" or (plain and _WORD.fullmatch(text)):
         return text
+    where = _place(event.start_mark)
     if plain:
         return _plain(text, where)
     read = _TAGGED.get(str(event.tag).removeprefix(_TAG))

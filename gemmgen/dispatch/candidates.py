@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,8 @@ from gemmgen.kernels.manifest import read_manifest
 from gemmgen.kernels.naming import spec_digest
 from gemmgen.kernels.spec_files import load_spec, read_yaml
 
+_KIND = re.compile(r"^kind: (?P<kind>\w+)\s*(#.*)?$", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -24,14 +27,25 @@ class Candidate:
     spec: KernelSpec
     certified: frozenset[str] = frozenset()
     """Architectures for which the library holds a certificate."""
+    name: str = ""
+    """Name of its instance, if the library holds it as the spec is now."""
+
+
+@dataclass(frozen=True)
+class _Built:
+    """An instance of the library, as its manifest tells it."""
+
+    name: str
+    digest: str
+    """Of its spec."""
+    architectures: frozenset[str]
 
 
 @cache
 def candidates(kind: str) -> tuple[Candidate, ...]:
     """The instances of a family that the library holds or lists, in the order of their labels; not those for readers alone."""
     listed = _listed()
-    to_choose: dict[str, frozenset[str]] = {label: frozenset() for label, for_readers in listed.items() if not for_readers} | _certified()
-    return _made(kind, {label: certified for label, certified in to_choose.items() if not listed.get(label)})
+    return _made(kind, {label for label in listed.keys() | _built().keys() if not listed.get(label)})
 
 
 @cache
@@ -40,26 +54,32 @@ def reserves(kind: str) -> tuple[Candidate, ...]:
     specs = resource_directory("specs")
     labels = [path.relative_to(specs).with_suffix("").as_posix() for path in specs.rglob("*.yaml")]
     known = {candidate.label for candidate in candidates(kind)}
-    certified = _certified()
-    return _made(kind, {label: certified.get(label, frozenset()) for label in labels if label not in known})
+    return _made(kind, {label for label in labels if label not in known})
 
 
-def _made(kind: str, labels: Mapping[str, frozenset[str]]) -> tuple[Candidate, ...]:
+def _made(kind: str, labels: Collection[str]) -> tuple[Candidate, ...]:
     specs = resource_directory("specs")
+    built = _built()
     found: dict[str, Candidate] = {}
     for label in sorted(labels):
-        spec = _read(specs / f"{label}.yaml")
-        if spec is not None and spec.kind == kind:
-            found.setdefault(spec_digest(spec), Candidate(label, spec, labels[label]))
+        spec = _read(specs / f"{label}.yaml", kind)
+        if spec is not None:
+            digest = spec_digest(spec)
+            instance = built.get(label, _Built("", "", frozenset()))
+            name = instance.name if instance.digest == digest else ""
+            found.setdefault(digest, Candidate(label, spec, instance.architectures, name))
     return tuple(found.values())
 
 
-def _read(path: Path) -> KernelSpec | None:
-    """The spec in a file; None for other YAML files that lie among the specs."""
+def _read(path: Path, kind: str) -> KernelSpec | None:
+    """The spec in a file; None for those of other kinds, and for other YAML files that lie among the specs."""
     try:
-        return load_spec(path)
-    except SpecError:
+        # Most files say so in a line of their own; what they say otherwise is found out by reading them whole.
+        said = _KIND.search(path.read_text())
+        spec = load_spec(path) if said is None or said["kind"] == kind else None
+    except (OSError, ValueError, SpecError):
         return None
+    return spec if spec is not None and spec.kind == kind else None
 
 
 def _listed() -> dict[str, bool]:
@@ -77,10 +97,16 @@ def _listed() -> dict[str, bool]:
         return {}
 
 
-def _certified() -> dict[str, frozenset[str]]:
-    """For each instance of the library, the label of its spec and the architectures that it is certified for; empty without one."""
+@cache
+def _built() -> dict[str, _Built]:
+    """For each instance of the library, by the label of its spec, what the manifest says; empty without one."""
     try:
         entries = read_manifest(resource_directory("generated"))["instances"]
-        return {str(entry["spec_file"]).removesuffix(".yaml"): frozenset(map(str, entry["certificates"])) for entry in entries}
+        return {
+            str(entry["spec_file"]).removesuffix(".yaml"): _Built(
+                str(entry["name"]), str(entry["digests"]["spec"]), frozenset(map(str, entry["certificates"]))
+            )
+            for entry in entries
+        }
     except (GemmgenError, FileNotFoundError, KeyError, TypeError):
         return {}

@@ -82,7 +82,7 @@ def choose_by(
         if common not in (None, candidate.label):
             rejected[candidate.label] = f"{common} serves all sizes of the batch"
             continue
-        name = base_name(candidate.spec, target)
+        name = table_name(candidate, target)
         if among is not None and name not in among:
             continue
         dimensions, model = set_best(plan, dimensions, device)
@@ -110,7 +110,7 @@ def _common_candidate(table: Table | None, requests: Sequence[Request], device: 
         for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
             _, seconds = set_best(plan, dimensions, device)
             if table is not None:
-                seconds, _ = table.estimate(near, base_name(candidate.spec, architecture), seconds, row_model(device, architecture))
+                seconds, _ = table.estimate(near, table_name(candidate, architecture), seconds, row_model(device, architecture))
             logarithms.setdefault(candidate.label, []).append(math.log(seconds))
     complete = {label: sum(values) for label, values in logarithms.items() if len(values) == len(requests)}
     if not complete:
@@ -212,6 +212,11 @@ def base_name(spec: KernelSpec, architecture: Architecture) -> str:
         return spec.label or ""
 
 
+def table_name(candidate: Candidate, architecture: Architecture) -> str:
+    """Name of a candidate's instance in tables, from the library's manifest if it is there: a plan takes longer."""
+    return candidate.name or base_name(candidate.spec, architecture)
+
+
 def row_model(device: Device, architecture: Architecture) -> RowModel:
     """The model's seconds for instances on tabulated problems."""
 
@@ -230,7 +235,7 @@ def _row_seconds(device: Device, architecture: Architecture, request: Request, i
 
 @cache
 def _by_name(kind: str, architecture: Architecture) -> dict[str, Candidate]:
-    return {base_name(candidate.spec, architecture): candidate for candidate in (*candidates(kind), *reserves(kind))}
+    return {table_name(candidate, architecture): candidate for candidate in (*candidates(kind), *reserves(kind))}
 
 
 def _view(layout: Layout) -> ArrayView:

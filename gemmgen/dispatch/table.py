@@ -95,14 +95,14 @@ class Table:
         common = _Mean()
         own = _Mean()
         for distance, row in near:
-            errors = self._errors(row, model)
+            errors, middle = self._errors(row, model)
             if not errors:
                 continue
             weight = 1 / (0.1 + distance * distance)
             if common.count < NEIGHBOURS:
-                common.add(weight, median(errors.values()))
+                common.add(weight, middle)
             if instance in errors and own.count < NEIGHBOURS:
-                own.add(weight, errors[instance] - median(errors.values()))
+                own.add(weight, errors[instance] - middle)
             if common.count == own.count == NEIGHBOURS:
                 break
         if not common.count:
@@ -111,24 +111,25 @@ class Table:
         source: Source = "interpolated" if own.count else "model"
         return model_seconds * math.exp(common.value + believed * own.value), source
 
-    def _errors(self, row: Row, model: RowModel) -> dict[str, float]:
-        """Logarithms of measured over modelled time, by instance."""
-        known = self._kept.get(row.problem + row.kind)
-        if known is None:
-            known = {}
+    def _errors(self, row: Row, model: RowModel) -> tuple[dict[str, float], float]:
+        """Logarithms of measured over modelled time, by instance, and their median."""
+        found = self._kept.get(row.problem + row.kind)
+        if found is None:
+            known: dict[str, float] = {}
             for name, measured in row.times.items():
-                stored = row.models.get(name) if self.current else None
-                seconds = model(row, name) if stored is None else stored * 1e-6
+                # A current table has the model's times for all instances that can do it.
+                stored = row.models.get(name)
+                seconds = (None if stored is None else stored * 1e-6) if self.current else model(row, name)
                 if seconds is not None and math.isfinite(seconds):
                     known[name] = math.log(measured * 1e-6 / seconds)
-            self._kept[row.problem + row.kind] = known
-        return known
+            found = self._kept[row.problem + row.kind] = known, median(known.values()) if known else 0.0
+        return found
 
     @cached_property
-    def _kept(self) -> dict[str, dict[str, float]]:
+    def _kept(self) -> dict[str, tuple[dict[str, float], float]]:
         return {}
 
-    @property
+    @cached_property
     def current(self) -> bool:
         """True if the times that the rows have from the model are those of today's."""
         return self.origin.get("model") == PARAMETERS.digest
@@ -186,8 +187,9 @@ def request_distance(one: Request, other: Request) -> float:
     return math.sqrt(squares + differing * TRAIT_DISTANCE**2)
 
 
-def read_table(path: Path) -> Table:
-    """The table in a file. Raises ``SpecError``."""
+def read_table(path: Path, *, check_problems: bool = True) -> Table:
+    """The table in a file; without ``check_problems`` its problems are read when they are asked for, family by family. Raises
+    ``SpecError``."""
     try:
         data: Any = json.loads(read_plain(path, MAXIMUM_BYTES))
     except OSError as error:
@@ -203,7 +205,7 @@ def read_table(path: Path) -> Table:
         )
         origin = {name: value for name, value in data.items() if name not in ("schema_version", "device", "problems")}
         table = Table(str(data["device"]), rows, origin)
-        for row in rows:
+        for row in rows if check_problems else ():
             row.request  # noqa: B018  a problem that cannot be read shows here
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"{path}: is no table of tuned instances: {type(error).__name__} at {error}") from None
@@ -247,7 +249,8 @@ def default_path(device: str) -> Path:
 @lru_cache(maxsize=16)
 def load_table(device: str) -> Table | None:
     """The device's table; None if there is none. Raises ``SpecError`` for one that cannot be read."""
-    for path in table_paths(device):
+    users, *_ = paths = table_paths(device)
+    for path in paths:
         if path.is_file():
-            return read_table(path)
+            return read_table(path, check_problems=path == users)  # the library's own are checked when they are made
     return None

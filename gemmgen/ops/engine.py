@@ -18,7 +18,6 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.requests import Interpretation, Layout
 from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
-from gemmgen.ops.native import NativeCall, native_call
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MOST_LIKENESSES, Likeness, likeness
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
@@ -26,6 +25,7 @@ from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overl
 from gemmgen.runtime.kernel import Kernel, stream_handle
 
 if TYPE_CHECKING:
+    from gemmgen.ops.native import NativeCall
     from gemmgen.runtime.cuda.driver import LoadedBinary
     from gemmgen.runtime.cuda.launcher import Launcher
     from gemmgen.runtime.cuda.workspaces import Allocate
@@ -293,6 +293,8 @@ class Operator:
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
         emulated = given.get("backend") == "emulator"
         if isinstance(device, str):
+            from gemmgen.ops.native import native_call
+
             native = None if emulated else native_call(interpretation.request)
             if native is not None:
                 return Call(None, interpretation, None, spans, (), native)

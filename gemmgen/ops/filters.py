@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.conv2d.layouts import FilterOrder, reorder_filter, tap_sums
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.conv2d.layouts import FilterOrder
 
 
 class Filter:
@@ -33,6 +35,8 @@ class Filter:
     def tap_sums(self) -> Any:
         """Sums over the filter for zero points, made once."""
         if self._tap_sums is None:
+            from gemmgen.kernels.conv2d.layouts import tap_sums
+
             self._tap_sums = tap_sums(self.source)
         return self._tap_sums
 
@@ -40,5 +44,7 @@ class Filter:
         """The filter as ``gemmgen.layouts.reorder_filter`` gives it."""
         found = self._ordered.get(order)
         if found is None:
+            from gemmgen.kernels.conv2d.layouts import reorder_filter
+
             found = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
         return found

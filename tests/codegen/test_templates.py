@@ -96,3 +96,15 @@ def test_a_template_imports_the_blocks_that_it_names(tmp_path: Path, write: jinj
 def test_a_value_hides_the_building_block_of_its_name(tmp_path: Path, write: jinja2.Environment) -> None:
     (tmp_path / "gemm" / "tiled.cu.j2").write_text("{% set copy = 'text' %}{{ copy.upper() }}\n")
     assert write.get_template("gemm/tiled.cu.j2").render() == "TEXT\n"
+
+
+def test_a_block_of_which_nothing_is_called_is_not_read(tmp_path: Path, write: jinja2.Environment) -> None:
+    (tmp_path / "common" / "copy.cu.j2").write_text("{% no template %}\n")
+    (tmp_path / "gemm" / "tiled.cu.j2").write_text("x{{ copy.load() if wanted }}\n")
+    assert write.get_template("gemm/tiled.cu.j2").render(wanted=False) == "x\n"
+
+
+def test_a_macro_that_a_block_lacks_is_an_error(tmp_path: Path, write: jinja2.Environment) -> None:
+    (tmp_path / "gemm" / "tiled.cu.j2").write_text("{{ copy.store() }}\n")
+    with pytest.raises(jinja2.UndefinedError, match="store"):
+        write.get_template("gemm/tiled.cu.j2").render()

@@ -1,5 +1,8 @@
 """Requests, what fits them, and what is chosen."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
@@ -7,8 +10,9 @@ from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.matcher import matcher_of
-from gemmgen.dispatch.selection import choose, fitted
-from gemmgen.dispatch.table import load_table, parse_problem
+from gemmgen.dispatch.model import PARAMETERS
+from gemmgen.dispatch.selection import base_name, choose, fitted, table_name
+from gemmgen.dispatch.table import Row, Table, load_table, parse_problem
 from gemmgen.hardware.target import architecture, device
 from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.gemm.matcher import alignment_elements
@@ -150,6 +154,40 @@ def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
     with pytest.raises(SpecError, match="is no JSON"):
         load_table("x")
     load_table.cache_clear()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_names_in_the_manifest_are_those_of_the_plans(kind):
+    built = [candidate for candidate in candidates(kind) if candidate.name][::7]
+    assert len(built) > 1
+    assert [candidate.name for candidate in built] == [base_name(candidate.spec, H200.architecture) for candidate in built]
+
+
+def test_a_candidate_that_the_library_lacks_is_named_by_its_plan():
+    candidate = replace(candidates("reduction")[0], name="")
+    assert table_name(candidate, H200.architecture) == base_name(candidate.spec, H200.architecture)
+
+
+@pytest.mark.parametrize(("digest", "asked"), [(PARAMETERS.digest, []), ("another", ["a", "b"])])
+def test_a_current_table_is_not_modelled_again(digest, asked):
+    table = Table("H200", (Row("64,64,64", "gemm", {"a": 2.0, "b": 3.0}, {"a": 1.0}),), {"model": digest})
+    models = []
+    near = table.near(parse_problem("gemm:128,64,64"))
+    seconds, _ = table.estimate(near, "a", 1e-6, lambda row, name: models.append(name) or 1e-6)
+    assert models == asked
+    assert seconds > 1e-6
+
+
+def test_problems_of_a_shipped_table_are_read_when_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    row = {"problem": "no problem", "kind": "gemm", "times": {}}
+    path.write_text(json.dumps({"schema_version": 1, "device": "x", "problems": [row]}))
+    monkeypatch.setattr("gemmgen.dispatch.table.table_paths", lambda name: [tmp_path / "none.json", path])
+    load_table.cache_clear()
+    found = load_table("x")
+    load_table.cache_clear()
+    with pytest.raises(SpecError, match="no problem"):
+        found.near(parse_problem("gemm:64,64,64"))
 
 
 def test_of_equal_instances_the_more_specialised_is_taken():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
@@ -586,12 +586,12 @@ def _store_offsets(operand: Operand, start: Start) -> list[int]:
     return [shared_offset(operand, first_row + row, first_column + column) for row, column in rows_and_columns]
 
 
-def _lane_vectors(copy: TileCopy, phase: int) -> Iterator[tuple[int, int]]:
+@lru_cache(maxsize=256)
+def _lane_vectors(copy: TileCopy, phase: int) -> tuple[tuple[int, int], ...]:
     """Row and column of each lane's vector in the stored matrix, relative to the first lane's."""
     first_row, first_column = copy.position(phase, 0)
-    for lane in range(min(WARP, copy.threads)):
-        row, column = copy.position(phase + lane, 0)
-        yield row - first_row, column - first_column
+    positions = (copy.position(phase + lane, 0) for lane in range(min(WARP, copy.threads)))
+    return tuple((row - first_row, column - first_column) for row, column in positions)
 
 
 def source_degree(operand: Operand) -> int:
