@@ -196,7 +196,7 @@ class Operand:
 
     @property
     def extent_left(self) -> str:
-        """What is left of the matrix along the axis from the block's tile on, as an expression."""
+        """Rest of the matrix along the axis from the block's tile on, as an expression."""
         return "(copies_a ? m - block_m : n - block_n)" if self.name == "AB" else f"{self.axis} - block_{self.axis}"
 
     @property
