@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jinja2
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 
 from gemmgen.codegen.text import FILTERS, constant
@@ -53,6 +54,14 @@ def environment(root: Path) -> jinja2.Environment:
     found.globals["constant"] = constant
     found.globals["block"] = partial(Block, found)
     return found
+
+
+def referenced(environment: jinja2.Environment, source: str, name: str) -> list[str]:
+    """Paths of the templates that the template ``name`` with this source takes in or has as building blocks."""
+    tree = environment.parse(source, name)
+    calls = [call for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Name) and call.node.name == "block"]
+    blocks = [path.value for call in calls for path in call.args if isinstance(path, nodes.Const)]
+    return [*blocks, *(path for path in meta.find_referenced_templates(tree) if path is not None)]
 
 
 def without_empty_lines(text: str) -> str:

@@ -41,9 +41,8 @@ def options_digest() -> str:
 @cache
 def templates_digest(template: str) -> str:
     """The digest of all templates that go into a source: the one called ``template`` and the building blocks that it names."""
-    from jinja2 import meta
-
     from gemmgen.codegen.templates import environment as environment_of
+    from gemmgen.codegen.templates import referenced
     from gemmgen.core.resources import resource_directory
 
     root = resource_directory("templates")
@@ -54,7 +53,7 @@ def templates_digest(template: str) -> str:
         name = wanted.pop()
         if name not in texts:
             texts[name] = (root / name).read_text(encoding="utf-8")
-            wanted += [found for found in meta.find_referenced_templates(environment.parse(texts[name], name)) if found is not None]
+            wanted += referenced(environment, texts[name], name)
     return digest(*(part for name in sorted(texts) for part in (name, texts[name])))
 
 

@@ -10,7 +10,7 @@ import pytest
 from jinja2 import nodes
 
 from gemmgen.codegen.rendering import WIDTH
-from gemmgen.codegen.templates import building_blocks, environment, without_empty_lines
+from gemmgen.codegen.templates import building_blocks, environment, referenced, without_empty_lines
 from gemmgen.core.resources import resource_directory
 
 ROOT = resource_directory("templates")
@@ -108,3 +108,10 @@ def test_a_macro_that_a_block_lacks_is_an_error(tmp_path: Path, write: jinja2.En
     (tmp_path / "gemm" / "tiled.cu.j2").write_text("{{ copy.store() }}\n")
     with pytest.raises(jinja2.UndefinedError, match="store"):
         write.get_template("gemm/tiled.cu.j2").render()
+
+
+def test_building_blocks_count_as_referenced(write: jinja2.Environment) -> None:
+    assert referenced(write, "{{ copy.load() }}{% include 'common/half.cu.j2' %}", "gemm/a.cu.j2") == [
+        "common/copy.cu.j2",
+        "common/half.cu.j2",
+    ]
