@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import LaunchError
@@ -37,7 +38,7 @@ CACHED_CALLS = 8192
 class Call:
     """State shared by all calls with the same layouts and options."""
 
-    __slots__ = ("apart", "choice", "interpretation", "kernel", "launcher", "native", "orders", "ordinal", "spans", "templates")
+    __slots__ = ("apart", "best", "choice", "interpretation", "kernel", "launcher", "native", "orders", "ordinal", "spans", "templates")
 
     def __init__(
         self,
@@ -62,6 +63,8 @@ class Call:
         """Templates from which the arrays' library makes each result fastest."""
         self.apart: list[int] = []
         """Addresses of arrays that were found not to overlap."""
+        self.best: KernelPlan | None = None
+        """Plan that a thread compiles while this call's serves."""
         self.launcher: Launcher | None = None
         """On a GPU: how it is launched."""
 
@@ -90,6 +93,8 @@ class Operator:
         self._calls: dict[Any, Call] = {}
         self._alike: dict[Any, tuple[tuple[Likeness, Call], ...]] = {}
         self._given = len(self.operands)
+        self._renewal = Lock()
+        """Held while calls are remembered, and while they are forgotten because something better is compiled."""
 
     def interpret(self, layouts: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
         """The request that a call makes, and what it returns; raises ``LaunchError``."""
@@ -192,13 +197,14 @@ class Operator:
 
     def _recognise(self, torch: Any, form: Any, tensors: Sequence[Any], call: Call) -> None:
         """From now on, calls of this form with tensors like these are known without being looked up."""
-        found = self._alike.get(form, ())
-        if len(found) < MOST_LIKENESSES:
-            is_like = likeness(torch, tensors)
-            if is_like is not None:
-                if len(self._alike) >= CACHED_CALLS:
-                    self._alike.clear()
-                self._alike[form] = (*found, (is_like, call))
+        is_like = likeness(torch, tensors) if len(self._alike.get(form, ())) < MOST_LIKENESSES else None
+        if is_like is None:
+            return
+        with self._renewal:
+            if len(self._alike) >= CACHED_CALLS:
+                self._alike.clear()
+            if not _is_outdated(call):
+                self._alike[form] = (*self._alike.get(form, ()), (is_like, call))
 
     def _on_cupy(
         self, cupy: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
@@ -301,11 +307,14 @@ class Operator:
         elif emulated:
             raise LaunchError(f"{self.name}: the emulator works on arrays in host memory, and these are on {device}")
         choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
+        best = choice.chosen.plan
         if _background:
             choice = self._meanwhile(choice)
         orders = matcher_of(choice.request.kind).operand_orders(choice.chosen.plan)
         placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
-        return Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
+        call = Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
+        call.best = None if choice.chosen.plan is best else best
+        return call
 
     def _meanwhile(self, choice: Choice) -> Choice:
         """The choice of what is compiled already, if the best is not and something else is; the best is then compiled by a thread, and
@@ -317,8 +326,9 @@ class Operator:
 
         def work() -> None:
             compiled(best)
-            self._calls.clear()
-            self._alike.clear()
+            with self._renewal:
+                self._calls.clear()
+                self._alike.clear()
 
         compilers().submit(work)
         return replace(choice, chosen=ready)
@@ -330,9 +340,11 @@ class Operator:
             raise LaunchError(f"{self.name}: {key[0]} holds what cannot be compared: {error}") from None
 
     def _remember(self, key: Any, call: Call) -> None:
-        if len(self._calls) >= CACHED_CALLS:
-            self._calls.clear()
-        self._calls[key] = call
+        with self._renewal:
+            if len(self._calls) >= CACHED_CALLS:
+                self._calls.clear()
+            if not _is_outdated(call):
+                self._calls[key] = call
 
     def _emulate(self, call: Call, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float]) -> None:
         assert call.choice is not None
@@ -402,6 +414,11 @@ def compiled(plan: KernelPlan) -> Kernel:
     key = plan.name, plan.architecture.name
     found = _kernels.get(key)
     return found if found is not None else _kernels.setdefault(key, Kernel(plan.sequence, compile_plan(plan)))
+
+
+def _is_outdated(call: Call) -> bool:
+    """True if what is better than a call's kernel was compiled while the call was prepared."""
+    return call.best is not None and (call.best.name, call.best.architecture.name) in _kernels
 
 
 def compile_in_background(enabled: bool = True) -> None:
