@@ -120,7 +120,7 @@ def test_parts_of_a_sum_are_finished_by_a_second_kernel() -> None:
         ("output.type=s32", "exact_output"),
         ("float_conversion=addition", "float_conversion"),
         ("tile={threadblock: {m: 256, n: 256, k: 128}, warp: {m: 64, n: 64}, instruction: m16n8k32}", "shared_memory"),
-        ("min_blocks_per_sm=8", "registers"),
+        ("min_blocks_per_sm=16", "registers"),
         ("min_blocks_per_sm=32", "blocks_per_sm"),
         ("tile={threadblock: {m: 128, n: 256, k: 32}, warp: {m: 128, n: 128}, instruction: m16n8k32}", "registers"),
         ("tile={threadblock: {m: 512, n: 512, k: 64}, warp: {m: 32, n: 32}, instruction: m16n8k32}", "threads_per_block"),

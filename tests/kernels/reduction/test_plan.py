@@ -105,7 +105,7 @@ def test_integers_are_added_up_in_64_bits() -> None:
         ({"strategy": streaming(finish="atomic")}, "atomic"),
         ({"strategy": streaming(finish="atomic"), "input": "int32", "output": "int32"}, "atomic"),
         ({"strategy": streaming(threads=1024, blocks_per_sm=4)}, "blocks_per_sm"),
-        ({"strategy": {"name": "row_lanes", "rows": 8, "unroll": 4}, "shape": "rows", "alignment": 4}, "registers"),
+        ({"strategy": {"name": "row_lanes", "rows": 8, "unroll": 8}, "shape": "rows", "alignment": 4}, "registers"),
         ({"strategy": {"name": "sequential", "unroll": 2}}, "series"),
         ({"strategy": {"name": "sequential", "items_per_thread": 4}}, "series"),
         ({"strategy": {"name": "row_lanes"}}, "shape"),
