@@ -45,7 +45,7 @@ class Choice:
     us: dict[str, float]
     """Best time of one call of each candidate on the class's representative, one thread, in microseconds of processor time."""
     seconds: float
-    """What finding out took, in seconds, compilation included."""
+    """Seconds of the search, compilation included."""
 
 
 def class_of(m: int, n: int, k: int) -> ShapeClass:
