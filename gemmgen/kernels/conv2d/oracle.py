@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 TIES = "ties of rounding"
 SMALL = (-3, 4)
+UNEVEN_WINDOW = {"r": 3, "s": 3, "stride_h": 2, "stride_w": 3, "padding_h": 0, "padding_w": 2, "dilation_h": 1, "dilation_w": 2}
+"""A filter of 3 x 3 whose strides, padding and dilation differ between the two directions."""
 
 
 def cases(plan: FinishingPlan) -> list[Case]:
@@ -83,21 +85,7 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
         "3 x 3, padding 3": {"n": 1, "c": 32, "h": 3, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 3},
         "3 x 3, stride 2": {"n": 1, "c": 96, "h": 9, "w": 8, "k": 32, "r": 3, "s": 3, "stride": 2, "padding": 1},
         "3 x 3, dilation 2": {"n": 1, "c": c, "h": 8, "w": 9, "k": 32, "r": 3, "s": 3, "padding": 2, "dilation": 2},
-        "3 x 3, uneven": {
-            "n": 1,
-            "c": 32,
-            "h": 11,
-            "w": 9,
-            "k": 32,
-            "r": 3,
-            "s": 3,
-            "stride_h": 2,
-            "stride_w": 3,
-            "padding_h": 0,
-            "padding_w": 2,
-            "dilation_h": 1,
-            "dilation_w": 2,
-        },
+        "3 x 3, uneven": {"n": 1, "c": 32, "h": 11, "w": 9, "k": 32, **UNEVEN_WINDOW},
         "5 x 5, stride 3": {"n": 1, "c": 64, "h": 13, "w": 11, "k": 32, "r": 5, "s": 5, "stride": 3, "padding": 2},
         "7 x 7, stride 2": {"n": 1, "c": 32, "h": 11, "w": 12, "k": 32, "r": 7, "s": 7, "stride": 2, "padding": 3},
         "1 x 7": {"n": 1, "c": 64, "h": 5, "w": 8, "k": 32, "r": 1, "s": 7, "padding_h": 0, "padding_w": 3},
@@ -188,21 +176,7 @@ def _image_shapes(pixels: int, channels: int, c: int, few: int, odd: int, many: 
         "stride beyond the filter": {"n": 1, "c": few, "h": 13, "w": 11, "k": 16, "r": 2, "s": 1, "stride": 4},
         "3 x 3, stride 2": {"n": 1, "c": c + few, "h": 9, "w": 8, "k": 32, "r": 3, "s": 3, "stride": 2, "padding": 1},
         "3 x 3, dilation 2": {"n": 1, "c": odd, "h": 8, "w": 9, "k": 48, "r": 3, "s": 3, "padding": 2, "dilation": 2},
-        "3 x 3, uneven": {
-            "n": 1,
-            "c": odd,
-            "h": 11,
-            "w": 9,
-            "k": 16,
-            "r": 3,
-            "s": 3,
-            "stride_h": 2,
-            "stride_w": 3,
-            "padding_h": 0,
-            "padding_w": 2,
-            "dilation_h": 1,
-            "dilation_w": 2,
-        },
+        "3 x 3, uneven": {"n": 1, "c": odd, "h": 11, "w": 9, "k": 16, **UNEVEN_WINDOW},
         "5 x 5, stride 3": {"n": 1, "c": c, "h": 13, "w": 11, "k": 32, "r": 5, "s": 5, "stride": 3, "padding": 2},
         "7 x 7, stride 2": {"n": 1, "c": few, "h": 11, "w": 12, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3},
         "1 x 7": {"n": 1, "c": odd, "h": 5, "w": 8, "k": 32, "r": 1, "s": 7, "padding_h": 0, "padding_w": 3},
