@@ -1,6 +1,6 @@
 """int8 convolutions on a GPU: every ready-made spec verified, then ResNet-50's layers timed beside cuDNN in one run.
 
-    python measurements/conv2d.py --out measurements
+    python -m measurements.conv2d --out measurements
 
 writes ``conv2d.json`` and ``conv2d.md`` there. Needs a GPU, torch with its cuDNN, and gemmgen. Device time only: launches are
 captured in CUDA graphs that rotate among enough copies of the tensors for them to exceed twice the L2; graphs of all contestants
@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conv2d_candidates import CANDIDATES, compile_candidates
-from conv2d_contest import LayerResult, measure
-from conv2d_report import markdown, summary_lines
 
 from gemmgen import api
 from gemmgen.core.errors import GemmgenError
@@ -37,6 +34,9 @@ from gemmgen.runtime.cuda.driver import current_device, gpu
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
+from measurements.conv2d_candidates import CANDIDATES, compile_candidates
+from measurements.conv2d_contest import LayerResult, measure
+from measurements.conv2d_report import markdown, summary_lines
 
 SPECS = Path(__file__).resolve().parent.parent / "specs" / "conv2d"
 VERIFYING_PROCESSES = 6

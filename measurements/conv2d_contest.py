@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from conv2d_candidates import Candidate, Layer
 
 from gemmgen import layouts
 from gemmgen.kernels.conv2d.cudnn import DEFAULT_REORDER, NO_REORDER, Cudnn, CudnnError
@@ -23,6 +22,7 @@ from gemmgen.perf.timing import Replay, capture, replay_seconds
 from gemmgen.runtime.cuda.driver import LoadedBinary, call
 from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.toolchain.nvrtc import Binary
+from measurements.conv2d_candidates import Candidate, Layer
 
 MMA_OPS = 1287e12
 """mma.sync m16n8k32 on an H200, measured."""

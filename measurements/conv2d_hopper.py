@@ -1,6 +1,6 @@
 """Times the convolution instances for Hopper's tensor cores beside cuDNN: ResNet-50's layers, three large ones, and unusual ones.
 
-    python measurements/conv2d_hopper.py          on a machine with an H100 or H200, and torch
+    python -m measurements.conv2d_hopper          on a machine with an H100 or H200, and torch
 
 Writes conv2d_hopper.json and conv2d_hopper.md beside this file. Device time only: launches are captured in CUDA graphs that rotate among
 enough copies of the tensors for them to exceed twice the L2, at most 24 (those of one image stay there), and are replayed in turns; random
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conv2d_hopper_report import CONTESTS, COPY_BYTES, RATES, ROUNDS, SPECS, Layer, Result, choose_all, markdown
 
 from gemmgen import api
 from gemmgen.core.errors import GemmgenError
@@ -44,6 +43,7 @@ from gemmgen.runtime.cuda.driver import LoadedBinary, gpu
 from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
+from measurements.conv2d_hopper_report import CONTESTS, COPY_BYTES, RATES, ROUNDS, SPECS, Layer, Result, choose_all, markdown
 
 HERE = Path(__file__).resolve().parent
 LAUNCHES = 24

@@ -153,7 +153,7 @@ def markdown(results: Sequence[Result], environment: Mapping[str, str]) -> str:
         "beyond the L2 (of one image within it); activations in NHWC, bias and ReLU in the same kernel. `ours`: the instance that `ops` "
         "takes; `fastest`: that of all instances, where it is another. cuDNN: the fastest of its algorithms in NHWC and NCHW32, for "
         "float16 through torch too. `share`: of the roof that binds, 4.30 TB/s or 1933 TOP/s (946 TFLOP/s for float16). "
-        "`python measurements/conv2d_hopper.py` measures it. [Where the time of 1 x 1 layers goes](conv2d_pointwise.md).",
+        "`python -m measurements.conv2d_hopper` measures it. [Where the time of 1 x 1 layers goes](conv2d_pointwise.md).",
     ]
     for kind, n, layers in CONTESTS:
         rows = [result for result in results if (result.type, result.n) == (kind, n) and result.layer in layers]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conv2d_candidates import CANDIDATES
-from conv2d_contest import LayerResult, Timing
+from measurements.conv2d_candidates import CANDIDATES
+from measurements.conv2d_contest import LayerResult, Timing
 
 
 def _ratio(one: Timing | None, other: Timing) -> float | None:

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 JOURNAL = ROOT / "measurements" / "gpu_round.jsonl"
 RESULTS = ("measurements", "generated")
 """Folders that steps write to."""
+EVIDENCE = "generated/evidence"
 KEPT_OUTPUT = 20_000
 """Characters of a step's output that are kept, its last."""
 
@@ -65,7 +66,7 @@ def steps() -> tuple[Step, ...]:
         Step("verify convolutions", gemmgen("verify", "--backend", "gpu", *specs("conv2d/quantised/*", "conv2d/direct")), 240, 30),
         Step("verify mma_sync", gemmgen("verify", "--backend", "gpu", *specs("gemm/mma/*")), 240, 30),
         Step("verify planes", gemmgen("verify", "--backend", "gpu", *specs("gemm/f32_by_*", "gemm/hopper/f32_*")), 240, 30),
-        Step("library", gemmgen("library", "measure"), 420, 120),
+        Step("library", gemmgen("library", "measure", "--output", f"{EVIDENCE}/h200.json"), 420, 120),
         Step("f32_ops", program("f32_ops"), 240, 60),
         Step("f32_planes", program("f32_planes"), 240, 60),
         Step("conv2d_hopper", program("conv2d_hopper", "--seconds", "150"), 240, 60),
@@ -76,7 +77,12 @@ def steps() -> tuple[Step, ...]:
         Step("tensor_gemm", program("tensor_gemm", "--seconds", "200"), 300, 90),
         Step("odd_reductions", program("odd_reductions"), 120, 40),
         Step("counters", program("counters", "--measure-only", "--seconds", "200"), 300, 60),
-        Step("sanitizer", gemmgen("library", "measure", "--no-bench", "--sanitize"), 420, 120),
+        Step(
+            "sanitizer",
+            gemmgen("library", "measure", "--no-bench", "--sanitize", "--output", f"{EVIDENCE}/h200-sanitizer.json"),
+            420,
+            120,
+        ),
     )
 
 

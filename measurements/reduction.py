@@ -1,6 +1,6 @@
 """Reductions on a GPU: every ready-made spec verified, then sums from 2^10 to 2^30 and along axes beside CUB and torch.
 
-    python measurements/reduction.py --out measurements
+    python -m measurements.reduction --out measurements
 
 writes ``reduction.json``, ``reduction.md`` and ``reduction.svg`` there. Needs a GPU, torch, nvcc with CUB, and gemmgen.
 ``--build LIBRARY`` only builds the part that calls CUB, and needs no GPU; ``--cub LIBRARY`` then uses it. ``--no-sweep`` leaves
@@ -20,10 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from reduction_candidates import AXES, EXPONENTS, RULE, SPECS, axis_specs, compile_specs, sum_specs
-from reduction_cub import Cub
-from reduction_report import summary_lines, write
-
 from gemmgen import api
 from gemmgen.core.files import write_atomically
 from gemmgen.perf.clocks import ClockReader
@@ -31,6 +27,9 @@ from gemmgen.runtime.cuda import GpuBackend
 from gemmgen.runtime.cuda.driver import current_device, gpu
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.runner import verify_binary
+from measurements.reduction_candidates import AXES, EXPONENTS, RULE, SPECS, axis_specs, compile_specs, sum_specs
+from measurements.reduction_cub import Cub
+from measurements.reduction_report import summary_lines, write
 
 VERIFYING_PROCESSES = 6
 RESIDENT = tuple(exponent for exponent in EXPONENTS if exponent <= 22)
@@ -95,7 +94,8 @@ def main() -> None:
     print(f"verified {len(verification['specs'])} specs in {verification['seconds']} s", flush=True)
 
     import torch
-    from reduction_contest import Contest
+
+    from measurements.reduction_contest import Contest
 
     torch.cuda.init()
     clocks = ClockReader(device.pci_bus_id)

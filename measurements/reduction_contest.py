@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from reduction_candidates import Axis, Instance
-from reduction_cub import Cub
 
 from gemmgen.kernels.reduction.reference import path_length
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.timing import Replay, capture, instantiate, replay_seconds
 from gemmgen.runtime.cuda.driver import LoadedBinary, bindings, call
 from gemmgen.runtime.cuda.launcher import Launcher
+from measurements.reduction_candidates import Axis, Instance
+from measurements.reduction_cub import Cub
 
 GRAPH_SECONDS = 1.5e-3
 MOST_LAUNCHES = 1024

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from gemmgen.cli import cli
 from measurements.gpu_round import ROOT, Step, copier, run, run_all, specs, steps, succeeded
 
 
@@ -64,6 +67,26 @@ def test_every_program_of_the_round_exists() -> None:
     programs = [one.command[2].removeprefix("measurements.") for one in steps() if one.command[2].startswith("measurements.")]
     assert len(programs) > 5
     assert [name for name in programs if not (ROOT / "measurements" / f"{name}.py").is_file()] == []
+
+
+@pytest.mark.parametrize("one", [one for one in steps() if one.command[2] == "gemmgen"], ids=lambda one: one.name)
+def test_every_command_of_the_round_has_what_it_requires(one: Step) -> None:
+    command: click.Command = cli
+    words = list(one.command[3:])
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    assert command.make_context(one.name, words).params
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "measurements").glob("*.py")), ids=lambda path: path.stem)
+def test_programs_import_one_another_by_the_package(path: Path) -> None:
+    """What `python -m measurements.NAME` cannot find is named here: a GPU machine is a dear place to find it out."""
+    beside = {file.stem for file in path.parent.glob("*.py")}
+    tree = ast.walk(ast.parse(path.read_text()))
+    bare = [node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in beside]
+    assert bare == []
 
 
 def test_patterns_of_the_round_name_specs() -> None:
