@@ -65,8 +65,8 @@ def referenced(environment: jinja2.Environment, source: str, name: str) -> list[
 
 
 def without_empty_lines(text: str) -> str:
-    """``text`` without the lines whose only expression was empty."""
-    return _EMPTY_LINE.sub("", text)
+    """``text`` without the lines whose only expression was empty, and without what empty expressions left within joined lines."""
+    return _EMPTY_LINE.sub("", text).replace(_NOTHING, "")
 
 
 class Block:

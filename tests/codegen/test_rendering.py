@@ -96,3 +96,15 @@ def test_an_overlong_line_is_folded_where_a_reader_would(line: str, first_words:
 @pytest.mark.parametrize("line", ["//   a: [" + "1, " * 60 + "1]", '    asm("' + "a, " * 50 + '");'])
 def test_specs_in_headers_and_quoted_text_are_never_folded(line: str) -> None:
     assert _folded(line) == [line]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("alignment", [1, 2, 4])
+def test_results_of_sixteen_bits_are_stored_at_every_width(kind: str, alignment: int, tmp_path: Path) -> None:
+    """Parts of a line that are empty for one width leave nothing behind."""
+    spec = (SPECS / "gemm/half_storage.yaml").read_text().replace("f16", kind).replace("c: 4}", f"c: {alignment}}}")
+    path = tmp_path / "half.yaml"
+    path.write_text(spec)
+    text = gemmgen.render(path).text
+    assert "\0" not in text
+    assert f"const float (&values)[{alignment}]" in text
