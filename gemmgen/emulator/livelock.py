@@ -4,16 +4,20 @@ Two things follow from that. Blocks that have not started may be what the others
 have ended: no proof is needed for that, since hardware would have started them anyway. If there are none, or no places for them,
 the kernel never ends. That is an error, and must be certain: a lane that comes to a place where it has been, with the same
 registers, will come there for ever, if no memory has changed in between.
+
+Threads in a loop without an exit, or in one that only counts and would count beyond the limit of steps, are not waited for either.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock, polls
+from gemmgen.emulator.counted_loops import CountedLoop, counted_loops
 from gemmgen.emulator.errors import Deadlock
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.lane_state import LaneState
@@ -27,7 +31,9 @@ _SOON = 256
 """Steps (basic blocks) in a row that only spin after which more blocks are started: several turns of a schedule's patience."""
 _FIRST_PROBE = 1024
 _ENDLESS = 10_000
-"""Steps between looks for threads in loops without an exit: other findings in such a loop come first."""
+"""Steps between looks for threads in loops that do not end: other findings in such a loop come first."""
+_MOST_COUNTERS = 4096
+"""Different counters of a loop that are looked at."""
 _GROWTH = 4
 """A probe that finds the lanes moving puts off the next one by this factor, so that all probes together cost little."""
 _NEVER = 1 << 62
@@ -54,11 +60,13 @@ class Wave(Protocol):
 class Watch:
     """Decides what to do about a wave whose lanes only spin."""
 
-    def __init__(self, machine: Wave) -> None:
+    def __init__(self, machine: Wave, step_limit: int) -> None:
         self.machine = machine
+        self._step_limit = step_limit
         self._calm_at = _SOON if machine.program.polls else _NEVER
         self._endless = np.array([block.endless for block in machine.program.blocks])
-        self._endless_at = _ENDLESS if self._endless.any() else _NEVER
+        self._counted: tuple[CountedLoop, ...] | None = None
+        self._endless_at = _ENDLESS
         self._probe: Probe | None = None
         self._probe_after = _FIRST_PROBE
         self._probe_until = 0
@@ -74,6 +82,7 @@ class Watch:
         if steps >= self._endless_at:
             self._endless_at = steps + _ENDLESS
             self._look_for_endless()
+            self._look_for_long_counts(self._step_limit - steps)
         return steps >= self._calm_at and self._attend_calm(steps, moved)
 
     def _look_for_endless(self) -> None:
@@ -88,6 +97,47 @@ class Watch:
                 instruction=block.terminator or block.body[0],
                 threads=self.machine.geometry.describe(lost),
             )
+
+    def _look_for_long_counts(self, left: int) -> None:
+        """Raises Deadlock if threads are in a loop that counts, and have more turns to take than there are steps left."""
+        machine = self.machine
+        if self._counted is None:
+            self._counted = counted_loops(machine.program.blocks)
+        key = machine.state.key
+        for loop in self._counted:
+            lanes = np.flatnonzero(key == loop.start)
+            if not len(lanes):
+                continue
+            # A lane leaves by the exit that opens first.
+            turns = np.full(len(lanes), np.inf)
+            readings = []
+            for way in loop.exits:
+                rows = [
+                    machine.registers.row(value, f"u{way.bits}")[lanes] if not isinstance(value, int) else np.full(len(lanes), value)
+                    for value in (way.counter, way.limit)
+                ]
+                pairs, of_lane = np.unique(np.stack([row.astype(np.uint64) for row in rows]), axis=1, return_inverse=True)
+                if pairs.shape[1] > _MOST_COUNTERS:
+                    turns[:] = 0
+                    break
+                counts = np.array([way.turns(int(counter), int(limit)) for counter, limit in pairs.T])[of_lane.reshape(-1)]
+                readings.append((way, rows, counts))
+                turns = np.minimum(turns, counts)
+            lost = np.flatnonzero(turns > left)
+            if len(lost):
+                worst = int(lost[np.argmax(turns[lost])])
+                way, rows, _ = next(reading for reading in readings if reading[2][worst] == turns[worst])
+                story = way.describe(int(rows[0][worst]), int(rows[1][worst]))
+                much = (
+                    "never ends"
+                    if math.isinf(turns[worst])
+                    else f"goes on for {int(turns[worst]):,} turns or more, over the limit of steps"
+                )
+                raise Deadlock(
+                    f"this loop {much}: {story}; a recursion that misses its base case becomes such a loop",
+                    instruction=way.instruction,
+                    threads=machine.geometry.describe(lanes[lost]),
+                )
 
     def _attend_calm(self, steps: int, moved: int) -> bool:
         calm = steps - moved

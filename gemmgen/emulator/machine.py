@@ -209,7 +209,7 @@ class Machine:
         state, total = self.state, self.geometry.lanes
         key, bound_blocks, executions = state.key, self.bound, self.executions
         schedule.start(total)
-        watch = Watch(self)
+        watch = Watch(self, step_limit)
         attention = watch.attention
         told = self._told_of_blocks()
         steps = moved = 0
