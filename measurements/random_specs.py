@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from attack.random_specs import SpecMaker, sources_digest  # noqa: E402
+from robustness.random_specs import SpecMaker, sources_digest  # noqa: E402
 
 import gemmgen  # noqa: E402
 from gemmgen.core.errors import CompileError, GemmgenError, PlanError  # noqa: E402

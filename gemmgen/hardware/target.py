@@ -61,7 +61,6 @@ class Architecture:
     warps_per_sm: int
     blocks_per_sm: int
     shared_bytes_per_sm: int
-    l1_and_shared_bytes: int
     fp32_lanes_per_sm: int
     features: frozenset[Feature]
     int8_mma_shapes: tuple[MmaShape, ...] = INT8_MMA_AMPERE
@@ -73,8 +72,6 @@ class Architecture:
     register_allocation_unit: int = 256
     warp_allocation_granularity: int = 4
     static_shared_bytes_per_block: int = 48 * KIB
-    constant_bytes: int = 64 * KIB
-    parameter_bytes: int = 32764
     portable_parameter_bytes: int = 4096
 
     @property
@@ -106,19 +103,19 @@ class Architecture:
         return self.compute_capability[0] == major and self.compute_capability[1] >= minor
 
 
-# name, compute capability, warps/SM, blocks/SM, shared/SM, L1 and shared, FP32 lanes/SM, features
+# name, compute capability, warps/SM, blocks/SM, shared/SM, FP32 lanes/SM, features
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
-        Architecture("sm_75", (7, 5), 32, 16, 64 * KIB, 96 * KIB, 64, TURING, INT8_MMA_TURING, 0, 256),
-        Architecture("sm_80", (8, 0), 64, 32, 164 * KIB, 192 * KIB, 64, AMPERE),
-        Architecture("sm_86", (8, 6), 48, 16, 100 * KIB, 128 * KIB, 128, AMPERE),
-        Architecture("sm_87", (8, 7), 48, 16, 164 * KIB, 192 * KIB, 128, AMPERE),
-        Architecture("sm_89", (8, 9), 48, 24, 100 * KIB, 128 * KIB, 128, ADA),
-        Architecture("sm_90", (9, 0), 64, 32, 228 * KIB, 256 * KIB, 128, HOPPER),
-        Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 256 * KIB, 128, HOPPER_SPECIFIC),
-        Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 256 * KIB, 128, BLACKWELL),
-        Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128 * KIB, 128, BLACKWELL),
+        Architecture("sm_75", (7, 5), 32, 16, 64 * KIB, 64, TURING, INT8_MMA_TURING, 0, 256),
+        Architecture("sm_80", (8, 0), 64, 32, 164 * KIB, 64, AMPERE),
+        Architecture("sm_86", (8, 6), 48, 16, 100 * KIB, 128, AMPERE),
+        Architecture("sm_87", (8, 7), 48, 16, 164 * KIB, 128, AMPERE),
+        Architecture("sm_89", (8, 9), 48, 24, 100 * KIB, 128, ADA),
+        Architecture("sm_90", (9, 0), 64, 32, 228 * KIB, 128, HOPPER),
+        Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 128, HOPPER_SPECIFIC),
+        Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL),
+        Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL),
     )
 }
 
@@ -134,7 +131,6 @@ class Peaks:
     tf32_wgmma_flops: float | None = None
     fp8_wgmma_flops: float | None = None
     read_bytes_per_second: float | None = None
-    copy_bytes_per_second: float | None = None
 
 
 HOPPER_MMA_SHARE = 0.65
@@ -292,7 +288,6 @@ _H200_MEASURED = Peaks(
     tf32_wgmma_flops=460e12,
     fp8_wgmma_flops=1760e12,
     read_bytes_per_second=4.55e12,
-    copy_bytes_per_second=4.30e12,
 )
 
 # name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s

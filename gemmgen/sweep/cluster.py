@@ -25,9 +25,9 @@ from typing import Any
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.core.extras import install_command
 from gemmgen.sweep.machine import Machine, code_version, describe
+from gemmgen.sweep.messages import Member, decode_outcome, decode_task, encode_outcome, encode_task
 from gemmgen.sweep.processes import START_SECONDS, Outcome, Task, Worker, wait_for
 from gemmgen.sweep.records import Stage, SweepError
-from gemmgen.sweep.wire import Member, decode_outcome, decode_task, encode_outcome, encode_task
 
 CONNECT_SECONDS = 20
 _COUNT_SECONDS = 10.0

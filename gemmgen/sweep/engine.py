@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.core.version import __version__
+from gemmgen.sweep.evaluation import Conditions, Ending, Prepared
 from gemmgen.sweep.file import Limits
-from gemmgen.sweep.point import Conditions, Ending, Prepared
 from gemmgen.sweep.processes import Lane, Outcome, Task, wait_for
 from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gemmgen.sweep.space import Point
     from gemmgen.sweep.store import ResultStore
 
-PREPARE = "gemmgen.sweep.point:prepare"
-EXECUTE = "gemmgen.sweep.point:execute"
+PREPARE = "gemmgen.sweep.evaluation:prepare"
+EXECUTE = "gemmgen.sweep.evaluation:execute"
 BACKLOG = 32
 """Points that may wait for a GPU while others are compiled."""
 ATTEMPTS = 3

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.sweep.evaluation import Conditions
 from gemmgen.sweep.file import SweepFile
-from gemmgen.sweep.point import Conditions
 from gemmgen.sweep.records import Stage, SweepError
 from gemmgen.sweep.space import Space
 

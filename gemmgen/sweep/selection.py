@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gemmgen.sweep.evaluation import Conditions, selects
 from gemmgen.sweep.expression import Expression
-from gemmgen.sweep.point import Conditions, selects
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.space import Point, Space
 

@@ -62,7 +62,7 @@ def test_what_hypothesis_draws_depends_on_no_import() -> None:
 
 
 CLOCK = re.compile(r"time\.(monotonic|perf_counter|time)\(\)|timeout=\d|\.(wait|join)\(\d")
-OWN_TIME = ("attack/test_fuzz.py", "core/test_of_tests.py", "ops/test_torch.py", "runtime/test_kernel.py")
+OWN_TIME = ("robustness/test_fuzz.py", "core/test_of_tests.py", "ops/test_torch.py", "runtime/test_kernel.py")
 """Where time is the subject: on a GPU, or asked for."""
 
 

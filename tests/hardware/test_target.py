@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gemmgen
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import (
     ARCHITECTURES,
     DEVICES,
+    Architecture,
+    Device,
     Occupancy,
+    Peaks,
     architecture,
     architecture_for,
     device,
@@ -34,10 +42,21 @@ def test_device_names_ignore_case():
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_limits_agree_with_each_other(name):
     entry = architecture(name)
-    assert entry.shared_bytes_per_block <= entry.shared_bytes_per_sm <= entry.l1_and_shared_bytes
+    assert entry.shared_bytes_per_block <= entry.shared_bytes_per_sm
     assert entry.threads_per_block <= entry.threads_per_sm
     major, minor = entry.compute_capability
     assert entry.name.rstrip("a") == f"sm_{major}{minor}"
+
+
+@pytest.mark.parametrize("entry", [Architecture, Device, Peaks])
+def test_every_number_is_read_somewhere(entry):
+    read = {
+        node.attr
+        for path in Path(gemmgen.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    assert {field.name for field in fields(entry)} <= read
 
 
 def test_opt_in_shared_memory_is_what_the_guide_lists():

@@ -13,8 +13,8 @@ from typing import Any
 
 from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.sweep.point import Conditions, Ending, Enter, Prepared
-from gemmgen.sweep.point import execute as really_execute
+from gemmgen.sweep.evaluation import Conditions, Ending, Enter, Prepared
+from gemmgen.sweep.evaluation import execute as really_execute
 from gemmgen.sweep.records import Stage, Status
 from gemmgen.toolchain import compilation
 from gemmgen.toolchain.nvrtc import Binary, compile_source

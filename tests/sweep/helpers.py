@@ -4,8 +4,8 @@ from typing import Any
 
 from gemmgen.kernels.spec_files import validated
 from gemmgen.sweep.engine import Settings
+from gemmgen.sweep.evaluation import Conditions
 from gemmgen.sweep.file import Limits, SweepFile
-from gemmgen.sweep.point import Conditions
 from gemmgen.sweep.records import PointResult, Stage, Status
 from gemmgen.sweep.space import Point, Space
 

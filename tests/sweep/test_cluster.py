@@ -53,7 +53,7 @@ def test_points_end_on_a_cluster_as_they_do_here(cluster: Cluster) -> None:
 def test_a_real_kernel_is_verified_on_a_cluster(cluster: Cluster) -> None:
     machine = cluster.describe("emulator", Stage.VERIFY)
     assert machine.backend == "emulator" and machine.compiler.startswith("NVRTC")
-    with Engine(settings(execute="gemmgen.sweep.point:execute"), cluster=cluster) as engine:
+    with Engine(settings(execute="gemmgen.sweep.evaluation:execute"), cluster=cluster) as engine:
         (found,) = engine.evaluate(points("one"))
     assert found is not None and found.status == "correct" and found.metrics["cases"] > 10
 

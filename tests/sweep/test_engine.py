@@ -12,9 +12,9 @@ from waiting import PATIENCE, eventually
 
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sweep.engine import Engine
+from gemmgen.sweep.evaluation import Conditions, prepare
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import Limits
-from gemmgen.sweep.point import Conditions, prepare
 from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
 from gemmgen.sweep.store import ResultStore
 

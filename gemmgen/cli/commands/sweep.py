@@ -196,160 +196,129 @@ def command(
         from gemmgen.sweep.engine import Settings
 
         settings = Settings(conditions, limits, jobs or 0, gpus, retry)
+        run = Run(context, space, settings, cluster, path, reports, wanted, backend, as_json)
         if search is not None:
-            _search(context, space, settings, cluster, path, reports, wanted, backend, as_json)
+            run.search()
             return
         selection = Selection(space, conditions, condition, sample, seed)
         if dry_run:
             _dry_run(context, selection, settings, path, as_json)
             return
-        _run(context, selection, settings, cluster, path, reports, wanted, backend, as_json)
+        run.evaluate(selection)
     finally:
         if cluster is not None:
             cluster.close()
 
 
-def _run(
-    context: click.Context,
-    selection: Selection,
-    settings: Settings,
-    cluster: Cluster | None,
-    path: Path,
-    reports: Reports,
-    wanted: Search,
-    backend: str,
-    as_json: bool,
-) -> None:
-    """Evaluates every point, and tells what came of it."""
-    from gemmgen.cli.sweep_search import search_space, write_winner
-    from gemmgen.sweep.engine import Engine
-    from gemmgen.sweep.progress import Progress
-    from gemmgen.sweep.search import ranked
-    from gemmgen.sweep.store import ResultStore
+@dataclass(frozen=True)
+class Run:
+    """One call of the command: its space, its workers, and where its results go."""
 
-    name = selection.space.file.name
-    live = reports.begin()
-    with (
-        ResultStore(path) as store,
-        Progress(name, selection.most) as progress,
-        Engine(settings, store, _listeners(progress, live), cluster) as engine,
-    ):
-        progress.watch(lambda: selection.most - engine.duplicates)
-        engine.evaluate(selection)
+    context: click.Context
+    space: Space
+    settings: Settings
+    cluster: Cluster | None
+    path: Path
+    reports: Reports
+    wanted: Search
+    backend: str
+    as_json: bool
 
-    def conclude() -> None:
-        found = ranked(search_space(selection.space), engine.results.values(), wanted.objectives)
-        write_winner(wanted, found, selection.space, backend)
+    def evaluate(self, selection: Selection) -> None:
+        """Evaluates every point, and tells what came of it."""
+        from gemmgen.cli.sweep_search import search_space, write_winner
+        from gemmgen.sweep.engine import Engine
+        from gemmgen.sweep.progress import Progress
+        from gemmgen.sweep.search import ranked
+        from gemmgen.sweep.store import ResultStore
 
-    _finish(
-        context,
-        selection.space,
-        engine,
-        path,
-        reports,
-        live,
-        as_json,
-        selection.left_out,
-        conclude if wanted.winner else None,
-        whole=selection.whole,
-    )
+        live = self.reports.begin()
+        with (
+            ResultStore(self.path) as store,
+            Progress(self.space.file.name, selection.most) as progress,
+            Engine(self.settings, store, _listeners(progress, live), self.cluster) as engine,
+        ):
+            progress.watch(lambda: selection.most - engine.duplicates)
+            engine.evaluate(selection)
 
+        def conclude() -> None:
+            found = ranked(search_space(self.space), engine.results.values(), self.wanted.objectives)
+            write_winner(self.wanted, found, self.space, self.backend)
 
-def _search(
-    context: click.Context,
-    space: Space,
-    settings: Settings,
-    cluster: Cluster | None,
-    path: Path,
-    reports: Reports,
-    wanted: Search,
-    backend: str,
-    as_json: bool,
-) -> None:
-    """Evaluates the points that a sampler proposes, and tells what came of them."""
-    from gemmgen.cli.sweep_search import describe_search, run_search, search_json, write_winner
-    from gemmgen.sweep.engine import Engine
-    from gemmgen.sweep.progress import Progress
-    from gemmgen.sweep.store import ResultStore
+        self._finish(engine, live, selection.left_out, conclude if self.wanted.winner else None, whole=selection.whole)
 
-    live = reports.begin()
-    with (
-        ResultStore(path) as store,
-        Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
-        Engine(settings, store, _listeners(progress, live), cluster) as engine,
-    ):
-        found = run_search(wanted, space, settings, engine, store, cluster)
-    if not as_json:
-        click.echo("\n".join(describe_search(wanted, found)) + "\n")
-    _finish(
-        context,
-        space,
-        engine,
-        path,
-        reports,
-        live,
-        as_json,
-        conclude=(lambda: write_winner(wanted, found, space, backend)) if wanted.winner else None,
-        search=search_json(wanted, found),
-    )
+    def search(self) -> None:
+        """Evaluates the points that a sampler proposes, and tells what came of them."""
+        from gemmgen.cli.sweep_search import describe_search, run_search, search_json, write_winner
+        from gemmgen.sweep.engine import Engine
+        from gemmgen.sweep.progress import Progress
+        from gemmgen.sweep.store import ResultStore
 
+        wanted, space = self.wanted, self.space
+        live = self.reports.begin()
+        with (
+            ResultStore(self.path) as store,
+            Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
+            Engine(self.settings, store, _listeners(progress, live), self.cluster) as engine,
+        ):
+            found = run_search(wanted, space, self.settings, engine, store, self.cluster)
+        if not self.as_json:
+            click.echo("\n".join(describe_search(wanted, found)) + "\n")
+        conclude = (lambda: write_winner(wanted, found, space, self.backend)) if wanted.winner else None
+        self._finish(engine, live, conclude=conclude, search=search_json(wanted, found))
 
-def _finish(
-    context: click.Context,
-    space: Space,
-    engine: Engine,
-    path: Path,
-    reports: Reports,
-    live: LiveReport | None,
-    as_json: bool,
-    left_out: int = 0,
-    conclude: Callable[[], None] | None = None,
-    search: dict[str, Any] | None = None,
-    whole: bool = False,
-) -> None:
-    """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
-    from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
+    def _finish(
+        self,
+        engine: Engine,
+        live: LiveReport | None,
+        left_out: int = 0,
+        conclude: Callable[[], None] | None = None,
+        search: dict[str, Any] | None = None,
+        whole: bool = False,
+    ) -> None:
+        """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
+        from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
 
-    results = list(engine.results.values())
-    if as_json:
-        print_json(
-            {
-                "sweep": space.file.name,
-                "stage": str(space.stage),
-                "points": len(results),
-                "duplicates": engine.duplicates,
-                "known": engine.reused,
-                "left_out": left_out,
-                "interrupted": engine.interrupted,
-                "counts": by_reason(results),
-                "best": [result.digest for result in best_points(results)],
-                **({"search": search} if search is not None else {}),
-                **reports.compared_json(results),
-                "results": [result.to_json() for result in results],
-            }
-        )
-    else:
-        if results:
-            print_counts(results)
-            print_best(results)
-        reports.print_comparison(results)
-        more = [
-            f"{engine.reused:,} known before" if engine.reused else "",
-            f"{engine.duplicates:,} more the same as others" if engine.duplicates else "",
-            f"{left_out:,} left out by --where" if left_out else "",
-        ]
-        click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {path}")
-    reports.write(results)
-    if live is not None:
-        live.finish(results)
-    if engine.interrupted:
-        click.echo("Interrupted: the same command goes on from here.", err=True)
-        context.exit(EXIT_INTERRUPTED)
-    _require_accepted(results, whole)
-    if conclude is not None:
-        conclude()
-    if any(result.failed for result in results):
-        context.exit(EXIT_FAILED)
+        results = list(engine.results.values())
+        if self.as_json:
+            print_json(
+                {
+                    "sweep": self.space.file.name,
+                    "stage": str(self.space.stage),
+                    "points": len(results),
+                    "duplicates": engine.duplicates,
+                    "known": engine.reused,
+                    "left_out": left_out,
+                    "interrupted": engine.interrupted,
+                    "counts": by_reason(results),
+                    "best": [result.digest for result in best_points(results)],
+                    **({"search": search} if search is not None else {}),
+                    **self.reports.compared_json(results),
+                    "results": [result.to_json() for result in results],
+                }
+            )
+        else:
+            if results:
+                print_counts(results)
+                print_best(results)
+            self.reports.print_comparison(results)
+            more = [
+                f"{engine.reused:,} known before" if engine.reused else "",
+                f"{engine.duplicates:,} more the same as others" if engine.duplicates else "",
+                f"{left_out:,} left out by --where" if left_out else "",
+            ]
+            click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {self.path}")
+        self.reports.write(results)
+        if live is not None:
+            live.finish(results)
+        if engine.interrupted:
+            click.echo("Interrupted: the same command goes on from here.", err=True)
+            self.context.exit(EXIT_INTERRUPTED)
+        _require_accepted(results, whole)
+        if conclude is not None:
+            conclude()
+        if any(result.failed for result in results):
+            self.context.exit(EXIT_FAILED)
 
 
 def _dry_run(context: click.Context, selection: Selection, settings: Settings, path: Path, as_json: bool) -> None:

@@ -11,9 +11,9 @@ from gemmgen.emulator.errors import OutOfBounds
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.destinations import destinations
-from gemmgen.emulator.hazards.facts import mentions
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import polling
+from gemmgen.emulator.hazards.program_properties import mentions
 from gemmgen.emulator.hazards.proxies import ProxyRules
 from gemmgen.emulator.hazards.report import (
     EarlyWarpgroupFence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.emulator.hazards.facts import of_program
+from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.memory import Access
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer

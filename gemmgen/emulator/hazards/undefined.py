@@ -16,7 +16,7 @@ from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
-from gemmgen.emulator.hazards.facts import of_program
+from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pydantic
 
+from gemmgen.sweep.evaluation import Conditions, Ending, Prepared
 from gemmgen.sweep.machine import Machine
-from gemmgen.sweep.point import Conditions, Ending, Prepared
 from gemmgen.sweep.processes import Outcome, Task
 from gemmgen.sweep.records import Stage, SweepError
 

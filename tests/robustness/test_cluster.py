@@ -15,15 +15,15 @@ from dask_clusters import local_cluster
 
 from gemmgen.cli import cli
 from gemmgen.sweep.cluster import Certificates, Cluster, run_plain
+from gemmgen.sweep.evaluation import Conditions, Ending, Prepared
 from gemmgen.sweep.machine import Machine
-from gemmgen.sweep.point import Conditions, Ending, Prepared
+from gemmgen.sweep.messages import Member, decode_outcome, decode_task, encode_outcome, encode_task
 from gemmgen.sweep.processes import Outcome, Task
 from gemmgen.sweep.records import Stage, Status, SweepError
-from gemmgen.sweep.wire import Member, decode_outcome, decode_task, encode_outcome, encode_task
 
 LIMITS = dict.fromkeys(Stage, 5.0)
 PREPARED = Prepared("d", "k", "gemm", "sgemm", {"kind": "gemm", "alpha": 1e400}, {"m": 3}, "sm_80", Ending(Stage.CHECK, Status.CORRECT))
-EXECUTE = Task("gemmgen.sweep.point:execute", (PREPARED, Conditions(Stage.VERIFY), (Stage.COMPILE, Stage.VERIFY)), LIMITS)
+EXECUTE = Task("gemmgen.sweep.evaluation:execute", (PREPARED, Conditions(Stage.VERIFY), (Stage.COMPILE, Stage.VERIFY)), LIMITS)
 DESCRIBE = Task("gemmgen.sweep.cluster:describe_member", ("emulator", Stage.VERIFY), LIMITS)
 ENDING = Ending(Stage.VERIFY, Status.CORRECT, metrics={"worst_ratio": float("inf")}, cases=("one",))
 
@@ -78,7 +78,7 @@ def gives_an_object(payload: Any, enter: Any) -> Any:
 
 
 def test_a_function_that_gives_an_object_is_told() -> None:
-    task = Task("attack.test_cluster:gives_an_object", None, LIMITS)
+    task = Task("robustness.test_cluster:gives_an_object", None, LIMITS)
     assert decode_outcome(run_plain(encode_task(task)), task).kind == "raised"
 
 

@@ -1,4 +1,4 @@
-"""Facts about a program, found once and not at every launch."""
+"""Properties of a program, found once and not at every launch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import registers_of
 
 _MOST_KNOWN = 16
-Fact = TypeVar("Fact")
+Property = TypeVar("Property")
 
 
-def of_program(find: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
+def of_program(find: Callable[[Program], Property]) -> Callable[[Program], Property]:
     """``find``, remembered for the last 16 programs; a program is known by its identity and never changes."""
-    known: OrderedDict[int, tuple[Program, Fact]] = OrderedDict()
+    known: OrderedDict[int, tuple[Program, Property]] = OrderedDict()
 
     @wraps(find)
-    def remembered(program: Program) -> Fact:
+    def remembered(program: Program) -> Property:
         entry = known.get(id(program))
         if entry is None:
             entry = known[id(program)] = (program, find(program))
