@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gemmgen.codegen.text import parameters
 from gemmgen.core.version import __version__
 from gemmgen.hardware.target import occupancy
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.manifest import MANIFEST_FORMAT
+from gemmgen.kernels.source import parameters
 from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import cases_digest, compile_options, options_digest, templates_digest
 from gemmgen.library.evidence import Evidence, Record

@@ -20,6 +20,7 @@ from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.source import times
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 OTHER_REGISTERS = 28
@@ -141,6 +142,171 @@ class Conv2dPlan(FinishingPlan):
     def exchange_swizzle(self) -> str:
         """Permutation of groups of channels in the exchange, as a C expression over ``pixel``."""
         return exchange_swizzle(self.channels_are_rows, self.lane)
+
+    # -- Pieces of the source that depend on the spec
+
+    @property
+    def planar(self) -> bool:
+        """True if a lane's groups of four channels lie in planes of their own."""
+        return bool(self.output.layout == "nchw4")
+
+    @property
+    def plane(self) -> str:
+        """Elements of y from a lane's group of four channels to the next, in planes; empty if groups lie in no planes."""
+        return f"plane{times(self.output_lane.quad_step)}" if self.planar else ""
+
+    @property
+    def at_quad(self) -> str:
+        """Where in y a lane's group of four channels lies, as a C expression over ``quad``."""
+        return f"quad * {self.plane or self.output_lane.quads_apart}"
+
+    @property
+    def paired(self) -> bool:
+        """True if a lane stores eight channels at once."""
+        lane = self.output_lane
+        return self.output.type == "s8" and not self.planar and lane.quads == 2 and lane.quad_step == 1
+
+    @property
+    def channel_grouping(self) -> str:
+        """What is said of a lane's channels that do not lie side by side."""
+        return ", four by four" if self.output_lane.quads_apart != 4 else ""
+
+    @property
+    def shift_text(self) -> str:
+        """What is added to a lane's channels, in words."""
+        return ("beta * " if self.bias_scaled else "") + "bias" + (", on the scale" if self.unit else "")
+
+    @property
+    def shift_parameters(self) -> str:
+        """Parameters of the function that loads what is added to a lane's channels."""
+        bias = "int" if self.spec.bias == "s32" else "float"
+        return f"{self.number} (&shift)[kLaneChannels], const {bias}* bias" + (", float beta" if self.bias_scaled else "")
+
+    @property
+    def load_shift(self) -> str:
+        """Statements that load four channels of the bias."""
+        bias = "int4" if self.spec.bias == "s32" else "float4"
+        at = f"i{times(self.output_lane.quad_step)}"
+        lines = [f"const {bias} four = *reinterpret_cast<const {bias}*>(bias + {at});"]
+        for index, component in enumerate("xyzw"):
+            converted = self.spec.bias == "s32" and not self.exact
+            term = f"__int2float_rn(four.{component})" if converted else f"four.{component}"
+            before, behind = "beta * " if self.bias_scaled else "", " * kUnit" if self.unit else ""
+            lines.append(f"shift[i{f' + {index}' if index else ''}] = {before}{term}{behind};")
+        return "\n".join(lines)
+
+    @property
+    def store_text(self) -> str:
+        """What the pointers of the function that stores results point at, in words."""
+        return f"`y`{' and `z` point' if self.spec.residual else ' points'} at the first" + (
+            ", and the next four lie a plane further" if self.planar else ""
+        )
+
+    @property
+    def store_parameters(self) -> str:
+        """Parameters of the function that finishes a lane's channels and stores them."""
+        found = [f"{self.output_c_type}* y"]
+        found += [f"const {self.output_c_type}* z"] if self.spec.residual else []
+        found += ["const int (&sums)[kLaneChannels]"]
+        found += [f"const {self.number} (&shift)[kLaneChannels]"] if self.shifted else []
+        found += ["int plane"] if self.planar else []
+        return ", ".join([*found, "bool exists"]) + self.stored_terms
+
+    @property
+    def finish_arguments_of_lane(self) -> str:
+        """Arguments of finishing the i-th channel of a lane."""
+        found = ["sums[i]"]
+        found += ["shift[i]"] if self.shifted else []
+        found += ["residual[i]"] if self.spec.residual else []
+        found += [read.element(self.output_lane.quads_apart, self.plane) for read in self.reads]
+        return ", ".join([*found, *self.factors, *(number.name for number in self.step_numbers)])
+
+    def offset(self, pixel: str, image: str, position: str, channel: str) -> str:
+        """Where a channel of a pixel lies in y, as a C expression."""
+        if self.output.layout == "nhwc":
+            return f"output_offset({pixel}, {channel}, {self.v['k']})"
+        return f"output_offset({image}, {position}, {channel}, image_pixels, {self.v['k']})"
+
+    def store_arguments(self, offset: str, shift: str, channel: str, exists: str) -> str:
+        """Arguments of finishing and storing ``sums`` of one pixel."""
+        found = [f"y + {offset}"]
+        found += [f"z + {offset}"] if self.spec.residual else []
+        found += ["sums"]
+        found += [shift] if self.shifted else []
+        found += ["image_pixels * 4"] if self.planar else []
+        return ", ".join([*found, exists]) + self.passed_terms(channel, offset)
+
+    def shift_arguments(self, target: str, channel: str) -> str:
+        """Arguments of loading what is added to a lane's channels."""
+        return f"{target}, bias + {channel}" + (", beta" if self.bias_scaled else "")
+
+    @property
+    def channel_begin(self) -> str:
+        """Where a lane's channels begin in y."""
+        return "(group_begin + first_channel)" if self.grouped else "first_channel"
+
+    @property
+    def block_channel(self) -> str:
+        """Where a lane's channels of one block of 32 begin in y."""
+        return ("group_begin + " if self.grouped else "") + "first_channel + 32 * block"
+
+    @property
+    def adds_shift(self) -> bool:
+        """True if the kernel of the products adds the bias."""
+        return self.shifted and self.split_k == 1
+
+    @property
+    def channel_guard(self) -> str:
+        """The condition that a lane's channels of a block exist; empty if they always do."""
+        return "" if self.whole_channels else f"first_channel + 32 * block < {self.group_channels}"
+
+    @property
+    def result_guard(self) -> str:
+        """The condition that a lane's results of a pixel and a block of channels exist."""
+        return " && ".join(part for part in ("pixel < total_pixels", self.channel_guard) if part)
+
+    @property
+    def load_block_shift(self) -> str:
+        """The statement that loads what is added to a lane's channels of a block."""
+        statement = f"load_shift({self.shift_arguments('shift[block]', self.block_channel)});"
+        return f"if ({self.channel_guard})\n    {statement}" if self.channel_guard else statement
+
+    @property
+    def epilogue_comment(self) -> str:
+        """The epilogue in words."""
+        if self.split_k > 1:
+            return "// Epilogue: the sums of this part go to the workspace (part, k / 32, pixel, 32)."
+        exchanged = " change lanes through shared memory" if self.exchange else ""
+        return f"// Epilogue: 8 pixels x 32 channels at a time{exchanged}; then every lane finishes and stores its channels of a pixel."
+
+    def first_pixel(self, element: str) -> str:
+        """The first pixel of a lane, as a C expression."""
+        return f"block_pixel + warp_pixel + {self.lane.pixel_text}" + (f" + {element}" if element else "")
+
+    @property
+    def first_result(self) -> str:
+        """Where the first result of a lane goes: the statement."""
+        if self.split_k == 1:
+            return f"long long offset = {self.offset('pixel', 'image', 'position', self.channel_begin)};"
+        block = f"static_cast<long long>(blockIdx.z * ({self.v['k']} / 32) + {self.channel_begin} / 32)"
+        return f"int* target = partial + ({block} * total_pixels + pixel) * 32 + {self.channel_begin} % 32;"
+
+    @property
+    def next_result(self) -> str:
+        """The way from eight pixels to the next: the statement."""
+        if self.split_k > 1:
+            return "target += 8 * 32"
+        return "offset += " + {"nchw32": "8 * 32", "nchw4": "8 * 4", "nhwc": f"8 * {self.v['k']}"}[self.output.layout]
+
+    @property
+    def decodes(self) -> bool:
+        """True if a pixel's image and its position there are needed to store it."""
+        return bool(self.split_k == 1 and self.output.layout != "nhwc")
+
+    @property
+    def image_channels(self) -> int:
+        """Channels of y that lie together in a plane of an image."""
+        return 32 if self.output.layout == "nchw32" else 4
 
 
 def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:

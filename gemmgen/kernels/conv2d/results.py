@@ -12,6 +12,7 @@ from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import Argument, ScalarArgument
+from gemmgen.kernels.source import parameter
 
 CONSTANT_NAMES = {
     "c": "kInputChannels",
@@ -114,3 +115,101 @@ class FinishingPlan(KernelPlan):
     def step_numbers(self) -> tuple[ScalarArgument, ...]:
         """Numbers that the operations read."""
         return tuple(argument for step in self.steps for argument in step.arguments if isinstance(argument, ScalarArgument))
+
+    # -- Pieces of the source that depend on the spec
+
+    @property
+    def number(self) -> str:
+        """The C type of a result before it is stored."""
+        return "int" if self.exact else "float"
+
+    @property
+    def bias_scaled(self) -> bool:
+        """True if the bias is multiplied by beta."""
+        return bool(self.spec.beta == "argument" and not self.exact)
+
+    @property
+    def rounding(self) -> str:
+        """The building block that rounds results to elements of 8 bits; ``none`` for others."""
+        if self.output.type not in ("s8", "u8"):
+            return "none"
+        return "unit" if self.unit and self.output.type == "s8" else "bytes"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of a result of 8 bits before it is rounded."""
+        low, high = ELEMENTS[self.output.type].limits
+        return self.saturation or (float(low), float(high))
+
+    @property
+    def bounds_text(self) -> str:
+        """The bounds of a result of 8 bits, in words."""
+        activation = self.spec.activation.describe() if self.saturation is not None else ""
+        return (f"the bounds of {activation} and of " if activation else "") + {"s8": "int8", "u8": "uint8"}[self.output.type]
+
+    @property
+    def finish_parameters(self) -> str:
+        """Parameters of the function that turns a sum into a result."""
+        found = [f"{self.accumulator} sum"]
+        found += [f"{self.number} shift"] if self.shifted else []
+        found += [f"{self.number} residual"] if self.spec.residual else []
+        if self.exact:
+            return ", ".join(found)
+        found += [f"float {read.access.text}" for read in self.reads]
+        found += [f"float {name}" for name in self.factors]
+        return ", ".join([*found, *map(parameter, self.step_numbers)])
+
+    @property
+    def sum_value(self) -> str:
+        """A sum as a float: the statement."""
+        if self.biased:
+            return (
+                "// Sums began as the bits of 1.5 * 2^23, to which they have added up in the low bits of its fraction.\n"
+                "float value = __int_as_float(sum) - 12582912.0f;"
+            )
+        return f"float value = {'__int2float_rn(sum)' if self.accumulator == 'int' else 'sum'};"
+
+    @property
+    def scaled_sum(self) -> str:
+        """Statements that scale a float sum and add bias and residual."""
+        factor = "alpha" if self.spec.alpha != "one" else "kUnit" if self.unit else ""
+        if self.shifted:
+            product = f"fmaf({factor}, value, shift)" if factor else "__fadd_rn(value, shift)"
+        else:
+            product = f"{factor} * value" if factor else ""
+        added = ""
+        if self.spec.residual:
+            factor = "gamma" if self.spec.gamma == "argument" else "kUnit" if self.unit else ""
+            added = f"fmaf({factor}, residual, value)" if factor else "__fadd_rn(value, residual)"
+        terms = [term for term in (product, added) if term]
+        if self.unit and terms:
+            terms[-1] = f"__saturatef({terms[-1]})"
+        return "\n".join(f"value = {term};" for term in terms)
+
+    @property
+    def integer_terms(self) -> str:
+        """Statements that add bias and residual to an integer sum."""
+        return "\n".join(f"value += {name};" for name, present in (("shift", self.shifted), ("residual", self.spec.residual)) if present)
+
+    @property
+    def least_integer(self) -> str:
+        """The lower bound of an integer result, as a constant of C."""
+        return "0LL" if self.spec.activation.op == "relu" else "-2147483648LL"
+
+    @property
+    def result(self) -> str:
+        """The name of a result when all operations are done."""
+        return self.steps[-1].target if self.steps else "value"
+
+    @property
+    def stored_terms(self) -> str:
+        """What finishing a lane's channels takes from where they are stored: parameters of the function, behind ``exists``."""
+        found = [read.pointer for read in self.reads]
+        found += [parameter(self.sequence.argument(name)) for name in self.factors]
+        return "".join(f", {one}" for one in (*found, *map(parameter, self.step_numbers)))
+
+    def passed_terms(self, channel: str, offset: str) -> str:
+        """The arguments for ``stored_terms``, of the results from a channel and an offset on."""
+        found = [f"{read.name} + {channel if read.per_channel else offset}" for read in self.reads]
+        found += [name + (" * kUnit" if self.unit else "") for name in self.factors]
+        return "".join(f", {one}" for one in (*found, *(number.name for number in self.step_numbers)))

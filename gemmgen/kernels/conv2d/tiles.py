@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmgen.hardware.shared_memory import WARP, SharedAccessCost, shared_access_cost
+from gemmgen.kernels.source import times
 
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
@@ -139,6 +140,14 @@ class LaneOutput:
     def lanes_per_pixel(self) -> int:
         """Lanes that share the 32 channels of a pixel."""
         return CHANNELS // self.channels
+
+    def quad_at(self, index: str) -> str:
+        """Channels from a lane's first to its group of four that holds the one of this index, as a C expression."""
+        return index + times(self.quad_step)
+
+    def channel_at(self, index: str) -> str:
+        """The channel of an exchange that a lane reads first for this index, as a C expression."""
+        return f"lane % 4 * {self.lane_stride} + {self.quad_at(index)}"
 
 
 OCTETS = LaneOutput(1, 8, 4, 8, "lane / 4", "lane % 4 * 8")
