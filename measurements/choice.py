@@ -36,8 +36,9 @@ from gemmgen.dispatch.table import Row, Table, default_path, load_table, parse_p
 from gemmgen.dispatch.tuning import contenders, remodelled
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
+from gemmgen.perf.contestants import median_seconds
 from gemmgen.toolchain.compilation import compile_plan
-from measurements.odd_shapes import LETTERS, Shape, arrays, graph, shapes, spread, theirs
+from measurements.odd_shapes import LETTERS, Shape, arrays, shapes, spread, theirs
 
 HERE = Path(__file__).resolve().parent
 SEED = 101
@@ -158,8 +159,8 @@ def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
     if kind != torch.float32 and not shape.gelu:
         wanted = torch.matmul(integers[0].float(), integers[1].float()).to(kind)
     slots: Any = [(f"{name}[]", "pointer") for name in ("a", "b", "bias", "out")] + [(name, "f32") for name in NUMBERS]
-    stream = torch.cuda.Stream()
-    ways: list[tuple[Timed | None, Any]] = [(None, lambda given: theirs(torch, *given))]
+    ways: dict[str, Any] = {"torch": lambda index: theirs(torch, *sets[index])}
+    entries: dict[str, Timed] = {}
 
     def call(launcher: Any, given: Any) -> None:
         pointers = (0 if array is None else array.data_ptr() for array in given)
@@ -184,34 +185,11 @@ def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
         except GemmgenError as error:
             found.failures.append(f"{timed.label}: {str(error).splitlines()[0]}"[:200])
             continue
-        ways.append((timed, lambda given, launcher=launcher: call(launcher, given)))
-    graphs = []
-    with torch.cuda.stream(stream):
-        for _, work in ways:
-            work(sets[0])
-            stream.synchronize()
-            once = graph(torch, stream, lambda work=work: [work(given) for given in sets])
-            once.replay()
-            stream.synchronize()
-            started = time.perf_counter()
-            once.replay()
-            stream.synchronize()
-            graphs.append((once, max(1, min(64, math.ceil(GRAPH_SECONDS / (time.perf_counter() - started))))))
-        seconds: list[list[float]] = [[] for _ in graphs]
-        for turn in range(ROUNDS + 1):
-            for place, (replay, repeats) in enumerate(graphs):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record(stream)
-                for _ in range(repeats):
-                    replay.replay()
-                end.record(stream)
-                end.synchronize()
-                if turn:
-                    seconds[place].append(begin.elapsed_time(end) * 1e3 / repeats / count)
-    found.torch_us = round(statistics.median(seconds[0]), 3)
-    for (timed, _), values in zip(ways[1:], seconds[1:], strict=True):
-        assert timed is not None
-        found.times.append(replace(timed, us=round(statistics.median(values), 3)))
+        name = f"{len(ways)}: {timed.label}"
+        entries[name], ways[name] = timed, lambda index, launcher=launcher: call(launcher, sets[index])
+    times = median_seconds(torch, ways, sets=count, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+    found.torch_us = round(times["torch"] * 1e6, 3)
+    found.times += [replace(timed, us=round(times[name] * 1e6, 3)) for name, timed in entries.items()]
     return found
 
 

@@ -16,10 +16,10 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from gemmgen import ops
+from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.cuda.driver import gpu
 from measurements.sgemm import SHAPES
 
@@ -30,8 +30,6 @@ LAYERS = 3
 PRODUCTS = [("nn", shape) for shape in SHAPES] + [(letters, (n, n, n)) for letters in ("nt", "tn", "tt") for n in (1024, 2048, 4096)]
 """Storage orders with (m, n, k)."""
 MOST_SETS = 64
-GRAPH_SECONDS = 3e-3
-WARM_UP_SECONDS = 0.1
 Way = Callable[[int], Any]
 """Something to be timed, on the set of operands of an index."""
 
@@ -40,34 +38,7 @@ def medians(ways: Mapping[str, Way], rounds: int, sets: int = 1) -> dict[str, fl
     """Microseconds of one call of each, replayed from graphs in turns."""
     import torch
 
-    graphs: dict[str, tuple[Any, int]] = {}
-    for name, way in ways.items():
-        for _ in range(3):
-            way(0)
-        torch.cuda.synchronize()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        way(0)
-        end.record()
-        torch.cuda.synchronize()
-        count = max(sets, min(256, round(GRAPH_SECONDS / (start.elapsed_time(end) * 1e-3))))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for index in range(count):
-                way(index % sets)
-        graphs[name] = graph, count
-    samples: dict[str, list[float]] = {name: [] for name in ways}
-    spent = 0.0
-    while spent < WARM_UP_SECONDS or len(next(iter(samples.values()))) < rounds:
-        for name, (graph, count) in graphs.items():
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            samples[name].append(start.elapsed_time(end) * 1e3 / count)
-            spent += start.elapsed_time(end) * 1e-3
-    return {name: median(times[-rounds:]) for name, times in samples.items()}
+    return {name: seconds * 1e6 for name, seconds in median_seconds(torch, ways, sets=sets, rounds=rounds).items()}
 
 
 def compare(name: str, got: Any, expected: Any, tolerance: float) -> None:

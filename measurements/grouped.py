@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 
 from gemmgen import ops
 from gemmgen.core.errors import GemmgenError
+from gemmgen.perf.contestants import median_seconds
 
 CASES = (
     (8, 8192, 4096, 4096),
@@ -31,7 +31,7 @@ CASES = (
     (128, 8192, 2048, 4096),
 )
 """(groups, m, n, k)."""
-ROUNDS, LAUNCHES = 15, 4
+ROUNDS = 15
 BANDWIDTH = 4.8e12
 """Bytes a second of an H200's memory, as its data sheet says."""
 
@@ -43,33 +43,6 @@ def uneven(groups: int, m: int) -> torch.Tensor:
     ends = (shares.cumsum(0) / shares.sum() * m).round().to(torch.int32)
     ends[-1] = m
     return ends.cuda()
-
-
-def captured(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """Some launches as a graph."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(LAUNCHES):
-            call()
-    return graph
-
-
-def in_turns(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, float]:
-    """Median microseconds of a launch, of graphs replayed in turns."""
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for graph in graphs.values():
-        graph.replay()
-    for _ in range(ROUNDS):
-        for name, graph in graphs.items():
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            samples[name].append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return {name: statistics.median(times) for name, times in samples.items()}
 
 
 def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
@@ -102,20 +75,20 @@ def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
     }
     if not scales:
         calls["torch, one product"] = lambda: torch.matmul(a, views[0], out=one)
-    graphs = {name: captured(call) for name, call in calls.items()}
     refused = ""
+
+    def peer() -> Any:
+        if not scales:
+            return torch._grouped_mm(a, views, offs=ends)
+        return torch._scaled_grouped_mm(a, views, scale_a=scales["scale_a"], scale_b=scales["scale_b"], offs=ends, out_dtype=torch.bfloat16)
+
     try:
-        if scales:
-            graphs["torch"] = captured(
-                lambda: torch._scaled_grouped_mm(
-                    a, views, scale_a=scales["scale_a"], scale_b=scales["scale_b"], offs=ends, out_dtype=torch.bfloat16
-                )
-            )
-        else:
-            graphs["torch"] = captured(lambda: torch._grouped_mm(a, views, offs=ends))
+        peer()
+        calls["torch"] = peer
     except (AttributeError, RuntimeError) as error:
         refused = str(error).splitlines()[0]
-    times = in_turns(graphs)
+    ways = {name: lambda index, call=call: call() for name, call in calls.items()}
+    times = {name: seconds * 1e6 for name, seconds in median_seconds(torch, ways, rounds=ROUNDS).items()}
     operations = 2.0 * m * n * k
     size = a.element_size()
     roof = (m * k * size + groups * n * k * size + m * n * 2) / BANDWIDTH * 1e6

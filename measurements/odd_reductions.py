@@ -141,37 +141,12 @@ def worst_error(torch: Any, problem: Problem, x: Any, got: Any) -> float:
     return float(((got.double() - expected).abs() / scale).max()) / allowed
 
 
-def seconds_of(torch: Any, calls: list[Callable[[int], Any]], copies: int, estimates: list[float]) -> list[float]:
-    """Median device seconds of each call, replayed in turns as graphs that last about as long."""
-    stream = torch.cuda.Stream()
-    graphs, counts = [], []
-    for call, seconds in zip(calls, estimates, strict=True):
-        count = max(1, min(1024, math.ceil(GRAPH_SECONDS / seconds)))
-        count = -(-count // copies) * copies if count < 8 * copies else count
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for index in range(count):
-                call(index % copies)
-        graphs.append(graph)
-        counts.append(count)
-    samples: list[list[float]] = [[] for _ in calls]
-    for turn in range(ROUNDS + 1):
-        for place, graph in enumerate(graphs):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if turn:
-                samples[place].append(start.elapsed_time(end) * 1e-3 / counts[place])
-    return [statistics.median(one) for one in samples]
-
-
 def measure(torch: Any, problem: Problem) -> Row:
     """One problem, checked and timed."""
     from gemmgen import ops
     from gemmgen.core.errors import GemmgenError
     from gemmgen.ops import _REDUCE
+    from gemmgen.perf.contestants import median_seconds
 
     row = Row(asdict(problem), problem.text)
     kind = getattr(torch, problem.dtype)
@@ -212,16 +187,8 @@ def measure(torch: Any, problem: Problem) -> Row:
     def theirs(index: int) -> None:
         peer(views[index], other)
 
-    estimates = []
-    for call in (ours, theirs):
-        call(0)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for index in range(3):
-            call(index % copies)
-        torch.cuda.synchronize()
-        estimates.append((time.perf_counter() - started) / 3)
-    mine, peers = seconds_of(torch, [ours, theirs], copies, estimates)
+    times = median_seconds(torch, {"ours": ours, "theirs": theirs}, sets=copies, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+    mine, peers = times.values()
     row.ours, row.torch = mine * 1e6, peers * 1e6
     row.tbps = (elements * size + result.numel() * result.element_size()) / mine * 1e-12
     return row

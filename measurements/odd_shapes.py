@@ -29,6 +29,7 @@ from gemmgen.dispatch.selection import Option, choose
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.dispatch.tuning import compile_all, contenders
 from gemmgen.perf.benchmark import Candidate, benchmark
+from gemmgen.perf.contestants import median_seconds
 
 HERE = Path(__file__).resolve().parent
 SEED = 17
@@ -258,14 +259,6 @@ def check(torch: Any, shape: Shape, kind: Any) -> None:
         assert torch.equal(out, torch.matmul(a.float(), b.float()).to(kind))
 
 
-def graph(torch: Any, stream: Any, work: Callable[[], Any]) -> Any:
-    """A CUDA graph of what ``work`` enqueues."""
-    made = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(made, stream=stream):
-        work()
-    return made
-
-
 def measure(torch: Any, shape: Shape, type: str, result: Result) -> None:
     """Times both, in turns."""
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[type]
@@ -274,33 +267,9 @@ def measure(torch: Any, shape: Shape, type: str, result: Result) -> None:
     beyond = 2 * torch.cuda.get_device_properties(0).L2_cache_size
     count = max(1, min(64, math.ceil(beyond / shape.bytes(element))))
     sets = [arrays(torch, shape, kind, integers=False) for _ in range(count)]
-    stream = torch.cuda.Stream()
-    contestants = (lambda given: ours(*given), lambda given: theirs(torch, *given))
-    seconds: list[list[float]] = [[], []]
-    with torch.cuda.stream(stream):
-        graphs = []
-        for work in contestants:
-            work(sets[0])
-            stream.synchronize()
-            once = graph(torch, stream, lambda work=work: [work(given) for given in sets])
-            once.replay()
-            stream.synchronize()
-            started = time.perf_counter()
-            once.replay()
-            stream.synchronize()
-            repeats = max(1, min(64, math.ceil(GRAPH_SECONDS / (time.perf_counter() - started))))
-            graphs.append((once, repeats))
-        for turn in range(ROUNDS + 1):
-            for place, (replay, repeats) in enumerate(graphs):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record(stream)
-                for _ in range(repeats):
-                    replay.replay()
-                end.record(stream)
-                end.synchronize()
-                if turn:
-                    seconds[place].append(begin.elapsed_time(end) * 1e3 / repeats / count)
-    result.ours_us, result.torch_us = (statistics.median(values) for values in seconds)
+    ways = {"ours": lambda index: ours(*sets[index]), "theirs": lambda index: theirs(torch, *sets[index])}
+    times = median_seconds(torch, ways, sets=count, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+    result.ours_us, result.torch_us = (seconds * 1e6 for seconds in times.values())
 
 
 def compare_contenders(results: Sequence[Result], most: int, enough: Callable[[], bool]) -> None:

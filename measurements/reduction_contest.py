@@ -13,8 +13,9 @@ import torch
 
 from gemmgen.kernels.reduction.reference import path_length
 from gemmgen.perf.clocks import ClockReader
-from gemmgen.perf.timing import Replay, capture, instantiate, replay_seconds
-from gemmgen.runtime.cuda.driver import LoadedBinary, bindings, call
+from gemmgen.perf.contestants import capture_torch
+from gemmgen.perf.timing import Replay, capture, replay_seconds
+from gemmgen.runtime.cuda.driver import LoadedBinary, call
 from gemmgen.runtime.cuda.launcher import Launcher
 from measurements.reduction_candidates import Axis, Instance
 from measurements.reduction_cub import Cub
@@ -155,11 +156,7 @@ class Contest:
         with torch.cuda.stream(self.stream):
             contestant.enqueue(0)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.graph(graph, stream=self.stream):
-            enqueue()
-        cleanup.callback(graph.reset)
-        return instantiate(cleanup, self.handle, bindings().CUgraph(int(graph.raw_cuda_graph())))
+        return capture_torch(cleanup, torch, self.stream, enqueue)
 
     def _time(self, cleanup: ExitStack, contestants: Sequence[Contestant], copies: int, size_bytes: int) -> list[Timing]:
         """Graphs of equally many launches for all, but fewer for the slow ones."""

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ import torch
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.requests import Fit, Layout
-from gemmgen.perf.timing import Replay, capture, replay_seconds
+from gemmgen.perf.contestants import Contestant, measure_in_turns, torch_contestant, trial_seconds
+from gemmgen.perf.timing import capture
 from gemmgen.runtime.cuda.driver import LoadedBinary
 from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.toolchain.nvrtc import Binary
@@ -30,7 +32,6 @@ TYPES = {
     "e5m2": torch.float8_e5m2,
 }
 GRAPH_SECONDS = 1e-3
-TRIAL_SECONDS = 2.5e-4
 KEPT = 1.1
 """Instances that took so many times as long as the best in a trial are timed no further."""
 MOST_SETS = 512
@@ -145,24 +146,18 @@ def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, round
         del expected
         operands.fill(integers=False)
         torch.cuda.synchronize()
-        graphs = {name: _graph(cleanup, launch, min(operands.count, 32), operands.count, handle) for name, launch in launches.items()}
-        trial = dict(zip(graphs, replay_seconds(handle, list(graphs.values()), 3, lambda: None), strict=True)) if graphs else {}
-        seconds = {name: min(times) / min(operands.count, 32) for name, times in trial.items()}
-        outcome.trials = {name: value * 1e6 for name, value in seconds.items()}
-        limit = KEPT * min(seconds.values(), default=0.0)
-        kept = [name for name in seconds if seconds[name] <= limit]
-        counts = {name: _repeats(seconds[name], operands.count) for name in kept}
-        replays: dict[str, Replay] = {name: _graph(cleanup, launches[name], counts[name], operands.count, handle) for name in kept}
+        own = [Contestant(name, "candidate", launch, partial(capture, cleanup, handle)) for name, launch in launches.items()]
+        seconds = trial_seconds(handle, own, operands.count) if own else []
+        outcome.trials = {one.name: value * 1e6 for one, value in zip(own, seconds, strict=True)}
+        contestants = [one for one, value in zip(own, seconds, strict=True) if value <= KEPT * min(seconds)]
         for name in ("peer", "fused") if request.epilogue and request.epilogue[0].op == "bias" else ("peer",):
-            peer = _peer(cleanup, request, operands, stream, fused=name == "fused")
-            if peer is not None:
-                counts[name], replays[name] = peer
-        if replays:
-            replay_seconds(handle, list(replays.values()), 1, lambda: None)
-            samples = dict(zip(replays, replay_seconds(handle, list(replays.values()), rounds, sample), strict=True))
+            peer = _peer(cleanup, request, operands, stream, name)
+            contestants += [peer] if peer is not None else []
+        if contestants:
+            samples, counts = measure_in_turns(handle, contestants, operands.count, rounds, sample, GRAPH_SECONDS)
             figures = {
-                name: [float(value) / counts[name] * 1e6 for value in np.percentile(np.array(values), [50, 10, 90])]
-                for name, values in samples.items()
+                one.name: [float(value) / count * 1e6 for value in np.percentile(np.array(values), [50, 10, 90])]
+                for one, values, count in zip(contestants, samples, counts, strict=True)
             }
             outcome.peer, outcome.fused = figures.pop("peer", None), figures.pop("fused", None)
             outcome.times = figures
@@ -171,11 +166,6 @@ def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, round
     gc.collect()
     torch.cuda.empty_cache()
     return outcome
-
-
-def _repeats(seconds: float, sets: int) -> int:
-    wanted = max(1, math.ceil(GRAPH_SECONDS / seconds))
-    return max(2, min(wanted, 1024)) if wanted < sets else math.ceil(min(wanted, 1024) / sets) * sets
 
 
 def _launch(cleanup: ExitStack, entry: Entry, operands: Operands, stream: int) -> Callable[[int], None]:
@@ -191,14 +181,6 @@ def _launch(cleanup: ExitStack, entry: Entry, operands: Operands, stream: int) -
     scalars = {"gamma": 1.0} | sequence.default_scalars
     values = [launcher.values(operands.pointers(index, entry.fit) | workspace, scalars) for index in range(operands.count)]
     return lambda index: launcher.launch(stream, *values[index])
-
-
-def _graph(cleanup: ExitStack, launch: Callable[[int], None], launches: int, sets: int, stream: int) -> Replay:
-    def enqueue() -> None:
-        for number in range(launches):
-            launch(number % sets)
-
-    return capture(cleanup, stream, enqueue)
 
 
 def _steps(request: GemmRequest, operands: Operands, index: int) -> list[tuple[str, Any]]:
@@ -246,42 +228,23 @@ def _agrees(request: GemmRequest, got: torch.Tensor, expected: torch.Tensor) -> 
 
 
 def _peer(
-    cleanup: ExitStack, request: GemmRequest, operands: Operands, stream: torch.cuda.Stream, fused: bool
-) -> tuple[int, Replay] | None:
-    """torch as a graph of so many calls; None where it has no such product.
+    cleanup: ExitStack, request: GemmRequest, operands: Operands, stream: torch.cuda.Stream, name: Literal["peer", "fused"]
+) -> Contestant | None:
+    """torch as a contestant; None where it has no such product.
 
     ``_int_mm`` gives int32: a result of s8 with scales is compared with it alone. An epilogue is a chain of operations, of which ``addmm``
     takes over the first if ``fused``.
     """
-    calls = [_call(request, operands, index, fused) for index in range(operands.count)]
-    tf32 = request.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    calls = [_call(request, operands, index, name == "fused") for index in range(operands.count)]
+    torch.backends.cuda.matmul.allow_tf32 = request.precision == "tf32"
+    found = torch_contestant(cleanup, torch, stream, name, lambda index: calls[index]())
     try:
-        with torch.cuda.stream(stream):
-            calls[0]()
-            torch.cuda.synchronize()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            for _ in range(3):
-                calls[0]()
-            end.record()
-            torch.cuda.synchronize()
-            # Launches from Python take some microseconds each, which small products hide in.
-            count = _repeats(max(start.elapsed_time(end) * 1e-3 / 3, 2e-6), operands.count)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                for number in range(count):
-                    calls[number % operands.count]()
-        cleanup.callback(graph.reset)
+        found.enqueue(0)
+        torch.cuda.synchronize()
     except RuntimeError as error:
         print(f"torch refuses {request.text}: {str(error).splitlines()[0][:120]}", flush=True)
         return None
-
-    def replay() -> None:
-        with torch.cuda.stream(stream):
-            graph.replay()
-
-    return count, replay
+    return found
 
 
 def _call(request: GemmRequest, operands: Operands, index: int, fused: bool) -> Callable[[], Any]:

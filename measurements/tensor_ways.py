@@ -10,7 +10,6 @@ Writes tensor_ways.json and tensor_ways.md.
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gemmgen
+from gemmgen.perf.contestants import median_seconds
 
 HERE = Path(__file__).resolve().parent
 SHAPES = (
@@ -29,7 +29,7 @@ SHAPES = (
     (512, 512, 16384),
     (1024, 1024, 4096),
 )
-ROUNDS, LAUNCHES = 5, 3
+ROUNDS = 5
 BLOCKS = 132
 COMMON = {
     "kind": "gemm",
@@ -104,22 +104,9 @@ def measured(shape: tuple[int, int, int], kernels: dict[str, Any]) -> dict[str, 
         calls[name]()
         assert torch.equal(first, out), f"{name} is not repeatable for {shape}"
         torch.testing.assert_close(out.float(), want, rtol=1e-2, atol=1e-2 * float(want.abs().max()))
-    graphs = {}
-    for name, call in calls.items():
-        graphs[name] = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graphs[name]):
-            for _ in range(LAUNCHES):
-                call()
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(ROUNDS):
-        for name, graph in graphs.items():
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            samples[name].append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return {"shape": shape, "times": {name: statistics.median(times) for name, times in samples.items()}}
+    ways = {name: lambda index, call=call: call() for name, call in calls.items()}
+    times = median_seconds(torch, ways, rounds=ROUNDS)
+    return {"shape": shape, "times": {name: seconds * 1e6 for name, seconds in times.items()}}
 
 
 def table(data: dict[str, Any]) -> str:

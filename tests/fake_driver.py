@@ -303,10 +303,10 @@ def fake_driver(monkeypatch):
 
 def install(fake, set_attribute=setattr):
     """Makes a fake driver the one that gemmgen calls."""
-    from gemmgen.perf import benchmark, timing
+    from gemmgen.perf import contestants, timing
     from gemmgen.runtime.cuda import worker
 
-    for module in (checked, timing, worker, benchmark, launcher):
+    for module in (checked, timing, worker, contestants, launcher):
         set_attribute(module, "bindings", lambda: fake)
     raw = types.SimpleNamespace(
         launch=fake.launch_raw,

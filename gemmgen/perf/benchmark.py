@@ -6,9 +6,7 @@ graphs of all contestants are replayed in turns, on random data; what was not ch
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -20,11 +18,12 @@ from gemmgen.core.elements import to_elements
 from gemmgen.core.errors import LaunchError, VerificationError
 from gemmgen.kernels.family import Case, Cost, Expected, KernelPlan, Peer
 from gemmgen.perf.clocks import ClockReader, Clocks
+from gemmgen.perf.contestants import Contestant, capture_torch, measure_in_turns
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.perf.rotation import Rotation
-from gemmgen.perf.timing import Replay, capture, instantiate, new_stream, replay_seconds
+from gemmgen.perf.timing import capture, new_stream
 from gemmgen.runtime.arrays import bind
-from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, bindings, call, release
+from gemmgen.runtime.cuda.driver import CudaError, LoadedBinary, call, release
 from gemmgen.runtime.cuda.launcher import Launcher
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import compare_elements
@@ -35,15 +34,6 @@ if TYPE_CHECKING:
 
     from gemmgen.toolchain.nvrtc import Binary
 
-GRAPH_SECONDS = 2e-3
-"""A graph takes at least this long, which makes the time between two events exact enough."""
-
-WARM_UP_SECONDS = 0.2
-ROUNDS_SECONDS = 5.0
-"""Rounds are cut down, but not below ``FEWEST_ROUNDS``, if they would take longer."""
-FEWEST_ROUNDS = 10
-LONGEST_GRAPH = 4096
-"""Launches in a graph at most."""
 REFERENCE = "the family's reference"
 REFERENCE_OPERATIONS = 4e10
 """Without a peer, a problem of at most so many operations is checked against the family's reference on the CPU."""
@@ -224,20 +214,6 @@ def _require_same_arrays(candidates: Sequence[Candidate]) -> None:
             raise LaunchError(f"{first.plan.name} and {other.plan.name} take different arrays, so that they cannot be timed together")
 
 
-@dataclass
-class Contestant:
-    """Something to be timed."""
-
-    name: str
-    kind: Literal["candidate", "peer"]
-    enqueue: Callable[[int], None]
-    """Enqueues one launch on the run's stream, on the set of that index."""
-    capture: Callable[[Callable[[], None]], Replay]
-    checked: str = ""
-    deliver: Callable[[int], None] | None = None
-    """Brings the results of that set to where candidates write them."""
-
-
 class Contest:
     """One problem on one device: the memory, the contestants, and what they are replayed on."""
 
@@ -301,29 +277,10 @@ class Contest:
 
         All graphs take about the same time, so that what it costs to start one weighs the same for slow and fast contestants.
         """
-        sets = self.rotation.count
         for contestant in self.contestants:
             contestant.enqueue(0)
         self._synchronize()
-        trials = replay_seconds(self._stream, [self._graph(contestant, sets) for contestant in self.contestants], 3, lambda: None)
-        launches = [sets * max(1, min(math.ceil(GRAPH_SECONDS / max(min(seconds), 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials]
-        graphs = [self._graph(contestant, count) for contestant, count in zip(self.contestants, launches, strict=True)]
-
-        warm_until = time.monotonic() + WARM_UP_SECONDS
-        warm = replay_seconds(self._stream, graphs, 3, lambda: None)
-        while time.monotonic() < warm_until:
-            warm = replay_seconds(self._stream, graphs, 3, lambda: None)
-        round_seconds = sum(min(seconds) for seconds in warm)
-        affordable = max(FEWEST_ROUNDS, int(ROUNDS_SECONDS / max(round_seconds, 1e-9)))
-        samples = replay_seconds(self._stream, graphs, max(1, min(rounds, affordable)), sample)
-        return samples, launches
-
-    def _graph(self, contestant: Contestant, launches: int) -> Replay:
-        def enqueue() -> None:
-            for launch in range(launches):
-                contestant.enqueue(launch % self.rotation.count)
-
-        return contestant.capture(enqueue)
+        return measure_in_turns(self._stream, self.contestants, self.rotation.count, rounds, sample)
 
     def _make_stream(self, torch: Any) -> None:
         if torch is None:
@@ -371,7 +328,7 @@ class Contest:
             kind="peer",
             deliver=deliver,
             enqueue=enqueue,
-            capture=lambda work: _capture_torch(self._cleanup, torch, stream, work),
+            capture=lambda work: capture_torch(self._cleanup, torch, stream, work),
             checked="the peer itself",
         )
 
@@ -481,23 +438,3 @@ def _torch() -> Any:
     except (ImportError, OSError, RuntimeError):
         return None
     return torch if torch.cuda.is_available() else None
-
-
-def _capture_torch(cleanup: ExitStack, torch: Any, stream: Any, enqueue: Callable[[], None]) -> Replay:
-    """A graph of torch operations, replayed by the driver where torch hands the graph out: its own replay does more."""
-    try:
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
-        keeps = hasattr(graph, "raw_cuda_graph")
-    except TypeError:
-        graph, keeps = torch.cuda.CUDAGraph(), False
-    with torch.cuda.device(stream.device), torch.cuda.graph(graph, stream=stream):
-        enqueue()
-    cleanup.callback(graph.reset)
-    if keeps:
-        return instantiate(cleanup, int(stream.cuda_stream), bindings().CUgraph(int(graph.raw_cuda_graph())))
-
-    def replay() -> None:
-        with torch.cuda.stream(stream):
-            graph.replay()
-
-    return replay

@@ -13,6 +13,7 @@ import gemmgen.perf.benchmark as benchmarking
 from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.errors import EnvironmentMissing, LaunchError, VerificationError
 from gemmgen.perf import benchmark as benchmarks
+from gemmgen.perf import contestants
 from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare, first_difference
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.runtime.cuda import gpu_available
@@ -239,16 +240,22 @@ def test_gpu_time_is_device_time_of_one_launch(compiled):
 
 def test_graphs_of_fast_and_slow_contestants_take_about_as_long(monkeypatch):
     """Seconds of a launch by name; a graph of it takes so much more."""
-    import gemmgen.perf.benchmark as benchmarking
-
     seconds = {"fast": 10e-6, "slow": 5e-3}
-    run = object.__new__(benchmarking.Contest)
-    run.contestants = [types.SimpleNamespace(name=name, enqueue=lambda index: None) for name in seconds]
-    run.rotation, run._stream = types.SimpleNamespace(count=3), 0
-    run._synchronize = lambda: None
-    run._graph = lambda contestant, launches: launches * seconds[contestant.name]
-    monkeypatch.setattr(benchmarking, "replay_seconds", lambda stream, graphs, rounds, meanwhile: [[graph] * rounds for graph in graphs])
-    monkeypatch.setattr(benchmarking, "WARM_UP_SECONDS", 0.0)
-    samples, launches = run.measure(12, lambda: None)
+    taken = {}
+
+    def contestant(name):
+        def capture(enqueue):
+            taken[name] = 0.0
+            enqueue()
+            return taken[name]
+
+        def enqueue(index):
+            taken[name] += seconds[name]
+
+        return contestants.Contestant(name, "peer", enqueue, capture)
+
+    monkeypatch.setattr(contestants, "replay_seconds", lambda stream, graphs, rounds, meanwhile: [[graph] * rounds for graph in graphs])
+    monkeypatch.setattr(contestants, "WARM_UP_SECONDS", 0.0)
+    samples, launches = contestants.measure_in_turns(0, [contestant(name) for name in seconds], 3, 12)
     assert launches == [201, 3]
     assert [taken[0] / count for taken, count in zip(samples, launches, strict=True)] == pytest.approx(list(seconds.values()))
