@@ -59,14 +59,15 @@ def measure_in_turns(
     sets: int,
     rounds: int,
     sample: Callable[[], None] = lambda: None,
-    graph_seconds: float = GRAPH_SECONDS,
+    graph_seconds: float | None = None,
 ) -> tuple[list[list[float]], list[int]]:
     """Seconds of each graph by contestant and round, and how many launches each contestant's graph holds.
 
     All graphs take about the same time, so that what it costs to start one weighs the same for slow and fast contestants.
     """
+    wanted = GRAPH_SECONDS if graph_seconds is None else graph_seconds
     trials = trial_seconds(stream, contestants, sets)
-    launches = [sets * max(1, min(math.ceil(graph_seconds / max(seconds * sets, 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials]
+    launches = [sets * max(1, min(math.ceil(wanted / max(seconds * sets, 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials]
     graphs = [contestant.graph(count, sets) for contestant, count in zip(contestants, launches, strict=True)]
 
     warm_until = time.monotonic() + WARM_UP_SECONDS
@@ -84,7 +85,7 @@ def median_seconds(
     *,
     sets: int = 1,
     rounds: int = 50,
-    graph_seconds: float = GRAPH_SECONDS,
+    graph_seconds: float | None = None,
     ordinal: int = 0,
 ) -> dict[str, float]:
     """Median device seconds of one call of each, on arrays of torch's, of which there are so many sets.

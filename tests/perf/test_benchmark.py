@@ -126,8 +126,8 @@ def fake_gemm(fake_driver, candidate, monkeypatch):
         seen.append(arguments["A"])
 
     fake_driver.kernels[launch.entry] = gemm
-    monkeypatch.setattr(benchmarking, "WARM_UP_SECONDS", 0.0)
-    monkeypatch.setattr(benchmarking, "GRAPH_SECONDS", 10 * LAUNCH_SECONDS)
+    monkeypatch.setattr(contestants, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(contestants, "GRAPH_SECONDS", 10 * LAUNCH_SECONDS)
     return seen
 
 
