@@ -272,6 +272,12 @@ class Conv2dPlan(FinishingPlan):
         return f"if ({self.channel_guard})\n    {statement}" if self.channel_guard else statement
 
     @property
+    def store_block(self) -> str:
+        """The statement that finishes and stores a lane's channels of a block."""
+        channel = f"{self.channel_begin} + 32 * block"
+        return f"store_output({self.store_arguments('offset + block * next_channels', 'shift[block]', channel, self.result_guard)});"
+
+    @property
     def epilogue_comment(self) -> str:
         """The epilogue in words."""
         if self.split_k > 1:
