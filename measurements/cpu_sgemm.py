@@ -22,8 +22,7 @@ from gemmgen.core.files import write_atomically
 from gemmgen.hardware.cpu import runs_here
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelSpec
-from gemmgen.kernels.requests import replaced
-from gemmgen.ops.host_tuning import class_of, general_spec
+from gemmgen.ops.host_tuning import TUNED_TRANSPOSES, class_of, general_spec
 from gemmgen.perf.host.benchmark import PAUSE_SECONDS, HostReport, all_threads, benchmark_host
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
@@ -63,11 +62,11 @@ def bars(threads: int, seconds: float) -> list[dict[str, Any]]:
     """The shapes of the bars, NN and NT, each with the kernel that operations choose for it on this processor."""
     rows = []
     for sizes in SHAPES:
-        for transpose in ("nn", "nt"):
-            chosen = general_spec(class_of(*sizes))
+        for transpose in TUNED_TRANSPOSES:
+            chosen = general_spec(class_of(*sizes), transpose)
             assert chosen is not None, "this processor runs no kernel of specs/cpu"
             kernel = gemmgen.plan(chosen).name
-            report = measured(replaced(chosen, {"transpose": transpose}), kernel, sizes, threads, seconds)
+            report = measured(chosen, kernel, sizes, threads, seconds)
             row = row_of(report, kernel) | {"transpose": transpose}
             rows.append(row)
             others = ", ".join(f"{name} {row['ratios'][name]:.3f}" for name in row["ratios"])

@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Literal
 
+from gemmgen.codegen.rendering import render
 from gemmgen.core.cache import Cache, cache_key
+from gemmgen.core.errors import PlanError
 from gemmgen.core.resources import resource_directory
-from gemmgen.hardware.cpu import CPU_ARCHITECTURES, host_name, runs_here
+from gemmgen.hardware.cpu import best_architecture, host_name
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
 from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
 
-CANDIDATES = (("c7_streamed", ()), ("c7_streamed", ("loops.blocks.k=256",)), ("avx512_12x32", ()), ("avx2_6x16", ()), ("neon_8x12", ()))
-"""Specs of ``specs/cpu`` for any product, with what is changed of them: micro-kernels, and depths of slices."""
-ROUNDS = 7
+CANDIDATES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("c7_streamed", ()),
+    ("c7_streamed", ("loops.blocks.k=256",)),
+    ("c6_avx512", ()),
+    ("avx512_12x32", ()),
+    ("avx512_12x32", ("loops.pack=b",)),
+    ("avx2_6x16", ()),
+    ("avx2_6x16", ("loops.pack=b",)),
+    ("avx2_6x16", ("loops.pack=b", "loops.blocks.k=256", "loops.prefetch.packing=true")),
+    ("avx2_6x16", ("loops.pack=none",)),
+    ("neon_8x12", ()),
+)
+"""Specs of ``specs/cpu``, with what is changed of them: micro-kernels, depths of slices, what is packed and when it is fetched."""
+LEAST_ROUNDS = 7
+MOST_ROUNDS = 31
+SEARCH_SECONDS = 0.2
+"""Of timing for each class, as far as that leaves the least rounds."""
+LIKELY_PRODUCTS_PER_SECOND = 25e9
 TIE = 1.02
 """Of candidates that are so much slower than the fastest at most, the first is taken: times come out anew by that much."""
 
+Transposes = Literal["nn", "nt", "tn", "tt"]
 ShapeClass = Literal["few_rows", "few_columns", "small", "large"]
 REPRESENTATIVES: dict[ShapeClass, tuple[int, int, int]] = {
     "few_rows": (16, 2048, 1024),
@@ -32,6 +53,8 @@ REPRESENTATIVES: dict[ShapeClass, tuple[int, int, int]] = {
     "large": (640, 640, 640),
 }
 """The m, n, k that stand for each class."""
+TUNED_TRANSPOSES: tuple[Transposes, ...] = ("nn", "nt")
+"""Storage of the operands for which ``gemmgen tune --cpu`` finds the choices; others are found when they are first needed."""
 MOST_FEW_ROWS = 32
 MOST_FEW_COLUMNS = 96
 MOST_SMALL_PRODUCTS = 160**3
@@ -43,7 +66,7 @@ class Choice:
 
     name: str
     us: dict[str, float]
-    """Best time of one call of each candidate on the class's representative, one thread, in microseconds of processor time."""
+    """Time of one call of each candidate on the class's representative, one thread, in microseconds of processor time."""
     seconds: float
     """Seconds of the search, compilation included."""
 
@@ -58,23 +81,27 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
 
 
 @cache
-def candidates() -> tuple[CpuGemmPlan, ...]:
-    """Plans of all candidates that this machine runs."""
-    folder = resource_directory("specs") / "cpu"
-    specs: list[CpuGemmSpec] = [load_spec(folder / f"{name}.yaml", changes) for name, changes in CANDIDATES]  # type: ignore[misc]
-    wanted = [(spec, CPU_ARCHITECTURES[spec.architecture]) for spec in specs]
-    return tuple(plan_cpu_gemm(spec, architecture) for spec, architecture in wanted if runs_here(architecture))
+def candidates(transpose: Transposes) -> tuple[CpuGemmPlan, ...]:
+    """Plans of all candidates for this machine's newest architecture that take operands stored so."""
+    folder, architecture = resource_directory("specs") / "cpu", best_architecture()
+    specs = [load_spec(folder / f"{name}.yaml", (*changes, f"transpose={transpose}")) for name, changes in CANDIDATES]
+    plans = []
+    for spec in specs:
+        if architecture is not None and isinstance(spec, CpuGemmSpec) and spec.architecture == architecture.name:
+            with suppress(PlanError):
+                plans.append(plan_cpu_gemm(spec, architecture))
+    return tuple(plans)
 
 
 @cache
-def choice(shape: ShapeClass) -> Choice | None:
-    """The choice for a class, from the cache or timed now; None if the machine runs no candidate. Raises ``EnvironmentMissing``
-    without a compiler."""
-    compiler, plans = find_compiler(), candidates()
+def choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:
+    """The choice for a class and the storage of its operands, from the cache or timed now; None if the machine runs no candidate.
+    Raises ``EnvironmentMissing`` without a compiler."""
+    compiler, plans = find_compiler(), candidates(transpose)
     if len(plans) < 2:
         return Choice(plans[0].name, {}, 0.0) if plans else None
-    names = [plan.name for plan in plans]
-    known_choices, key = Cache(), cache_key("fastest", shape, *map(str, REPRESENTATIVES[shape]), host_name(), compiler.version, *names)
+    sources = [render(plan).digest for plan in plans]
+    known_choices, key = Cache(), cache_key("fastest", shape, *map(str, REPRESENTATIVES[shape]), host_name(), compiler.version, *sources)
     known = known_choices.load(key)
     if known is not None:
         return Choice(**json.loads(known["choice.json"]))
@@ -87,27 +114,38 @@ def choice(shape: ShapeClass) -> Choice | None:
     return found
 
 
-def general_spec(shape: ShapeClass = "large") -> CpuGemmSpec | None:
+def general_spec(shape: ShapeClass, transpose: Transposes) -> CpuGemmSpec | None:
     """The fastest candidate on a class of shapes; None if this machine runs none. Raises ``EnvironmentMissing`` without a compiler."""
-    found = choice(shape)
-    return None if found is None else next(plan.spec for plan in candidates() if plan.name == found.name)
+    found = choice(shape, transpose)
+    return None if found is None else next(plan.spec for plan in candidates(transpose) if plan.name == found.name)
 
 
 def timed(plans: Sequence[CpuGemmPlan], sizes: tuple[int, int, int]) -> dict[str, float]:
-    """Best time of one call of each plan, by name, in microseconds of processor time; one thread, in turns."""
+    """Time of one call of each plan, by name, in microseconds of processor time; one thread, in turns.
+
+    It is a plan's median share of the rounds, of the shortest round: what slows down whole rounds, as neighbours on one core do,
+    leaves the order as it is.
+    """
     import numpy as np
 
-    from gemmgen.perf.host.benchmark import in_turns
+    from gemmgen.perf.host.benchmark import LEAST_TURN_SECONDS, in_turns
     from gemmgen.runtime.native import LoadedLibrary
 
     m, n, k = sizes
+    # Ones are the same however they are stored.
     a, b, c = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
     pointers = {"A": a.ctypes.data, "B": b.ctypes.data, "C": c.ctypes.data}
     calls: dict[str, Callable[[], object]] = {}
-    for plan in plans:
-        library = LoadedLibrary(compile_host_plan(plan), plan.sequence)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        binaries = list(pool.map(compile_host_plan, plans))
+    for plan, binary in zip(plans, binaries, strict=True):
+        library = LoadedLibrary(binary, plan.sequence)
         library.set_threads(1)
         numbers = {**packed(plan, sizes), **plan.sequence.default_scalars}
         calls[plan.name] = lambda library=library, numbers=numbers: library.call(pointers, numbers)  # type: ignore[misc]
-    samples = in_turns(calls, ROUNDS, time.thread_time)
-    return {name: 1e6 * min(found) for name, found in samples.items()}
+    seconds_a_round = len(plans) * max(LEAST_TURN_SECONDS, m * n * k / LIKELY_PRODUCTS_PER_SECOND)
+    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(SEARCH_SECONDS / seconds_a_round)))
+    samples = np.array(list(in_turns(calls, rounds, time.thread_time).values()))
+    whole = samples.sum(axis=0)
+    shares = np.median(samples / whole, axis=1)
+    return {plan.name: 1e6 * float(share * whole.min()) for plan, share in zip(plans, shares, strict=True)}

@@ -14,12 +14,16 @@ from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.matcher import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
-from gemmgen.ops.host_tuning import ShapeClass, class_of, general_spec
+from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec
 from gemmgen.toolchain.compilation import compile_host_plan
 
 if TYPE_CHECKING:
     from gemmgen.runtime.arrays.views import ArrayView
     from gemmgen.runtime.native import LoadedLibrary
+
+
+TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}
+"""The transpositions by which a kernel for matrices stored by rows takes operands, by whether A and B are stored by rows."""
 
 
 class NativeCall:
@@ -77,14 +81,11 @@ def native_call(request: Request) -> NativeCall | None:
     stored = [request.c] + ([] if request.residual is None else [request.residual])
     if not all(is_stored(layout, row_major=True) for layout in stored):
         return None
-    letters = ""
-    for layout in (request.a, request.b):
-        by_rows = is_stored(layout, row_major=True)
-        if not by_rows and not is_stored(layout, row_major=False):
-            return None
-        letters += "n" if by_rows else "t"
+    by_rows = tuple(is_stored(layout, row_major=True) for layout in (request.a, request.b))
+    if not all(rows or is_stored(layout, row_major=False) for rows, layout in zip(by_rows, (request.a, request.b), strict=True)):
+        return None
     try:
-        loaded = _loaded(letters, request.epilogue, class_of(*request.sizes))
+        loaded = _loaded(TRANSPOSES[by_rows], request.epilogue, class_of(*request.sizes))
     except EnvironmentMissing:
         return None
     return None if loaded is None else NativeCall(*loaded, request)
@@ -97,13 +98,13 @@ def _leading_dimension(layout: Layout, row_major: bool) -> int:
 
 
 @cache
-def _loaded(letters: str, epilogue: tuple[Any, ...], shape: ShapeClass) -> tuple[LoadedLibrary, CpuGemmPlan] | None:
+def _loaded(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass) -> tuple[LoadedLibrary, CpuGemmPlan] | None:
     from gemmgen.runtime.native import LoadedLibrary
 
-    spec = general_spec(shape)
+    spec = general_spec(shape, letters)
     if spec is None:
         return None
-    wanted = replaced(spec, {"transpose": letters, "epilogue": epilogue})
+    wanted = replaced(spec, {"epilogue": epilogue})
     try:
         plan = plan_cpu_gemm(wanted, cpu_architecture(spec.architecture))
     except PlanError:

@@ -77,9 +77,9 @@ def test_options_of_gpus_are_refused(run: Run, file: Path) -> None:
 
 def test_tune_tells_choices_and_their_cost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = host_tuning.Choice("second", {"first": 2.0, "second": 1.0}, 0.25)
-    monkeypatch.setattr(host_tuning, "choice", lambda shape: chosen)
+    monkeypatch.setattr(host_tuning, "choice", lambda shape, transpose: chosen)
     out = run("tune", "--cpu").out
-    assert out.count("chosen") == 4 and "found out in 1.0 s" in out
+    assert out.count("chosen") == 8 and "found out in 2.0 s" in out  # four classes, NN and NT
 
 
 def test_tune_for_processors_takes_no_problems(run: Run) -> None:

@@ -9,13 +9,18 @@ import pytest
 from kernels.cpu_gemm.specs import HERE
 
 from gemmgen import ops
+from gemmgen.codegen.rendering import Source
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
+from gemmgen.core.resources import resource_directory
+from gemmgen.hardware.cpu import CPU_ARCHITECTURES
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.requests import Layout
+from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops import host_tuning, native
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine runs no code for x86-64-v3")
 RNG = np.random.default_rng(3)
+SPECS = resource_directory("specs") / "cpu"
 
 
 def request(kind: str = "f32") -> GemmRequest:
@@ -35,7 +40,7 @@ def test_products_of_halves_do_not() -> None:
 
 
 def test_without_a_compiler_there_is_no_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(shape: str) -> None:
+    def none(shape: str, transpose: str) -> None:
         raise EnvironmentMissing("there is no C compiler")
 
     monkeypatch.setattr(native, "general_spec", none)
@@ -70,19 +75,60 @@ def test_a_result_that_overlaps_an_operand_is_refused() -> None:
 
 def test_the_fastest_instance_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     host_tuning.choice.cache_clear()
-    first = host_tuning.choice("small")
+    first = host_tuning.choice("small", "nn")
     host_tuning.choice.cache_clear()
     monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: pytest.fail("it was timed again"))
-    assert first is not None and host_tuning.choice("small") == first
+    assert first is not None and host_tuning.choice("small", "nn") == first
 
 
 def test_the_choice_is_the_least_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: {plan.name: 9.0 - index for index, plan in enumerate(plans)})
     host_tuning.choice.cache_clear()
-    found = host_tuning.choice("large")
+    found = host_tuning.choice("large", "nn")
     host_tuning.choice.cache_clear()
-    assert found is not None and found.name == host_tuning.candidates()[-1].name
+    assert found is not None and found.name == host_tuning.candidates("nn")[-1].name
+
+
+def test_another_template_is_timed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
+    calls = []
+    monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: calls.append(sizes) or {plan.name: 1.0 for plan in plans})
+    for text in ("one", "one", "another"):
+        monkeypatch.setattr(host_tuning, "render", lambda plan, text=text: Source(plan.name, text))
+        host_tuning.choice.cache_clear()
+        host_tuning.choice("large", "nn")
+    host_tuning.choice.cache_clear()
+    assert len(calls) == 2
+
+
+def test_time_is_shared_out_where_whole_rounds_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = host_tuning.candidates("nn")[:2]
+    first, second = (plan.name for plan in plans)
+    # The second is faster in every round; the first has the shortest single turn.
+    rounds = {first: [1.0, 4.0, 2.0], second: [0.9, 3.0, 1.9]}
+    monkeypatch.setattr("gemmgen.perf.host.benchmark.in_turns", lambda calls, count, clock: rounds)
+    found = host_tuning.timed(plans, (8, 8, 8))
+    assert found[second] < found[first] and sum(found.values()) == pytest.approx(1.9e6, rel=0.02)
+
+
+@pytest.mark.parametrize("transpose", ["nn", "nt", "tn", "tt"])
+def test_every_storage_of_operands_has_candidates(transpose: host_tuning.Transposes) -> None:
+    plans = host_tuning.candidates(transpose)
+    assert len(plans) > 1 and {plan.spec.transpose for plan in plans} == {transpose}
+
+
+def test_candidates_are_for_the_newest_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, specs in (
+        ("x86_64_v3", {"avx2_6x16"}),
+        ("x86_64_v4", {"c7_streamed", "c6_avx512", "avx512_12x32"}),
+        ("aarch64", {"neon_8x12"}),
+    ):
+        monkeypatch.setattr(host_tuning, "best_architecture", lambda name=name: CPU_ARCHITECTURES[name])
+        host_tuning.candidates.cache_clear()
+        own = {spec for spec, _ in host_tuning.CANDIDATES if load_spec(SPECS / f"{spec}.yaml").architecture == name}
+        assert own == specs and len(host_tuning.candidates("nt")) >= len(specs)
+    host_tuning.candidates.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -120,20 +120,24 @@ def command(
 
 
 def _print_processor_choices() -> None:
+    from itertools import product
+
     from gemmgen.core.errors import EnvironmentMissing
     from gemmgen.hardware.cpu import host_name
-    from gemmgen.ops.host_tuning import REPRESENTATIVES, choice
+    from gemmgen.ops.host_tuning import REPRESENTATIVES, TUNED_TRANSPOSES, choice
 
     rows, seconds = [], 0.0
-    for shape, sizes in REPRESENTATIVES.items():
-        found = choice(shape)
+    for (shape, sizes), transpose in product(REPRESENTATIVES.items(), TUNED_TRANSPOSES):
+        found = choice(shape, transpose)
         if found is None:
             raise EnvironmentMissing("this machine's processor runs none of the kernels of specs/cpu")
         seconds += found.seconds
         for name, us in found.us.items():
             rate = f"{2e-3 * sizes[0] * sizes[1] * sizes[2] / us:.0f}"
-            rows.append([shape, "x".join(map(str, sizes)), name, f"{us:.1f}", rate, "chosen" if name == found.name else ""])
-    columns = [Column("shapes"), Column("m x n x k"), Column("instance", folds=True), Column("us", "right")]
+            rows.append(
+                [shape, "x".join(map(str, sizes)), transpose.upper(), name, f"{us:.1f}", rate, "chosen" if name == found.name else ""]
+            )
+    columns = [Column("shapes"), Column("m x n x k"), Column("stored"), Column("instance", folds=True), Column("us", "right")]
     print_table([*columns, Column("GFLOP/s", "right"), Column("")], rows)
     click.echo(f"{host_name()}, one thread: found out in {seconds:.1f} s, which the cache remembers for ops.matmul.")
 

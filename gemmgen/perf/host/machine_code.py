@@ -16,10 +16,12 @@ from gemmgen.toolchain.host import HostBinary
 _LINE = re.compile(r"\s*([0-9a-f]+):\s+(.*)")
 _FUNCTION = re.compile(r"[0-9a-f]+ <(.+)>:")
 _JUMP = re.compile(r"j\w+\s+([0-9a-f]+)")
+_LEAVES = re.compile(r"(ret|jmp)")
 _FMA = re.compile(r"vfn?m(add|sub)\w*(ps|ss)\b")
 _REGISTER = re.compile(r"%([xyz])mm(\d+)")
 _MEMORY = re.compile(r"\(%\w+")
 _LANES = {"x": 4, "y": 8, "z": 16}
+NEAR_THE_DENSEST = 0.75
 
 
 @dataclass(frozen=True)
@@ -69,23 +71,30 @@ def disassemble(binary: HostBinary) -> str:
 
 
 def inner_loop(text: str) -> InnerLoop | None:
-    """The loop without a loop inside that has most multiply-adds in its passes; None if no loop has any."""
-    best: InnerLoop | None = None
+    """The loop without a loop inside that does the multiplying; None if no loop has multiply-adds.
+
+    Of the loops that come near the most products an instruction, it is the one with most of them in a pass: loops for what is left of an
+    extent have fewer.
+    """
+    loops: list[InnerLoop] = []
     for name, instructions in _functions(text):
         places = {address: index for index, (address, _) in enumerate(instructions)}
         spans = []
         for index, (_, code) in enumerate(instructions):
             jump = _JUMP.match(code)
             start = places.get(int(jump[1], 16)) if jump else None
-            if start is not None and start <= index:
+            # Code that was moved behind the end of its function also jumps back, over a return or a jump that passes it by.
+            if start is not None and start <= index and not any(_LEAVES.match(code) for _, code in instructions[start:index]):
                 spans.append((start, index))
         for start, end in spans:
             if any(other != (start, end) and start <= other[0] and other[1] <= end for other in spans):
                 continue
             found = _counted(name, [code for _, code in instructions[start : end + 1]])
-            if found is not None and (best is None or found.fma * found.lanes > best.fma * best.lanes):
-                best = found
-    return best
+            if found is not None:
+                loops.append(found)
+    densest = max((loop.fma_share * loop.lanes for loop in loops), default=0.0)
+    dense = [loop for loop in loops if loop.fma_share * loop.lanes >= NEAR_THE_DENSEST * densest]
+    return max(dense, key=lambda loop: loop.fma * loop.lanes, default=None)
 
 
 def _functions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:

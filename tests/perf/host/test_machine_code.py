@@ -34,6 +34,19 @@ def test_a_loop_is_counted_by_what_its_instructions_do() -> None:
     )
 
 
+def test_code_moved_behind_the_end_is_no_loop() -> None:
+    behind = "    1030:\tvfmadd231ps %zmm5,%zmm6,%zmm7\n" * 3 + "    1040:\tjmp    101c <outer>\n"
+    moved = TEXT.replace("    1024:\tdec    %rax\n    1028:\tjne    1000 <outer>\n", "") + behind
+    found = inner_loop(moved)
+    assert found is not None and found.fma == 2
+
+
+def test_a_loop_for_rests_is_not_the_inner_one() -> None:
+    rest = "".join(f"    {0x1030 + 4 * i:x}:\tvfmadd231ps %xmm5,%xmm6,%xmm7\n    {0x1032 + 4 * i:x}:\tnop\n" * 8 for i in range(2))
+    found = inner_loop(TEXT.replace("    102c:\tret\n", rest + "    1090:\tjne    1030 <outer>\n    1094:\tret\n"))
+    assert found is not None and (found.fma, found.lanes) == (2, 16)
+
+
 def test_without_multiply_adds_there_is_no_loop() -> None:
     assert inner_loop(TEXT.replace("vfmadd231ps", "vaddps")) is None
 
