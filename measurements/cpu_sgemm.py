@@ -23,7 +23,7 @@ from gemmgen.hardware.cpu import runs_here
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.ops.host_tuning import TUNED_TRANSPOSES, class_of, general_spec
-from gemmgen.perf.host.benchmark import PAUSE_SECONDS, HostReport, all_threads, benchmark_host
+from gemmgen.perf.host.benchmark import TURN_SECONDS, HostReport, all_threads, benchmark_host
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
 
@@ -42,10 +42,10 @@ FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_C
 
 
 def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int) -> int:
-    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads pause before every turn."""
+    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads wait before every turn."""
     if threads == 1:
         return max(5, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
-    return max(5, min(40, int(seconds / (PAUSE_SECONDS + 2.0 * math.prod(sizes) / (threads * 50e9)))))
+    return max(5, min(40, int(seconds / (TURN_SECONDS + 2.0 * math.prod(sizes) / (threads * 50e9)))))
 
 
 def measured(

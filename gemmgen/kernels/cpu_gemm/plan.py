@@ -108,6 +108,13 @@ class BlockedPlan:
         return self.fetches_left or self.fetches_right
 
     @property
+    def packing_time(self) -> str:
+        """Time that packing takes a part for each step along k, in multiply-adds of one lane, as a C expression of the part."""
+        lines = {(True, True): "(part.rows + part.columns)", (True, False): "part.rows", (False, True): "part.columns"}
+        packed = lines.get((self.packs_left, self.packs_right))
+        return f"LANES * {packed}" if packed is not None else "0 * part.rows"
+
+    @property
     def threaded(self) -> bool:
         return self.thread_count != 1
 

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 LEAST_TURN_SECONDS = 2e-4
 """Shorter calls are made several times in each turn."""
-PAUSE_SECONDS = 0.05
-"""Before each turn of several threads: those of the library before, which wait for work by spinning, have gone to sleep by then."""
+POLL_SECONDS = 0.005
+LONGEST_POLL_SECONDS = 1.0
+WARM_SECONDS = 0.01
+"""Calls before each turn of several threads: processors that stood still take milliseconds to come back where they are virtual."""
+TURN_SECONDS = 0.3
+"""About as long as a turn of several threads takes beside its calls."""
 BEST_PART = 25
 """Percentile of the times that stands for a contestant: on a machine that others use too, what is above it is mostly theirs."""
 
@@ -114,7 +118,7 @@ def benchmark_host(
         clock, clock_name = (time.thread_time, "processor time") if threads == 1 else (time.perf_counter, "wall clock")
         rates = measure_rates(first.architecture, threads)
         everyone = {name: call for name, (_, call) in calls.items()} | ({"": chains} if threads == 1 else {})
-        samples = in_turns(everyone, rounds, clock, PAUSE_SECONDS if threads > 1 else 0.0)
+        samples = in_turns(everyone, rounds, clock, alone=threads > 1)
     for library in libraries:
         library.set_threads(0)
     cost = cost_model_of(first.spec.kind).cost(first, problem)
@@ -129,9 +133,13 @@ def benchmark_host(
 
 
 def in_turns(
-    calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float], pause: float = 0.0
+    calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float], alone: bool = False
 ) -> dict[str, list[float]]:
-    """Seconds of one call of each, for every round; in each round each has its turn, after a ``pause`` in seconds."""
+    """Seconds of one call of each, for every round; in each round each has its turn.
+
+    ``alone``: it begins when no thread of another library is awake, and calls for a while before it is timed. OpenBLAS's threads wait
+    for work by spinning, for a tenth of a second: as long as they do, they take the processors from whoever comes next.
+    """
     repeats: dict[str, int] = {}
     for name, call in calls.items():
         call()
@@ -142,13 +150,34 @@ def in_turns(
     for _ in range(rounds):
         for name, call in calls.items():
             count = repeats[name]
-            time.sleep(pause)
+            if alone:
+                wait_for_other_threads()
+            warm = time.perf_counter() + (WARM_SECONDS if alone else 0.0)
             call()  # what the one before left in the caches counts for nobody
+            while time.perf_counter() < warm:
+                call()
             started = clock()
             for _ in range(count):
                 call()
             samples[name].append((clock() - started) / count)
     return samples
+
+
+def wait_for_other_threads() -> None:
+    """Returns when no other thread of this process runs, or after a second."""
+    end = time.perf_counter() + LONGEST_POLL_SECONDS
+    before = _other_threads_time()
+    while time.perf_counter() < end:
+        time.sleep(POLL_SECONDS)
+        now = _other_threads_time()
+        if now - before < 0.02 * POLL_SECONDS:
+            return
+        before = now
+
+
+def _other_threads_time() -> float:
+    """Seconds that the process has run, but for this thread."""
+    return time.process_time() - time.thread_time()
 
 
 def peers(plan: CpuGemmPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Callable[[], object]]:
