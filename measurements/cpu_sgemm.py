@@ -163,8 +163,9 @@ def markdown(report: dict[str, Any]) -> str:
         f"{report['date']}. Made by `python -m measurements.cpu_sgemm --out measurements`.",
         "",
         "Times are the first quartile of all rounds, in each of which everybody takes a turn; one thread by its own processor time,",
-        "several by the clock on the wall. *of FMA*: part of the rate of multiply-adds that do nothing else, measured in the same run.",
-        "A ratio is the library's time over gemmgen's: above 1, gemmgen is faster.",
+        "several by the clock on the wall, each when no other library's thread is awake. *of FMA*: part of the rate of multiply-adds that",
+        "do nothing else, which take turns with the others. A ratio is the library's time over gemmgen's, the median of all rounds: above",
+        "1, gemmgen is faster.",
     ]
     for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
         peers = list(rows[0]["ratios"])

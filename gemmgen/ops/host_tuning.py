@@ -47,12 +47,12 @@ TIE = 1.02
 Transposes = Literal["nn", "nt", "tn", "tt"]
 ShapeClass = Literal["few_rows", "few_columns", "small", "large"]
 REPRESENTATIVES: dict[ShapeClass, tuple[int, int, int]] = {
-    "few_rows": (16, 2048, 1024),
+    "few_rows": (16, 4096, 4096),
     "few_columns": (2048, 64, 1024),
     "small": (128, 128, 128),
     "large": (640, 640, 640),
 }
-"""The m, n, k that stand for each class."""
+"""The m, n, k that stand for each class. Where rows are few, B is read once, from memory: it is larger than most caches."""
 TUNED_TRANSPOSES: tuple[Transposes, ...] = ("nn", "nt")
 """Storage of the operands for which ``gemmgen tune --cpu`` finds the choices; others are found when they are first needed."""
 MOST_FEW_ROWS = 32

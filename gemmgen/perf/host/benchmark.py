@@ -48,7 +48,7 @@ class HostTiming:
     p90_us: float
     operations_per_second: float
     of_fma_rate: float
-    """Part of the rate of multiply-adds measured in the same turns (one thread), or right before them (several)."""
+    """Part of the rate of multiply-adds in the same rounds, the median."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,13 @@ class HostReport:
     fma_operations_per_second: float
     """Measured in turns with the contestants."""
     timings: tuple[HostTiming, ...]
+    ratios: dict[str, dict[str, float]]
+    """For each contestant the times of all others over its own: the median of the rounds' ratios, since what slows down the machine
+    for a while slows down whole rounds."""
 
     def ratio(self, name: str, other: str) -> float:
         """Time of ``other`` over that of ``name``."""
-        times = {timing.name: timing.us for timing in self.timings}
-        return times[other] / times[name]
+        return self.ratios[name][other]
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -114,22 +116,24 @@ def benchmark_host(
         calls |= {name: ("peer", call) for name, call in peers(first, arrays).items()}
     with limited_threads(threads):
         _check(first, calls, arrays)
-        chains, operations = fma_operations(first.architecture)
         clock, clock_name = (time.thread_time, "processor time") if threads == 1 else (time.perf_counter, "wall clock")
         rates = measure_rates(first.architecture, threads)
-        everyone = {name: call for name, (_, call) in calls.items()} | ({"": chains} if threads == 1 else {})
-        samples = in_turns(everyone, rounds, clock, alone=threads > 1)
+        with fma_operations(first.architecture, threads) as (chains, operations):
+            everyone = {name: call for name, (_, call) in calls.items()} | {"": chains}
+            samples = in_turns(everyone, rounds, clock, alone=threads > 1)
     for library in libraries:
         library.set_threads(0)
     cost = cost_model_of(first.spec.kind).cost(first, problem)
-    rate = operations / float(np.percentile(samples[""], BEST_PART)) if threads == 1 else rates.operations_per_second
+    rate = operations / float(np.percentile(samples[""], BEST_PART))
+    found = {name: {other: float(np.median(np.divide(samples[other], samples[name]))) for other in calls} for name in calls}
     timings = []
     for name, (kind, _) in calls.items():
         seconds, median, p90 = (float(value) for value in np.percentile(samples[name], [BEST_PART, 50, 90]))
         done = cost.operations / seconds
-        timings.append(HostTiming(name, kind, seconds * 1e6, median * 1e6, p90 * 1e6, done, done / rate))
+        part = float(np.median(np.divide(samples[""], samples[name]))) * cost.operations / operations
+        timings.append(HostTiming(name, kind, seconds * 1e6, median * 1e6, p90 * 1e6, done, part))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings))
+    return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings), found)
 
 
 def in_turns(

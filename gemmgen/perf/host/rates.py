@@ -7,7 +7,9 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -67,13 +69,24 @@ def measure_rates(architecture: CpuArchitecture, threads: int) -> HostRates:
     return HostRates(threads, operations / multiply, 4.0 * threads * floats / read)
 
 
-def fma_operations(architecture: CpuArchitecture) -> tuple[Callable[[], None], float]:
-    """A call that does nothing but multiply-adds, on one thread, to be timed beside others, and its operations."""
+@contextmanager
+def fma_operations(architecture: CpuArchitecture, threads: int) -> Iterator[tuple[Callable[[], object], float]]:
+    """A call that does nothing but multiply-adds, on so many threads, to be timed beside others, and its operations."""
     import numpy as np
 
-    library, out = _library(architecture.name), np.zeros(64, np.float32)
-    turns = TURNS // 10
-    return lambda: library.fma_chains(turns, out.ctypes.data), 2.0 * turns * CHAINS * architecture.lanes
+    library, out = _library(architecture.name), np.zeros((threads, 64), np.float32)
+    if threads == 1:
+        turns = TURNS // 10
+        yield lambda: library.fma_chains(turns, out.ctypes.data), 2.0 * turns * CHAINS * architecture.lanes
+        return
+    # Long beside the time in which threads are handed their work.
+    turns = 10 * TURNS
+    with ThreadPoolExecutor(threads) as pool:
+        places = [out[index].ctypes.data for index in range(threads)]
+        yield (
+            lambda: list(pool.map(lambda place: library.fma_chains(turns, place), places)),
+            2.0 * threads * turns * CHAINS * architecture.lanes,
+        )
 
 
 def _best(threads: int, work: Callable[[int], None]) -> float:
