@@ -168,7 +168,7 @@ def in_turns(
 
 
 def wait_for_other_threads() -> None:
-    """Returns when no other thread of this process runs, or after a second."""
+    """A pause until no other thread of this process runs, a second at most."""
     end = time.perf_counter() + LONGEST_POLL_SECONDS
     before = _other_threads_time()
     while time.perf_counter() < end:
