@@ -11,11 +11,13 @@ import argparse
 import datetime
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gemmgen import ops
 from gemmgen.api import plan
 from gemmgen.kernels import family_of
 from gemmgen.perf.benchmark import Candidate, benchmark
@@ -45,7 +47,7 @@ SCHEMES: dict[str, tuple[str, ...]] = {
     "bf16x9": ("mainloop.arithmetic.f32_by=bf16x9", "mainloop.stages=2"),
     "tf32x3": ("mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32"),
 }
-"""Ways whose errors are measured."""
+"""Ways whose errors are measured, beside what ``ops.matmul`` chooses."""
 SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
     (16, 4096, 4096),
     (128, 4096, 4096),
@@ -69,8 +71,9 @@ def compiled(overrides: Sequence[str], spec: Path = SPEC) -> Candidate:
     return Candidate(planned, compile_plan(planned))
 
 
-def speeds(rounds: int) -> list[dict[str, Any]]:
-    """Times of all instances beside cuBLAS, shape by shape."""
+def speeds(rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """Times of all instances beside cuBLAS, shape by shape; none is begun after ``seconds``."""
+    started = time.monotonic()
     wanted = [(layout, name) for layout in LAYOUTS for name in VARIANTS]
     with ThreadPoolExecutor() as pool:
         made = dict(zip(wanted, pool.map(lambda key: compiled((f"transpose={key[0]}", *VARIANTS[key[1]])), wanted), strict=True))
@@ -80,6 +83,9 @@ def speeds(rounds: int) -> list[dict[str, Any]]:
         labels = {candidate.plan.name: name for name, candidate in candidates.items()}
         first = next(iter(candidates.values()))
         for shape in SPEED if layout in ("nt", "nn") else [(n, n, n) for n in (1024, 2048, 4096)]:
+            if time.monotonic() - started > seconds:
+                print(f"{layout} {shape}: left out for want of time", flush=True)
+                continue
             problem = family_of(first.plan.spec).problem(first.plan, shape)
             report = benchmark(list(candidates.values()), problem, rounds=rounds)
             times = {labels.get(t.name, t.name): [t.median_us, t.p10_us, t.p90_us] for t in report.timings}
@@ -124,6 +130,7 @@ def accuracy() -> list[dict[str, Any]]:
     ways["FFMA in order of k"] = way(compiled(("transpose=nt",), FFMA))
     for name, changes in SCHEMES.items():
         ways[name] = way(compiled(changes))
+    ways["ops.matmul"] = lambda a, b, c: ops.matmul(a, b.T, out=c)
     rows = []
     for kind in KINDS:
         for k in DEPTHS:
@@ -160,10 +167,11 @@ def main() -> None:
     """Measures and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="replays of each instance for a shape")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no shape after so many, of the times of all")
     parser.add_argument("--output", type=Path, default=HERE / "f32_planes", help="where to write, without .json and .md")
     arguments = parser.parse_args()
     measured = accuracy()
-    timed = speeds(arguments.rounds)
+    timed = speeds(arguments.rounds, arguments.seconds)
     about = {
         "device": str(gpu(0)),
         "date": datetime.date.today().isoformat(),

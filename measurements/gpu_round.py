@@ -68,7 +68,7 @@ def steps() -> tuple[Step, ...]:
         Step("verify planes", gemmgen("verify", "--backend", "gpu", *specs("gemm/f32_by_*", "gemm/hopper/f32_*")), 240, 30),
         Step("library", gemmgen("library", "measure", "--output", f"{EVIDENCE}/h200.json"), 420, 120),
         Step("f32_ops", program("f32_ops"), 240, 60),
-        Step("f32_planes", program("f32_planes"), 240, 60),
+        Step("f32_planes", program("f32_planes", "--seconds", "150"), 240, 60),
         Step("conv2d_hopper", program("conv2d_hopper", "--seconds", "150"), 240, 60),
         Step("grouped", program("grouped"), 120, 30),
         Step("odd_shapes 17", program("odd_shapes", "--contenders", "12", "--seconds", "150"), 240, 90),
