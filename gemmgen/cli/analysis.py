@@ -170,13 +170,20 @@ def _problem(analysis: Analysis) -> str:
     return " ".join(f"{name}={analysis.problem[name]}" for name in names)
 
 
-def fetch_lines(fetched: Sequence[Fetch], operations: float, unit: str) -> Lines:
-    """Times that tiles bring each array from the L2 or memory, and the operations for each of these bytes; nothing where all come once."""
+def fetch_lines(fetched: Sequence[Fetch], operations: float, unit: str, l2: Figure) -> Lines:
+    """Times that tiles bring each array from the L2 or memory, the operations for each of these bytes, and the time that these take at
+    the L2's roof; nothing where all come once."""
     if all(fetch.times <= 1 for fetch in fetched):
         return []
     each = ", ".join(f"{fetch.name} {fetch.times:.4g} times" if fetch.times != 1 else f"{fetch.name} once" for fetch in fetched)
     total = sum(fetch.moved for fetch in fetched)
-    return [("tiles fetch", f"{each}: {rate(total, 'B')} from L2 and memory, {operations / total if total else 0:.1f} {unit} a byte")]
+    return [
+        ("tiles fetch", f"{each}: {rate(total, 'B')} from L2 and memory, {operations / total if total else 0:.1f} {unit} a byte"),
+        (
+            "L2",
+            f"{duration(total / l2.value)} for that at {rate(l2.value, 'B/s')} ({l2.origin}{', at most' if l2.origin == 'theory' else ''})",
+        ),
+    ]
 
 
 def _fetch_rate(fetched: Sequence[Fetch], seconds: float, memory: Figure | None) -> str:
@@ -228,7 +235,7 @@ def _roofs(analysis: Analysis) -> Lines:
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines = foreign_device(analysis.plan.architecture, analysis.device)
     lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
-    lines += fetch_lines(fetched, cost.operations, unit)
+    lines += fetch_lines(fetched, cost.operations, unit, analysis.device.l2_roof)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
     lines += bound_lines(roofs, unit)

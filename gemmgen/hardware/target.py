@@ -48,6 +48,10 @@ INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
 
 FP64_LANES = {(8, 0): 32, (9, 0): 64, (10, 0): 64}
 """By compute capability; other chips have two for each SM."""
+L2_BYTES_PER_CLOCK = 64
+"""Two sectors in a clock cycle: more does not come to an SM from the L2."""
+L2_SLICES_BYTES_PER_CLOCK = {"A100": 5120}
+"""Read by all SMs together, where the vendor tells (NVIDIA A100 Tensor Core GPU Architecture whitepaper)."""
 SPECIAL_LANES_PER_SM = 16
 """Results of special functions in a clock cycle: reciprocals, square roots, 2^x, log2, sine (same table)."""
 
@@ -190,6 +194,18 @@ class Device:
     def special_roof(self) -> Figure:
         """Special functions per second."""
         return Figure(float(self.sm_count * SPECIAL_LANES_PER_SM) * self.clock_hz, "theory")
+
+    @property
+    def l2_roof(self) -> Figure:
+        """Bytes per second that the L2 gives all SMs together: the vendor's figure where there is one, else what the SMs can take.
+
+        The latter bounds from above, since nobody tells what the slices deliver and it was not measured by itself: kernels on an H200
+        were seen to get 25 to 47 of the 64 bytes a clock cycle.
+        """
+        known = L2_SLICES_BYTES_PER_CLOCK.get(self.name)
+        if known is not None:
+            return Figure(known * self.clock_hz, "datasheet")
+        return Figure(self.sm_count * L2_BYTES_PER_CLOCK * self.clock_hz, "theory")
 
     @property
     def int8_roof(self) -> Figure | None:

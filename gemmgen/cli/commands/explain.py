@@ -127,7 +127,7 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, not
     lines = [*notes, ("problem", sizes)]
     needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
-    lines += fetch_lines(cost_model_of(plan.spec.kind).fetches(plan, problem), cost.operations, unit)
+    lines += fetch_lines(cost_model_of(plan.spec.kind).fetches(plan, problem), cost.operations, unit, device.l2_roof)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
     lines += bound_lines(roofs, unit)

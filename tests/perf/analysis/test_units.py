@@ -53,6 +53,14 @@ def test_roofs_of_doubles_follow_from_lanes_and_clock(name: str, tflops: float) 
     assert roof is not None and roof.value / 1e12 == pytest.approx(tflops, rel=1e-3)
 
 
+@pytest.mark.parametrize(("name", "tb_per_s", "origin"), [("H200", 16.73, "theory"), ("A100", 7.219, "datasheet"), ("T4", 4.07, "theory")])
+def test_the_l2_has_a_roof(name: str, tb_per_s: float, origin: str) -> None:
+    roof = device(name).l2_roof
+    assert roof.origin == origin and roof.value / 1e12 == pytest.approx(tb_per_s, rel=1e-3)
+    memory = device(name).memory_roof
+    assert memory is not None and roof.value > memory.value
+
+
 def test_special_functions_can_be_what_binds() -> None:
     many = roofline(Cost(operations=1e9, bytes=1.0, unit="fp32", special=1e9), device("H200"))
     assert many.special_roof.value == 132 * 16 * 1.98e9
