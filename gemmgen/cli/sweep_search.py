@@ -13,9 +13,11 @@ import click
 from gemmgen.sweep.records import PointResult, Status, SweepError
 
 if TYPE_CHECKING:
+    from gemmgen.runtime.backends import BackendName
     from gemmgen.sweep.cluster import Cluster
     from gemmgen.sweep.engine import Engine, Settings
     from gemmgen.sweep.objectives import Objective
+    from gemmgen.sweep.proposals import SamplerName
     from gemmgen.sweep.search import SearchResult
     from gemmgen.sweep.search_space import SearchSpace
     from gemmgen.sweep.space import Space
@@ -29,7 +31,7 @@ MAXIMUM_AT_ONCE = 32
 class Search:
     """Request of the command line."""
 
-    sampler: str | None
+    sampler: SamplerName | None
     """None: no search, only a winner."""
     trials: int
     seed: int
@@ -38,7 +40,7 @@ class Search:
     """Path to write the winner's spec to."""
 
 
-def search_of(sampler: str | None, trials: int, seed: int, objectives: Sequence[str], winner: str | None) -> Search:
+def search_of(sampler: SamplerName | None, trials: int, seed: int, objectives: Sequence[str], winner: str | None) -> Search:
     """The options, checked. Raises ``SweepError`` and ``UsageError``."""
     from gemmgen.sweep.objectives import parse_objective
 
@@ -83,6 +85,7 @@ def run_search(
     among the engine's results afterwards."""
     from gemmgen.sweep.search import Request, guided
 
+    assert search.sampler is not None
     where = search_space(space)
     architecture = space.architectures[0]
 
@@ -92,7 +95,7 @@ def run_search(
     found = guided(
         where,
         evaluate,
-        sampler=search.sampler,  # type: ignore[arg-type]  # click.Choice allows these only
+        sampler=search.sampler,
         trials=search.trials,
         seed=search.seed,
         objectives=search.objectives,
@@ -182,7 +185,7 @@ def search_json(search: Search, found: SearchResult) -> dict[str, Any]:
     }
 
 
-def write_winner(search: Search, found: SearchResult, space: Space, backend: str) -> None:
+def write_winner(search: Search, found: SearchResult, space: Space, backend: BackendName) -> None:
     """Proves and measures the winner, and writes it to ``search.winner``."""
     from gemmgen.cli.selection import write_output
     from gemmgen.runtime.backends import find_backend
@@ -191,7 +194,7 @@ def write_winner(search: Search, found: SearchResult, space: Space, backend: str
     assert search.winner is not None
     conclusion = conclude(
         found,
-        find_backend(backend),  # type: ignore[arg-type]  # click.Choice allows these only
+        find_backend(backend),
         architecture=space.architectures[0],
         with_peer=space.file.peer,
         progress=lambda text: click.echo(f"Winner: {text}", err=True),

@@ -7,7 +7,7 @@ from typing import Any
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.devices import gpu_device, host_device
-from gemmgen.hardware.target import Device
+from gemmgen.hardware.target import Device, Feature
 from gemmgen.kernels.gemm.matcher import is_stored, keeping_spec, planes_layout
 from gemmgen.kernels.gemm.plan import GemmPlan, plan_gemm
 from gemmgen.kernels.gemm.spec import GemmSpec
@@ -17,7 +17,7 @@ from gemmgen.ops.arrays import layout_of, new_array, view_of
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
-SPECS = (("wgmma", "gemm/f32_by_f16x3.yaml"), ("cp_async", "gemm/mma/f32_by_f16x3.yaml"))
+SPECS: tuple[tuple[Feature, str], ...] = (("wgmma", "gemm/f32_by_f16x3.yaml"), ("cp_async", "gemm/mma/f32_by_f16x3.yaml"))
 """Instances whose kernels split, each with the feature of an architecture that it needs; all make the same planes."""
 
 
@@ -51,7 +51,7 @@ class Planes:
             return None
         if self._made is None:
             device = host_device() if isinstance(self._device, str) else gpu_device(self._device[1])
-            found = next((path for feature, path in SPECS if device.architecture.supports(feature)), None)  # type: ignore[arg-type]
+            found = next((path for feature, path in SPECS if device.architecture.supports(feature)), None)
             if found is None:
                 return None
             self._made = self._split(device, found)

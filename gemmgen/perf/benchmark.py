@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -362,7 +363,7 @@ class Contest:
         bounded = False
         for candidate, launcher, workspace in self._calls:
             values = launcher.values(self.rotation.pointers(0) | workspace, scalars)
-            got = self._outputs(lambda call=launcher, given=values: call.launch(self._stream, *given), inputs)  # type: ignore[misc]
+            got = self._outputs(partial(launcher.launch, self._stream, *values), inputs)
             for name, wanted in expected.items():
                 problem = first_difference(name, got[name], wanted)
                 if problem and not self._within_bounds(name, got[name], inputs, scalars):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +136,7 @@ def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[
     arguments = []
     for index, value in enumerate(args):
         c_type = entry.parameter_types[index] if index < len(entry.parameter_types) else ""
-        arguments.append(argument_of(value, index, c_type, lambda c_type=c_type: find_layout(code, c_type)))  # type: ignore[misc]
+        arguments.append(argument_of(value, index, c_type, partial(find_layout, code, c_type)))
     check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
     return arguments
 

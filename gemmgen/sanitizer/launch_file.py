@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,7 +77,7 @@ def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tupl
                 continue
             c_type = found.parameter_types[index] if index < len(found.parameter_types) else ""
             name = f"launches[{number}].{found.parameter_names[index] if index < len(found.parameter_names) else index}"
-            given[name] = argument_of(value, index, c_type, lambda c_type=c_type: find_layout(code, c_type))  # type: ignore[misc]
+            given[name] = argument_of(value, index, c_type, partial(find_layout, code, c_type))
             names.append(name)
         check_arguments(found.name, found.parameters, found.parameter_names, [given[name] for name in names])
         launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster))

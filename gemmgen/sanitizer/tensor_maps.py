@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES, Im2col, Interleave, TensorMap, packed_strides, problems
 
@@ -66,8 +67,8 @@ class _Reader:
         (found,) = self.numbers(word, axes=1)
         return found
 
-    def word(self, name: str, default: str) -> str:
-        """One word."""
+    def word(self, name: str, default: str) -> Any:
+        """One word; what it may be is checked with the whole map."""
         return self.given.get(name, default)
 
 
@@ -86,7 +87,7 @@ def parse_tensor_map(text: str, types: tuple[str, ...], fail: Callable[[str], Ex
         raise fail(f"{extents!r} is no shape; expected the extents behind the type, as in {FORM}")
     reader = _Reader(_options(options, fail), fail, len(shape))
     inner = tuple(reversed(shape))
-    interleave: Interleave = reader.word("interleave", "none")  # type: ignore[assignment]
+    interleave: Interleave = reader.word("interleave", "none")
     strides = reader.numbers("strides", packed_strides(element, inner, interleave), axes=len(shape) - 1)
     described = TensorMap(
         element,
@@ -95,9 +96,9 @@ def parse_tensor_map(text: str, types: tuple[str, ...], fail: Callable[[str], Ex
         reader.numbers("box"),
         reader.numbers("steps"),
         interleave,
-        reader.word("swizzle", "none"),  # type: ignore[arg-type]
-        reader.word("fill", "zeros"),  # type: ignore[arg-type]
-        reader.word("promote", "none"),  # type: ignore[arg-type]
+        reader.word("swizzle", "none"),
+        reader.word("fill", "zeros"),
+        reader.word("promote", "none"),
         _im2col(reader),
     )
     wrong = problems(described)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from gemmgen.emulator.textures import AddressMode, Filter, Texture
 
@@ -37,7 +37,7 @@ def parse_texture(text: str, types: tuple[str, ...], fail: Callable[[str], Excep
     if not re.fullmatch(r"\d+(x\d+){0,2}", extents):
         raise fail(f"{extents!r}: expected one to three extents such as 64x128, outermost first")
     shape = tuple(int(number) for number in extents.split("x"))
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     for word in words:
         if word in _FILTERS:
             options["filter"] = word
@@ -51,6 +51,6 @@ def parse_texture(text: str, types: tuple[str, ...], fail: Callable[[str], Excep
             options["channels"] = int(match[1])
         else:
             raise fail(f"{word!r}: expected {', '.join((*_FILTERS, *_MODES))}, normalized, as float, or channels 1, 2 or 4")
-    texture = Texture(None, **options)  # type: ignore[arg-type]
+    texture = Texture(None, **options)
     channels = (texture.channels,) if texture.channels > 1 else ()
     return DescribedTexture(texture, kind, shape + channels, content[1:] if content else None)

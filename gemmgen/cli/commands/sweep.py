@@ -17,9 +17,11 @@ from gemmgen.core.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmgen.cli.sweep_search import Search
+    from gemmgen.runtime.backends import BackendName
     from gemmgen.sweep.cluster import Cluster
     from gemmgen.sweep.engine import Engine, Listener, Settings
     from gemmgen.sweep.live_report import LiveReport
+    from gemmgen.sweep.proposals import SamplerName
     from gemmgen.sweep.records import PointResult
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
@@ -135,7 +137,7 @@ def command(
     exports: Sequence[str],
     against: str | None,
     live: str | None,
-    backend: str,
+    backend: BackendName,
     jobs: int | None,
     timeout: float | None,
     retry: bool,
@@ -143,7 +145,7 @@ def command(
     authority: str | None,
     certificate: str | None,
     key: str | None,
-    search: str | None,
+    search: SamplerName | None,
     trials: int,
     objectives: Sequence[str],
     winner: str | None,
@@ -221,7 +223,7 @@ class Run:
     path: Path
     reports: Reports
     wanted: Search
-    backend: str
+    backend: BackendName
     as_json: bool
 
     def evaluate(self, selection: Selection) -> None:

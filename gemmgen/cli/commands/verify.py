@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gemmgen.kernels.family import Case
+    from gemmgen.runtime.backends import BackendName
     from gemmgen.verification.runner import VerificationReport
 
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 def command(
     context: click.Context,
     specs: Sequence[str],
-    backend_name: str,
+    backend_name: BackendName,
     architecture: str | None,
     overrides: Sequence[str],
     schedules: int,
@@ -80,7 +81,7 @@ def command(
     if sanitize:
         raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
     target = find_architecture(architecture) if architecture else None
-    backend = find_backend(backend_name, schedules)  # type: ignore[arg-type]  # click.Choice allows these names only
+    backend = find_backend(backend_name, schedules)
     if schedules > 1 and backend.name != "emulator":
         raise click.UsageError("--schedules needs the emulator: add --backend emulator")
     planned = plan_specs(files, overrides, target or backend.architecture)

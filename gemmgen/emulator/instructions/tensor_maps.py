@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -46,13 +47,15 @@ def changed(placed: PlacedMap, field: str, axis: int, value: int) -> tuple[Tenso
         name, values = _NAMED[field]
         if value >= len(values):
             raise ValueError(f"{field} {value}, which means nothing")
-        return replace(old, **{name: values[value]}), placed.base  # type: ignore[arg-type]
+        changed: dict[str, Any] = {name: values[value]}
+        return replace(old, **changed), placed.base
     name = _BY_AXIS[field]
     numbers = list(getattr(old, name) or (1,) * old.rank)
     if axis >= len(numbers):
         raise ValueError(f"{field} of axis {axis}; the map has {old.rank} axes")
     numbers[axis] = value
-    return replace(old, **{name: tuple(numbers)}), placed.base  # type: ignore[arg-type]
+    changed = {name: tuple(numbers)}
+    return replace(old, **changed), placed.base
 
 
 def _of_rank(old: TensorMap, rank: int) -> TensorMap:

@@ -162,16 +162,16 @@ def _one_factor(alpha: str) -> str:
 def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) -> dict[str, tuple[str, Layout]]:
     """x and the filter, in the order that the instance reads."""
     kind, c, blocks = request.input.type, known["c"], known["c"] // CHANNELS
-    x = (known["n"], known["h"], known["w"], c)
+    x: tuple[int, ...] = (known["n"], known["h"], known["w"], c)
     if request.input.layout == "nchw32":
-        x = (known["n"], blocks, known["h"], known["w"], CHANNELS)  # type: ignore[assignment]
-    filters = (blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS)
+        x = (known["n"], blocks, known["h"], known["w"], CHANNELS)
+    filters: tuple[int, ...] = (blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS)
     if isinstance(spec.mainloop, DirectMainloop):
-        filters = (known["r"], known["s"], c // known["groups"], known["k"])  # type: ignore[assignment]
+        filters = (known["r"], known["s"], c // known["groups"], known["k"])
     elif spec.mainloop is not None:
         staged = ELEMENTS[request.output].bytes == 1 and known["k"] % ALIGNMENT == 0
         rows = round_up(known["k"], NEIGHBOURS) if staged else known["k"]
-        filters = (rows, known["r"], known["s"], c)  # type: ignore[assignment]
+        filters = (rows, known["r"], known["s"], c)
     return {"x": ("x", Layout.packed(x, kind)), "filter": ("w", Layout.packed(filters, "s8" if kind == "u8" else kind))}
 
 

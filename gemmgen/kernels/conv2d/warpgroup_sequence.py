@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import Formula, ceil_div
@@ -135,30 +136,31 @@ def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
 def _pixel_map(loop: PixelLoop, walks: bool, taps: int) -> TensorMapArgument:
     size = loop.b.element_bytes
     row = Formula(f"{size} * c")
-    kind: dict[str, object] = {"element": tma.copied_as(loop.type_b), "swizzle": SWIZZLES[loop.b.row_bytes], "l2_promotion": "256B"}
+    map_x = partial(
+        TensorMapArgument,
+        name="map_x",
+        array="x",
+        element=tma.copied_as(loop.type_b),
+        swizzle=SWIZZLES[loop.b.row_bytes],
+        l2_promotion="256B",
+    )
     channels, pixels = loop.b.span_elements, loop.b.box_rows
     if not walks:
-        return TensorMapArgument(
-            name="map_x",
-            array="x",
+        return map_x(
             extents=(Formula("c"), Formula("n * h * w")),
             strides=(row,),
             meaning=f"x in boxes of {pixels} pixels of {channels} channels",
             box=(channels, pixels),
-            **kind,  # type: ignore[arg-type]
         )
     corners, ends = _corners()
     if taps > 1:
         ends = (Formula("padding_w"), ends[1])  # all pixels of a row, with those of the padding
-    return TensorMapArgument(
-        name="map_x",
-        array="x",
+    return map_x(
         extents=tuple(Formula(extent) for extent in ("c", "w", "h", "n")),
         strides=(row, Formula(f"{size} * c * w"), Formula(f"{size} * c * w * h")),
         meaning=f"x in columns of {pixels} pixels of {channels} channels, those under one filter tap of consecutive pixels of y",
         element_strides=tuple(Formula(step) for step in ("1", "stride_w", "stride_h", "1")),
         im2col=Im2colWalk(corners, ends, channels, pixels),
-        **kind,  # type: ignore[arg-type]
     )
 
 
@@ -199,7 +201,7 @@ def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> Ten
     return TensorMapArgument(
         name="map_y",
         array="y",
-        element={1: "u8", 2: "f16"}[size] if spec.output.type != "bf16" else "bf16",  # type: ignore[arg-type]
+        element="u8" if size == 1 else "bf16" if spec.output.type == "bf16" else "f16",
         extents=(Formula("k"), Formula("n * p * q")),
         strides=(Formula(f"{size} * k"),),
         meaning=f"y in boxes of {staged.pixels} pixels of {staged.row_channels} channels",

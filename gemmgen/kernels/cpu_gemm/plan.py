@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,9 @@ from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimensio
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import instance_name, spec_digest
 
+Divided = Literal["rows", "columns", "grid"]
+_SWAPPED: Mapping[Divided, Divided] = {"rows": "columns", "columns": "rows", "grid": "grid"}
+"""What threads divide among them, of the transposed product."""
 MAXIMUM_EXTENT = 2**31 - 1
 CACHE_LINE_BYTES = 64
 LINE_FLOATS = CACHE_LINE_BYTES // 4
@@ -64,7 +67,7 @@ class BlockedPlan:
     prefetch_right: int
     prefetch_c: bool
     prefetch_packing: bool
-    divide: Literal["rows", "columns", "grid"]
+    divide: Divided
     thread_count: int | Literal["all"]
     parts_per_thread: int
     least_work: int
@@ -416,7 +419,7 @@ def _blocked(
         prefetch_right=ahead[1],
         prefetch_c=loops.prefetch.c,
         prefetch_packing=loops.prefetch.packing,
-        divide={"rows": "columns", "columns": "rows", "grid": "grid"}[loops.threads.divide] if swapped else loops.threads.divide,  # type: ignore[arg-type]
+        divide=_SWAPPED[loops.threads.divide] if swapped else loops.threads.divide,
         thread_count=loops.threads.count,
         parts_per_thread=loops.threads.parts,
         least_work=loops.threads.least_work,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,6 +15,13 @@ from gemmgen.kernels.launch import Argument, ArrayArgument
 from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
 StateKind = Literal["scalar", "extremum", "logsumexp", "moments", "joint"]
+_STATES: Mapping[str, StateKind] = {
+    "first_minimum": "extremum",
+    "first_maximum": "extremum",
+    "logsumexp": "logsumexp",
+    "moments": "moments",
+}
+"""Kinds of states by combiner; those of all others are scalars."""
 STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments", "joint": "Joint"}
 JOINED = ("sum", "mean", "sum_of_squares", "l1_norm", "l2_norm", "min", "max", "argmin", "argmax", "any", "all")
 """Operations of which two can be made in one pass."""
@@ -356,9 +364,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     if combiner.startswith("first_") and any(step.operation.op in ("exp", "sqrt") for step in prologue):
         need = "no exp or sqrt: they change no order, but values that round to the same number would tie"
         reasons.append(Reason("tie", "prologue", f"{operation} after exp or sqrt", need, "leave it out"))
-    state: StateKind = {"first_minimum": "extremum", "first_maximum": "extremum", "logsumexp": "logsumexp", "moments": "moments"}.get(
-        combiner, "scalar"
-    )  # type: ignore[assignment]
+    state = _STATES.get(combiner, "scalar")
     result = _result_type(operation, compute)
     if state == "moments" and spec.epilogue:
         reasons.append(Reason("epilogue", "epilogue", "an epilogue", "none: mean_variance writes two arrays, which is applied to?"))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +238,7 @@ def _columns(group: Group) -> list[_Column]:
     if group.roofs is not None:
         columns.append(("of roof", True, lambda one: _share(group.fraction(one.result))))
     for axis in group.axes:
-        columns.append((axis.name, axis.numbers is not None, lambda one, path=axis.path: _axis_cell(one, path)))  # type: ignore[misc]
+        columns.append((axis.name, axis.numbers is not None, partial(_axis_cell, path=axis.path)))
     for name, heading in (
         ("registers", "registers"),
         ("spill_bytes", "spilled B"),
@@ -247,7 +247,7 @@ def _columns(group: Group) -> list[_Column]:
         ("worst_ratio", "error/bound"),
     ):
         if name in metrics and name != group.measure.metric:
-            columns.append((heading, True, lambda one, name=name: _metric(one, name)))  # type: ignore[misc]
+            columns.append((heading, True, partial(_metric, name=name)))
     return columns
 
 
