@@ -82,7 +82,7 @@ def test_every_command_of_the_round_has_what_it_requires(one: Step) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "measurements").glob("*.py")), ids=lambda path: path.stem)
 def test_programs_import_one_another_by_the_package(path: Path) -> None:
-    """What `python -m measurements.NAME` cannot find is named here: a GPU machine is a dear place to find it out."""
+    """Modules that `python -m measurements.NAME` cannot find are named here: a GPU machine is a dear place to find it out."""
     beside = {file.stem for file in path.parent.glob("*.py")}
     tree = ast.walk(ast.parse(path.read_text()))
     bare = [node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in beside]

@@ -168,12 +168,12 @@ class Conv2dPlan(FinishingPlan):
 
     @property
     def channel_grouping(self) -> str:
-        """What is said of a lane's channels that do not lie side by side."""
+        """A remark on a lane's channels that do not lie side by side."""
         return ", four by four" if self.output_lane.quads_apart != 4 else ""
 
     @property
     def shift_text(self) -> str:
-        """What is added to a lane's channels, in words."""
+        """The terms that are added to a lane's channels, in words."""
         return ("beta * " if self.bias_scaled else "") + "bias" + (", on the scale" if self.unit else "")
 
     @property
@@ -197,7 +197,7 @@ class Conv2dPlan(FinishingPlan):
 
     @property
     def store_text(self) -> str:
-        """What the pointers of the function that stores results point at, in words."""
+        """The places that the pointers of the function that stores results point at, in words."""
         return f"`y`{' and `z` point' if self.spec.residual else ' points'} at the first" + (
             ", and the next four lie a plane further" if self.planar else ""
         )

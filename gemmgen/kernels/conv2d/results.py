@@ -203,7 +203,7 @@ class FinishingPlan(KernelPlan):
 
     @property
     def stored_terms(self) -> str:
-        """What finishing a lane's channels takes from where they are stored: parameters of the function, behind ``exists``."""
+        """Pointers and numbers that finishing a lane's channels takes: parameters of the function, behind ``exists``."""
         found = [read.pointer for read in self.reads]
         found += [parameter(self.sequence.argument(name)) for name in self.factors]
         return "".join(f", {one}" for one in (*found, *map(parameter, self.step_numbers)))

@@ -20,7 +20,7 @@ from gemmgen.kernels.naming import instance_name, spec_digest
 
 Divided = Literal["rows", "columns", "grid"]
 _SWAPPED: Mapping[Divided, Divided] = {"rows": "columns", "columns": "rows", "grid": "grid"}
-"""What threads divide among them, of the transposed product."""
+"""The extent that threads divide among them, of the transposed product."""
 MAXIMUM_EXTENT = 2**31 - 1
 CACHE_LINE_BYTES = 64
 LINE_FLOATS = CACHE_LINE_BYTES // 4
