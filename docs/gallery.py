@@ -55,40 +55,41 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     groups: dict[str, list[str]] = {}
     proven = _proven({name: path for name, path in chosen if name not in manifest})
     for name, path in chosen:
-        made = _gallery_page(name, path, _certified(manifest[name]) if name in manifest else proven[name])
-        if made is None:
-            continue
-        page, picture, summary = made
+        page, picture, summary = _gallery_page(name, path, _certified(manifest[name]) if name in manifest else proven[name])
         yield f"gallery/{name}.md", page
-        if picture:
-            yield f"gallery/{name}.svg", picture
+        yield f"gallery/{name}.svg", picture
         groups.setdefault(name.partition("/")[0], []).append(f"| [`{name}`]({name}.md) | {summary} |")
     for kind, rows in groups.items():
         lines += [f"## {_KINDS.get(kind, kind)}", "", "| spec | for |", "|---|---|", *rows, ""]
     yield "gallery/index.md", "\n".join(lines)
 
 
-def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str, str] | None:
+def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str, str]:
     import gemmgen
-    from gemmgen.core.errors import GemmgenError
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.present.drawing import draw
     from gemmgen.present.explanation import explanation_of
     from gemmgen.present.launch_pictures import all_pictures
 
-    try:
-        plan = gemmgen.plan(path)
-    except GemmgenError:  # a spec that another machine is needed for
-        return None
+    plan = gemmgen.plan(path)
     for_gpu = isinstance(plan, KernelPlan)
     pictures = all_pictures(plan, device_for(plan.architecture if for_gpu else None))
     description = plain(str(plan.spec.description or ""))
     lines = [f"# {name}", "", description, "", f"`{plan.name}`", ""]
-    svg = draw(plan.name, pictures) if pictures else ""
-    if svg:
-        lines += [f"![Pictures of {name}]({path.stem}.svg)", ""]
-    lines += [f"## The spec {UNSEARCHED}", "", "```yaml", path.read_text().rstrip(), "```", "", "## The plan", ""]
+    svg = draw(plan.name, pictures)
+    lines += [
+        f"![Pictures of {name}]({path.stem}.svg)",
+        "",
+        f"## The spec {UNSEARCHED}",
+        "",
+        "```yaml",
+        path.read_text().rstrip(),
+        "```",
+        "",
+        "## The plan",
+        "",
+    ]
     for section in explanation_of(plan.spec.kind).explain(plan):
         lines += [f"**{section.title}**", "", "| | |", "|---|---|"]
         lines += [f"| {_cell(label)} | {_cell(text)} |" for label, text in section.lines] + [""]
@@ -119,64 +120,58 @@ def _proven(paths: dict[str, Path]) -> dict[str, list[str]]:
     kept_path = ROOT / "build" / "gallery.json"
     kept = json.loads(kept_path.read_text()) if kept_path.exists() else {}
     keys = {name: _evidence_key(path) for name, path in paths.items()}
-    missing = [name for name, key in keys.items() if key not in kept]
+    proven = {name: kept[key] for name, key in keys.items() if key in kept}
+    missing = [name for name in paths if name not in proven]
     if (here := str(Path(__file__).parent)) not in sys.path:  # where the processes find this module
         sys.path.insert(0, here)
     for place, found in run_tasks(_prove, [(paths[name],) for name in missing], os.cpu_count() or 1):
+        name = missing[place]
         if isinstance(found, Exception):
-            raise found
-        kept[keys[missing[place]]] = found
-        kept_path.parent.mkdir(exist_ok=True)
-        kept_path.write_text(json.dumps({key: value for key, value in kept.items() if key in keys.values()}, indent=1) + "\n")
-    return {name: kept[key] for name, key in keys.items()}
+            raise RuntimeError(f"the gallery has no evidence of {name}: {found}") from found
+        proven[name], lasts = found
+        if lasts:  # another machine may execute what this one cannot
+            kept[keys[name]] = proven[name]
+            kept_path.parent.mkdir(exist_ok=True)
+            kept_path.write_text(json.dumps({key: value for key, value in kept.items() if key in keys.values()}, indent=1) + "\n")
+    return proven
 
 
 def _evidence_key(path: Path) -> str:
     """Everything that the evidence depends on, but for gemmgen's own code: the kernel, and the cases that it is verified on."""
     import gemmgen
-    from gemmgen.core.errors import GemmgenError
     from gemmgen.core.version import __version__
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.library.digests import cases_digest
 
-    try:
-        plan = gemmgen.plan(path)
-    except GemmgenError:
-        return path.read_text()
+    plan = gemmgen.plan(path)
     cases = cases_digest(plan) if isinstance(plan, KernelPlan) else ""
     return " ".join([__version__, gemmgen.render(plan).digest, cases])
 
 
-def _prove(path: Path) -> list[str]:
-    """Verifies a spec on the emulator, or on this processor, and counts one case. Raises ``VerificationError`` if a case fails."""
+def _prove(path: Path) -> tuple[list[str], bool]:
+    """Verifies a spec on the emulator, or on this processor, and counts; false if another processor is needed to execute it.
+
+    Raises ``VerificationError`` if a case fails, and ``EnvironmentMissing`` without a compiler: a page without evidence is none.
+    """
     import gemmgen
-    from gemmgen.core.errors import EnvironmentMissing, VerificationError
-    from gemmgen.hardware.target import occupancy
     from gemmgen.kernels.family import KernelPlan
+
+    told = ["Not in the library, and so without a certificate: verified when this page was made.", ""]
+    plan = gemmgen.plan(path)
+    found, proven = (_proven_on_emulator(path, plan), True) if isinstance(plan, KernelPlan) else _proven_on_processor(path, plan)
+    return [f"## Evidence {UNSEARCHED}", "", *(told if proven else ()), *found, ""], proven
+
+
+def _proven_on_emulator(path: Path, plan: Any) -> list[str]:
+    from gemmgen.core.errors import VerificationError
+    from gemmgen.hardware.target import occupancy
     from gemmgen.library.compiled import facts_of
-    from gemmgen.library.emulator_run import failure_text, prove, verification_fields
+    from gemmgen.library.emulator_run import prove
     from gemmgen.toolchain.compilation import compile_plan
 
-    lines = [f"## Evidence {UNSEARCHED}", "", "Not in the library, and so without a certificate: verified when this page was made.", ""]
-    try:
-        plan = gemmgen.plan(path)
-        if not isinstance(plan, KernelPlan):
-            report = gemmgen.verify(path)
-            if not report.passed:
-                raise VerificationError(failure_text(report))
-            run = verification_fields(report) | {"device": report.device}
-            return [
-                *lines,
-                "| verified on | cases | error / bound |",
-                "|---|---:|---:|",
-                f"| {run['device']} | {run['cases']} | {run['worst_ratio']:.3g} |",
-                "",
-            ]
-        record = prove(path, plan.architecture.name)
-        if not record["verification"]["passed"]:
-            raise VerificationError(record["verification"]["failure"])
-    except EnvironmentMissing as error:
-        return [*lines[:2], f"This machine could not verify it: {_cell(str(error))}", ""]
+    record = prove(path, plan.architecture.name)
+    if not record["verification"]["passed"]:
+        raise VerificationError(record["verification"]["failure"])
     kernels = facts_of(plan, compile_plan(plan)).kernels
     run = record["verification"] | {"device": record["device"]}
     blocks = []
@@ -184,8 +179,37 @@ def _prove(path: Path) -> list[str]:
         registers, static = (kernels[launch.entry][name] or 0 for name in ("registers", "static_shared_bytes"))
         shared = static + launch.dynamic_shared_bytes.evaluate(record["traffic"]["problem"])
         blocks.append(occupancy(plan.architecture, launch.threads, registers, shared).blocks_per_sm)
-    lines += [_HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
-    return [*lines, _evidence_row(plan.architecture.name, kernels.values(), min(blocks), [run]), *_counters(record["traffic"]), ""]
+    row = _evidence_row(plan.architecture.name, kernels.values(), min(blocks), [run])
+    return [_HEADINGS, "|---|---:|---:|---:|---|---:|---:|", row, *_counters(record["traffic"])]
+
+
+def _proven_on_processor(path: Path, plan: Any) -> tuple[list[str], bool]:
+    import gemmgen
+    from gemmgen.core.errors import EnvironmentMissing, VerificationError
+    from gemmgen.library.emulator_run import failure_text, verification_fields
+    from gemmgen.perf.host.machine_code import disassemble, inner_loop
+    from gemmgen.runtime.native.library import require_host
+    from gemmgen.toolchain.compilation import compile_host_plan
+
+    counters = ["", f"## Counters {UNSEARCHED}", ""]
+    if not plan.x86:
+        counters.append("Machine code is read for x86 only.")
+    elif (loop := inner_loop(disassemble(compile_host_plan(plan)))) is None:
+        counters.append("No loop of the machine code multiplies and adds in one instruction.")
+    else:
+        counted = f"{loop.instructions} instructions, {loop.fma} of them multiply-adds of {loop.lanes} lanes; {loop.loads} loads, "
+        counted += f"{loop.broadcasts} of them broadcasts; {loop.vector_registers} vector registers, {loop.spills} spills"
+        counters.append(f"The inner loop of the machine code, `{loop.function}`: {counted}.")
+    try:
+        require_host(plan.name, plan.architecture)
+    except EnvironmentMissing as error:
+        return [f"Not verified on the machine that made this page: {_cell(str(error))}.", *counters], False
+    report = gemmgen.verify(path)
+    if not report.passed:
+        raise VerificationError(failure_text(report))
+    run = verification_fields(report) | {"device": report.device}
+    row = f"| {run['device']} | {run['cases']} | {run['worst_ratio']:.3g} |"
+    return ["| verified on | cases | error / bound |", "|---|---:|---:|", row, *counters], True
 
 
 def _evidence_row(architecture: str, kernels: Any, blocks: int, runs: list[dict[str, Any]]) -> str:

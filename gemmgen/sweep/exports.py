@@ -84,11 +84,17 @@ def write_junit(results: Sequence[PointResult], path: Path) -> None:
     write(path, junit(ordered(results)))
 
 
-def write_html(results: Sequence[PointResult], path: Path, against: tuple[str, Sequence[PointResult]] | None = None, live: int = 0) -> None:
-    """A report with plots, in one file that needs nothing else; ``against`` and ``live`` are those of ``html_report``."""
+def write_html(
+    results: Sequence[PointResult],
+    path: Path,
+    against: tuple[str, Sequence[PointResult]] | None = None,
+    live: int = 0,
+    title: str = "",
+) -> None:
+    """A report with plots, in one file that needs nothing else; the rest is as of ``html_report``."""
     from gemmgen.sweep.report.page import html_report
 
-    write(path, html_report(results, against=against, live=live))
+    write(path, html_report(results, title, against, live))
 
 
 EXPORTS: dict[str, Export] = {

@@ -18,9 +18,10 @@ SHARE = 20
 class LiveReport:
     """Writes a page of the results so far; an engine's listener."""
 
-    def __init__(self, path: Path, against: tuple[str, Sequence[PointResult]] | None = None) -> None:
+    def __init__(self, path: Path, title: str = "", against: tuple[str, Sequence[PointResult]] | None = None) -> None:
         """Writes a first page at once, so that there is one to open. Raises ``SweepError`` if it cannot be written."""
         self.path = path
+        self._title = title
         self._against = against
         self._results: dict[str, PointResult] = {}
         self._next = 0.0
@@ -34,10 +35,10 @@ class LiveReport:
 
     def finish(self, results: Sequence[PointResult]) -> None:
         """Writes the page of all results, which is not loaded again."""
-        write_html(results, self.path, self._against)
+        write_html(results, self.path, self._against, title=self._title)
 
     def _write(self) -> None:
         begin = time.monotonic()
-        write_html(list(self._results.values()), self.path, self._against, REFRESH_SECONDS)
+        write_html(list(self._results.values()), self.path, self._against, REFRESH_SECONDS, self._title)
         end = time.monotonic()
         self._next = end + max(REFRESH_SECONDS, SHARE * (end - begin))

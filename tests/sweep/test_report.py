@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gemmgen.kernels.spec_files import load_spec
+from gemmgen.sweep.live_report import LiveReport
 from gemmgen.sweep.records import PointResult, Status
 from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
 from gemmgen.sweep.report.page import html_report, spec_yaml
@@ -194,6 +195,11 @@ def test_results_are_compared_with_others():
 def test_a_page_of_a_sweep_that_runs_is_loaded_again():
     assert '<meta http-equiv="refresh" content="5">' in html_report(many(3), live=5)
     assert 'http-equiv="refresh"' not in html_report(many(3))
+
+
+def test_a_page_of_a_sweep_that_runs_has_its_name_from_the_start(tmp_path):
+    LiveReport(tmp_path / "live.html", "tiles of mine")
+    assert "<h1>tiles of mine</h1>" in (tmp_path / "live.html").read_text()
 
 
 def test_problems_and_devices_are_not_mixed():

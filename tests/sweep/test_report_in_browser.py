@@ -85,6 +85,16 @@ def test_the_front_is_of_the_metrics_that_were_chosen(browser: Any, report: Path
     assert "needs two metrics" in opened.page.inner_text(".front")
 
 
+def test_no_value_has_the_colour_of_the_front(browser: Any, report: Path) -> None:
+    opened = Opened(browser, report)
+    drawn(opened, "choice")
+    read = "all => all.map(one => one.getAttribute(one.matches('.role-legend-symbol *') ? 'fill' : 'stroke'))"
+    chart = "details.problem .chart[data-chart=choice] svg.marks"
+    legend = opened.page.eval_on_selector_all(f"{chart} .role-legend-symbol path", read)
+    front = opened.page.eval_on_selector_all(f"{chart} .mark-line path", read)
+    assert len(set(legend)) == 3 and front and not set(legend) & set(front)
+
+
 def test_text_can_be_read_in_the_dark(browser: Any, report: Path) -> None:
     dark, light = (Opened(browser, report, scheme=scheme) for scheme in ("dark", "light"))
     for opened, readable in ((dark, lambda part: part > 190), (light, lambda part: part < 100)):

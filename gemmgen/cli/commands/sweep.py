@@ -234,7 +234,7 @@ class Run:
         from gemmgen.sweep.search import ranked
         from gemmgen.sweep.store import ResultStore
 
-        live = self.reports.begin()
+        live = self.reports.begin(self.space.file.name)
         with (
             ResultStore(self.path) as store,
             Progress(self.space.file.name, selection.most) as progress,
@@ -257,7 +257,7 @@ class Run:
         from gemmgen.sweep.store import ResultStore
 
         wanted, space = self.wanted, self.space
-        live = self.reports.begin()
+        live = self.reports.begin(self.space.file.name)
         with (
             ResultStore(self.path) as store,
             Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
@@ -441,14 +441,14 @@ class Reports:
     """Other results that are compared with."""
     live_path: Path | None
 
-    def begin(self) -> LiveReport | None:
+    def begin(self, title: str) -> LiveReport | None:
         """The page that is written while a sweep runs, if it was asked for."""
         from gemmgen.sweep.live_report import LiveReport
 
         if self.live_path is None:
             return None
         click.echo(f"{self.live_path}: the report, written anew while the sweep runs", err=True)
-        return LiveReport(self.live_path, self.before)
+        return LiveReport(self.live_path, title, self.before)
 
     def write(self, results: Sequence[PointResult]) -> None:
         """Writes the exports."""

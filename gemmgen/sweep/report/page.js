@@ -33,7 +33,7 @@ function config() {
     axis: {labelColor: colour("soft"), titleColor: colour("soft"), gridColor: colour("grid"), domainColor: colour("line"), tickColor: colour("line"),
            titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 12},
     legend: {labelColor: colour("soft"), titleColor: colour("soft"), titleFontWeight: "normal"},
-    range: {category: ["dot", "best", "peer", "roof", "timeout", "runtime", "compile", "correct", "constraints", "correctness"].map(colour)},
+    range: {category: ["dot", "peer", "roof", "timeout", "runtime", "compile", "correct", "constraints", "correctness"].map(colour)},
     style: {
       dots: {filled: true, color: colour("dot"), opacity: .55, size: 28},
       best: {filled: true, color: colour("best"), opacity: 1, size: 62},
