@@ -53,7 +53,7 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     told = f"All {len(specs)} specs that ship with gemmgen, each with its pictures, its kernel, its certificates and its counters."
     lines = ["# Gallery", "", told, ""]
     groups: dict[str, list[str]] = {}
-    proven = _proven({name: path for name, path in chosen if name not in manifest})
+    proven = _proven({name: path for name, path in chosen if name not in manifest}, chosen == specs)
     for name, path in chosen:
         page, picture, summary = _gallery_page(name, path, _certified(manifest[name]) if name in manifest else proven[name])
         yield f"gallery/{name}.md", page
@@ -113,13 +113,18 @@ def _certified(entry: dict[str, Any]) -> list[str]:
     return [*lines, *(_counters(predicted) if predicted else []), ""]
 
 
-def _proven(paths: dict[str, Path]) -> dict[str, list[str]]:
-    """The same of specs that the library does not hold, verified now or when the site was built before."""
+def _proven(paths: dict[str, Path], whole: bool) -> dict[str, list[str]]:
+    """The same of specs that the library does not hold, verified now or when the site was built before.
+
+    ``whole``: these are all such specs, and what was kept of others is dropped.
+    """
     from gemmgen.library.workers import run_tasks
 
     kept_path = ROOT / "build" / "gallery.json"
     kept = json.loads(kept_path.read_text()) if kept_path.exists() else {}
     keys = {name: _evidence_key(path) for name, path in paths.items()}
+    if whole:
+        kept = {key: evidence for key, evidence in kept.items() if key in keys.values()}
     proven = {name: kept[key] for name, key in keys.items() if key in kept}
     missing = [name for name in paths if name not in proven]
     if (here := str(Path(__file__).parent)) not in sys.path:  # where the processes find this module
@@ -132,7 +137,7 @@ def _proven(paths: dict[str, Path]) -> dict[str, list[str]]:
         if lasts:  # another machine may execute what this one cannot
             kept[keys[name]] = proven[name]
             kept_path.parent.mkdir(exist_ok=True)
-            kept_path.write_text(json.dumps({key: value for key, value in kept.items() if key in keys.values()}, indent=1) + "\n")
+            kept_path.write_text(json.dumps(kept, indent=1) + "\n")
     return proven
 
 
