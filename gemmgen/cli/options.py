@@ -40,11 +40,16 @@ def complete_device(context: click.Context, parameter: click.Parameter, incomple
 
 
 def complete_override(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Paths of fields, ``mainloop.stages=``, and after the equals sign the values that a field lists."""
+    """Paths of fields of the specs that are named, and their values."""
+    return complete_field(_kinds(named_specs(context)), incomplete)
+
+
+def complete_field(kinds: list[str], incomplete: str) -> list[CompletionItem]:
+    """Paths of fields, ``mainloop.stages=``, and after the equals sign the values that a field lists; of all kinds if none is said."""
     from gemmgen.core.schema_fields import field_paths
     from gemmgen.kernels.spec_files import json_schema
 
-    fields = field_paths(json_schema(), _kinds(named_specs(context)))
+    fields = field_paths(json_schema(), kinds)
     path, equals, value = incomplete.partition("=")
     if equals:
         return [CompletionItem(f"{path}={choice}") for choice in fields.get(path, ()) if choice.startswith(value)]
@@ -53,7 +58,8 @@ def complete_override(context: click.Context, parameter: click.Parameter, incomp
 
 def named_specs(context: click.Context) -> list[str]:
     """The specs on a command line that is not complete: click leaves what stands before an option without its value in ``args``."""
-    for found in (context.params.get("specs"), [context.params.get("spec")], context.args, context.params.get("names")):
+    params = context.params
+    for found in (params.get("specs"), [params.get("spec")], [params.get("first")], context.args, params.get("names")):
         if found and found[0]:
             return list(found)
     return []

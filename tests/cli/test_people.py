@@ -45,6 +45,10 @@ def completed(*arguments: str) -> list[str]:
 def test_paths_of_fields_are_completed() -> None:
     assert "mainloop.stages=" in completed("render", "gemm/v1_tiled", "--set", "mainloop.st")
     assert completed("render", "conv2d/grouped", "--set", "transp") == []
+    assert completed("diff", "gemm/v1_tiled", "--set-b", "mainloop.st") == completed("render", "gemm/v1_tiled", "--set", "mainloop.st")
+    assert completed("diff", "conv2d/grouped", "--set-b", "transp") == []
+    assert "mainloop.stages=" in completed("sweep", "ci_gemm", "--set", "mainloop.st")
+    assert completed("sweep", "ci_conv2d", "--set", "transp") == []
 
 
 def test_values_of_fields_are_completed() -> None:

@@ -39,9 +39,16 @@ if TYPE_CHECKING:
     shell_complete=complete_override,
     help="Replace a field of both; with A alone, of what it is compared with.",
 )
-@click.option("set_first", "--set-a", metavar="PATH=VALUE", multiple=True, help="Replace a field of A only.")
 @click.option(
-    "set_second", "--set-b", metavar="PATH=VALUE", multiple=True, help="Replace a field of B only; B may then be left out, and is A."
+    "set_first", "--set-a", metavar="PATH=VALUE", multiple=True, shell_complete=complete_override, help="Replace a field of A only."
+)
+@click.option(
+    "set_second",
+    "--set-b",
+    metavar="PATH=VALUE",
+    multiple=True,
+    shell_complete=complete_override,
+    help="Replace a field of B only; B may then be left out, and is A.",
 )
 @click.option("entries", "--entry", metavar="NAME", multiple=True, help="Of files: the kernel; a second one is that of B.")
 @click.option(

@@ -41,6 +41,19 @@ def _complete_sweep(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
 
 
+def _complete_override(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from gemmgen.cli.options import complete_field
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.sweep.file import load_sweep
+
+    try:
+        base = load_sweep(context.params.get("sweep") or next(iter(context.args), ""))[0].base
+    except GemmgenError:
+        return complete_field([], incomplete)
+    assert isinstance(base, dict), "load_sweep reads the base"
+    return complete_field([str(base["kind"])], incomplete)
+
+
 @click.command("sweep")
 @click.argument("sweep", metavar="SWEEP", required=False, shell_complete=_complete_sweep)
 @click.option(
@@ -48,6 +61,7 @@ def _complete_sweep(context: click.Context, parameter: click.Parameter, incomple
     "--set",
     metavar="PATH=VALUE",
     multiple=True,
+    shell_complete=_complete_override,
     help="Replace one field of the base, or all values of the axis over it: mainloop.stages=[2,3]. Repeatable.",
 )
 @click.option("where", "--where", metavar="EXPR", help="Only points for which this holds: 'mainloop.stages > 1 and plan.threads == 256'.")
