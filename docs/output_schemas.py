@@ -22,25 +22,38 @@ _LAUNCH = "--grid 1 --block 64 --arg f32[64]=range --arg f32[64]"
 _SWEEP = str(ROOT / "docs" / "tutorials" / "stages.yaml")
 
 CALLS = {
-    "analyze": ["analyze gemm/v1_tiled reduction/s0_interleaved conv2d/split_k", "analyze gemm/v1_tiled --no-traffic --time 3ms"],
+    "analyze": [
+        "analyze gemm/v1_tiled reduction/s0_interleaved conv2d/split_k",
+        "analyze gemm/v1_tiled --no-traffic --time 3ms",
+        "analyze cpu/c0_naive cpu/c3_packed",
+    ],
     "banks": ["banks lane*16 --width 16", "banks lane*128 --store"],
     "cache-info": ["cache info"],
-    "check": ["check gemm/v0_naive", "check gemm/v0_naive --arch sm_80 --arch sm_90"],
-    "compile": ["compile gemm/v0_naive", "compile conv2d/split_k --arch sm_80 --arch sm_90"],
+    "check": [
+        "check gemm/v0_naive cpu/c0_naive",
+        "check gemm/v0_naive --arch sm_80 --arch sm_90",
+        "check gemm/v0_naive --set mainloop.stages=9",
+        "check gemm/v3_double_buffer --set mainloop.tile.threadblock.k=7",
+    ],
+    "compile": ["compile gemm/v0_naive", "compile conv2d/split_k --arch sm_80 --arch sm_90", "compile cpu/c0_naive"],
     "diff": ["diff gemm/v0_naive gemm/v1_tiled", "diff gemm/v1_tiled gemm/v1_tiled", f"diff {_CU} {_CU}"],
     "doctor": ["doctor"],
     "draw": ["draw gemm/v1_tiled", "draw reduction/s0_interleaved"],
     "emulate": [f"emulate {_CU} {_LAUNCH}", f"emulate {_CU.replace('reverse', 'reverse_fixed')} {_LAUNCH} --counters --print out"],
-    "explain": ["explain gemm/v0_naive", "explain conv2d/split_k", "explain elementwise/relu"],
-    "export": ["export gemm/v0_naive --format header -o kernel.h", "export gemm/v0_naive --format python -o kernel.py"],
+    "explain": ["explain gemm/v0_naive", "explain conv2d/split_k", "explain cpu/c3_packed", "explain --problem gemm:64,64,64"],
+    "export": [
+        "export gemm/v0_naive --format header -o kernel.h",
+        "export gemm/v0_naive --format python -o kernel.py",
+        "export cpu/c0_naive --format header -o host.h",
+    ],
     "library-check": ["library check --sample 0"],
     "library-list": ["library list"],
-    "library-show": ["library show reduction/rows_1m", "library show reduction/columns_128"],
+    "library-show": ["library show reduction/rows_1m", "library show gemm/hopper/bf16_128x128"],
     "render": ["render gemm/v0_naive gemm/v1_tiled -o sources"],
     "sweep": [f"sweep {_SWEEP} --stages compile", f"sweep {_SWEEP} --stages check --against stages.sqlite"],
     "sweep-dry-run": [f"sweep {_SWEEP} --dry-run"],
     "sweep-results": ["sweep --results stages.sqlite"],
-    "verify": ["verify gemm/v0_naive --backend emulator --counters", "verify elementwise/relu --backend emulator"],
+    "verify": ["verify gemm/v0_naive --backend emulator --counters", "verify elementwise/relu --backend emulator", "verify cpu/c0_naive"],
     "warm": ["warm gemm:512,512,512,nt gemm:4096,4096,4096,nt,bf16 --device H200"],
 }
 """Calls whose outputs a schema is inferred from, without --json, run one after the other in an empty folder. ``library check`` may find
@@ -53,6 +66,14 @@ _NAMED_BY_DATA = 12
 """Objects with more keys than this, all of one form, are mappings whose keys are data."""
 
 
+_FREE = {
+    "spec": "a spec, as of `gemmgen schema`",
+    "axes": "the value at each axis, by the path of its field",
+    "base": "the fields of a spec",
+}
+"""Objects whose keys belong to a spec or to a file of the user's, by the key that they are the value of."""
+
+
 def output(call: str) -> Any:
     """What a call prints with --json."""
     from click.testing import CliRunner
@@ -63,8 +84,10 @@ def output(call: str) -> Any:
     return json.loads(result.stdout)
 
 
-def inferred(values: list[Any]) -> dict[str, Any]:
-    """The schema that all ``values`` meet."""
+def inferred(values: list[Any], of: str = "") -> dict[str, Any]:
+    """The schema that all ``values`` meet, which are those of a key."""
+    if of in _FREE and all(isinstance(value, dict) for value in values):
+        return {"type": "object", "description": _FREE[of]}
     kinds = sorted({_kind(value) for value in values})
     if "number" in kinds and "integer" in kinds:
         kinds.remove("integer")
@@ -81,7 +104,7 @@ def inferred(values: list[Any]) -> dict[str, Any]:
             if members:
                 schema["additionalProperties"] = inferred(members)
         else:
-            schema["properties"] = {key: inferred([value[key] for value in objects if key in value]) for key in keys}
+            schema["properties"] = {key: inferred([value[key] for value in objects if key in value], key) for key in keys}
             schema["required"] = always
     return schema
 

@@ -45,6 +45,34 @@ def test_an_output_meets_its_schema(run: Run, name: str) -> None:
     jsonschema.validate(run(*CALLS[name], "--json").json, found)
 
 
+OTHERS = {
+    "analyze": ["analyze", "cpu/c3_packed"],
+    "check": ["check", "gemm/v0_naive", "cpu/c0_naive", "--set", "mainloop.stages=9"],
+    "compile": ["compile", "cpu/c0_naive"],
+    "explain": ["explain", "cpu/c3_packed"],
+    "library-show": ["library", "show", "gemm/hopper/bf16_64x64"],
+    "sweep-dry-run": ["sweep", "ci_conv2d", "--dry-run"],
+}
+"""Outputs in another form: of processors, of specs of another kind, of what is refused."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_output_in_another_form_meets_its_schema_too(run: Run, name: str) -> None:
+    code = 2 if name == "check" else 0
+    jsonschema.validate(run(*OTHERS[name], "--json", code=code).json, schema(run, name))
+
+
+def test_an_answer_to_a_problem_meets_the_schema_of_explain(run: Run) -> None:
+    jsonschema.validate(run("explain", "--problem", "gemm:64,64,64", "--json").json, schema(run, "explain"))
+
+
+def test_values_of_any_axes_meet_the_schema_of_sweeps(run: Run) -> None:
+    Path("own.yaml").write_text("name: own\nbase: gemm/v1_tiled\naxes: {mainloop.tile.threadblock.k: [8, 16]}\nsizes: [[64, 64, 64]]\n")
+    data = run("sweep", "own.yaml", "--stages", "check", "--json").json
+    assert set(data["results"][0]["axes"]) == {"mainloop.tile.threadblock.k"}
+    jsonschema.validate(data, schema(run, "sweep"))
+
+
 def test_a_key_that_is_missing_breaks_the_schema(run: Run) -> None:
     data = run(*CALLS["banks"], "--json").json
     del data["layouts"][0]["wavefronts"]
