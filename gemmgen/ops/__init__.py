@@ -138,8 +138,10 @@ def matmul(
     if backend not in ("auto", "emulator"):
         raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
     planes = None
+    if a.__class__ is Planes:
+        raise LaunchError("matmul: a is Planes, which are of a right factor; give the array itself, or the transposed product")
     if b.__class__ is Planes:
-        planes = None if precision == "ffma" else b.array(backend == "emulator")
+        planes = None if precision == "ffma" else b.array(backend == "emulator", stream)
         b = b.source
     options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:

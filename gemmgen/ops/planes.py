@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
@@ -13,8 +14,9 @@ from gemmgen.kernels.gemm.plan import GemmPlan, plan_gemm
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.spec_files import load_spec
-from gemmgen.ops.arrays import layout_of, new_array, view_of
-from gemmgen.runtime.kernel import Kernel
+from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
+from gemmgen.runtime.arrays.views import LEGACY_STREAM
+from gemmgen.runtime.kernel import Kernel, stream_handle
 from gemmgen.toolchain.compilation import compile_plan
 
 SPECS: tuple[tuple[Feature, str], ...] = (("wgmma", "gemm/f32_by_f16x3.yaml"), ("cp_async", "gemm/mma/f32_by_f16x3.yaml"))
@@ -25,7 +27,9 @@ class Planes:
     """A float32 matrix (k, n), NumPy, CuPy or torch, that several products have as their right factor.
 
     Its planes are made once, at the first product that may use them, and kept: as many bytes again as the matrix has. Changes to the
-    array after that are not seen: make new ``Planes``. Where multiply-adds are faster, they read the array itself.
+    array after that are not seen: make new ``Planes``. Where multiply-adds are faster, they read the array itself. The product that
+    makes them waits for them, so that later ones may use them on any stream; one that a CUDA graph captures makes none, and splits
+    the array at every replay.
     """
 
     def __init__(self, w: Any) -> None:
@@ -44,9 +48,9 @@ class Planes:
     def shape(self) -> tuple[int, ...]:
         return self._layout.shape
 
-    def array(self, emulated: bool = False) -> Any:
+    def array(self, emulated: bool = False, stream: Any = None) -> Any:
         """The planes, on the device of the matrix; None where no kernel takes them. ``emulated``: those of matrices in host
-        memory, too."""
+        memory, too. ``stream``: that of the product, as for ``Kernel``."""
         if self._layout.is_empty or (isinstance(self._device, str) and not emulated):
             return None
         if self._made is None:
@@ -54,10 +58,21 @@ class Planes:
             found = next((path for feature, path in SPECS if device.architecture.supports(feature)), None)
             if found is None:
                 return None
-            self._made = self._split(device, found)
+            ordinal = None if isinstance(self._device, str) else self._device[1]
+            if ordinal is not None and _is_captured(self._stream(stream), ordinal):
+                return None
+            self._made = self._split(device, found, ordinal, stream)
         return self._made
 
-    def _split(self, device: Device, path: str) -> Any:
+    def _stream(self, stream: Any) -> int:
+        """The handle of the stream that a product by these planes runs on."""
+        if stream is not None:
+            return stream_handle(stream)
+        if is_torch(self.source):
+            return int(sys.modules["torch"].cuda.current_stream(self.source.device).cuda_stream) or LEGACY_STREAM
+        return view_of(self.source, "b", None).producer_stream or LEGACY_STREAM
+
+    def _split(self, device: Device, path: str, ordinal: int | None, stream: Any) -> Any:
         spec = load_spec(resource_directory("specs") / path)
         assert isinstance(spec, GemmSpec)
         plan: GemmPlan = plan_gemm(keeping_spec(spec, self._layout), device.architecture)
@@ -65,5 +80,29 @@ class Planes:
             raise EnvironmentMissing(f"{plan.name} keeps no planes")
         made = new_array(self.source, planes_layout(self._layout).shape, "u8")
         made[...] = 0
-        Kernel(plan.keeping, compile_plan(plan))(B=self.source, planes_b=made)
+        kernel = Kernel(plan.keeping, compile_plan(plan))
+        if ordinal is None:
+            kernel(B=self.source, planes_b=made)
+            return made
+        _wait_for(self._stream(None), ordinal)  # where the library of the array has set it to 0
+        kernel(B=self.source, planes_b=made, stream=stream)
+        _wait_for(self._stream(stream), ordinal)
         return made
+
+
+def _wait_for(stream: int, ordinal: int) -> None:
+    """Waits until the stream's work is done."""
+    from gemmgen.runtime.cuda.driver import call, current_device
+
+    with current_device(ordinal):
+        call("cuStreamSynchronize", stream)
+
+
+def _is_captured(stream: int, ordinal: int) -> bool:
+    """True if a CUDA graph captures what the stream is given, as none can of the legacy stream."""
+    from gemmgen.runtime.cuda.driver import call, current_device
+
+    if stream == LEGACY_STREAM:
+        return False
+    with current_device(ordinal):
+        return int(call("cuStreamIsCapturing", stream)) != 0

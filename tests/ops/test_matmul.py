@@ -316,6 +316,12 @@ def test_planes_of_a_weight_give_its_products(by_rows):
     assert kept.array() is None  # host memory: multiplied by the processor
 
 
+def test_planes_of_a_left_factor_are_refused():
+    w = integers(8, 8)
+    with pytest.raises(LaunchError, match="right factor"):
+        ops.matmul(ops.Planes(w), w)
+
+
 def test_planes_are_made_once():
     w = integers(72, 36)
     kept = ops.Planes(w)

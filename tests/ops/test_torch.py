@@ -497,3 +497,29 @@ def test_gpu_planes_of_a_weight_are_kept(transposed):
     for _ in range(2):
         got = ops.matmul(a, kept, activation="relu")
         assert ((got - expected.relu()).abs() <= 1e-6 * size).all()
+
+
+@needs_gpu
+def test_gpu_planes_are_not_made_in_a_capture():
+    a, b = torch.randn(512, 1024, device="cuda"), torch.randn(1024, 2048, device="cuda")
+    expected, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    ops.matmul(a, b)
+    kept, captured, graph = ops.Planes(b), torch.empty(512, 2048, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ops.matmul(a, kept, out=captured)
+    assert ((ops.matmul(a, kept) - expected).abs() <= 1e-6 * size).all()
+    graph.replay()
+    assert ((captured - expected).abs() <= 1e-6 * size).all()
+
+
+@needs_gpu
+def test_gpu_planes_are_there_for_every_stream():
+    a, b = torch.randn(64, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda")
+    expected, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    kept, streams = ops.Planes(b), [torch.cuda.Stream(), torch.cuda.Stream()]
+    out = [torch.empty(64, 4096, device="cuda") for _ in streams]
+    torch.cuda.synchronize()
+    for stream, result in zip(streams, out, strict=True):
+        ops.matmul(a, kept, out=result, stream=stream)
+    torch.cuda.synchronize()
+    assert all(((result - expected).abs() <= 1e-6 * size).all() for result in out)
