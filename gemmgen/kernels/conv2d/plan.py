@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Literal
 
 from gemmgen.core.errors import PlanError, Reason
@@ -144,6 +145,114 @@ class Conv2dPlan(FinishingPlan):
         return exchange_swizzle(self.channels_are_rows, self.lane)
 
     # -- Pieces of the source that depend on the spec
+
+    @property
+    def copy_word(self) -> str:
+        """The first word of the functions that bring tiles: whether these go past registers."""
+        return "copy" if self.asynchronous else "load"
+
+    @property
+    def copy_verb(self) -> str:
+        """The work of these functions, in words."""
+        return "Copies" if self.asynchronous else "Reads"
+
+    def copy_target(self, operand: str) -> str:
+        """The parameter that says where a thread's vectors of a tile go."""
+        if self.asynchronous:
+            return "unsigned target"
+        return f"uint4 (&staged)[k{operand}ThreadPlanes][k{operand}Passes]"
+
+    def planes_step(self, operand: str) -> str:
+        """Planes from one that a thread copies to the next, as the source writes it."""
+        return f"k{operand}PlanesApart" if self.operands[operand].planes_apart > 1 else "1"
+
+    def planes_loop(self, operand: str) -> str:
+        """The head of the loop over a thread's planes of a tile."""
+        step = self.planes_step(operand)
+        return f"for (int plane = 0; plane < kPlanes; {'++plane' if step == '1' else f'plane += {step}'}) {{"
+
+    def copy_vector(self, operand: str, source: str, available: str) -> str:
+        """The statement that copies a vector, in the background or into registers."""
+        if not self.asynchronous:
+            plane = "plane" if self.planes_step(operand) == "1" else f"plane / {self.planes_step(operand)}"
+            return f"staged[{plane}][pass] = load_vector({source}, {available});"
+        function = "copy_async_cached" if operand == "Pixel" and self.spec.input_cache == "l1" else "copy_async<16>"
+        target = f"target + plane * k{operand}PlaneBytes + pass * k{operand}RowsPerPass * kRowBytes"
+        return f"{function}(\n    {target},\n    {source}, {available} ? 16 : 0);"
+
+    @property
+    def pixel_fields(self) -> str:
+        """The fields of a thread's position in x, behind its sources."""
+        if self.walk == "counters":
+            found = ["int top[kPixelPasses], left[kPixelPasses];  // row and column in the image of that tap"]
+            found += ["int tap_top, tap_left;  // the current tap: rows below and columns right of the first"]
+        elif self.bounded and self.walk == "table":
+            found = ["unsigned bounds[kPixelPasses];  // bit i: row i of the filter lies within the image; bit 16 + j: column j does"]
+        else:
+            found = ["bool inside[kPixelPasses];  // whether there is such a pixel"]
+        found += ["int tap;  // the current one in the table"] if self.walk == "table" else []
+        found += ["int offset;  // bytes from the first tap to the current one"]
+        found += ["int entries_left;  // filter taps of 32 channels from the current one on"] if self.tail else []
+        return "\n".join(found)
+
+    @property
+    def filter_fields(self) -> str:
+        """The fields of a thread's position in the filter, behind its source."""
+        found = ["bool inside[kFilterPasses];  // whether there is such a channel"] if not self.whole_channels else []
+        return "\n".join([*found, *(["int entries_left;"] if self.tail else [])])
+
+    @property
+    def needed_bounds(self) -> str:
+        """The bits that a pixel needs for the current tap: the statement, where there is a table of them."""
+        return "const unsigned needed = taps.bounds[pixels.tap];" if self.walk == "table" and self.bounded else ""
+
+    @property
+    def copy_pixels(self) -> str:
+        """The loop over a thread's pixels of a plane."""
+        inside = "pixels.inside[pass]"
+        if self.walk == "counters":
+            inside = "row_inside && static_cast<unsigned>(pixels.left[pass] + pixels.tap_left) < window.w"
+        elif self.needed_bounds:
+            inside = "(pixels.bounds[pass] & needed) == needed"
+        available = inside + (" && pixels.entries_left > 0" if self.tail else "")
+        statement = indent(self.copy_vector("Pixel", "pixels.source[pass] + pixels.offset", available), "    ")
+        head = "for (int pass = 0; pass < kPixelPasses; ++pass)"
+        if self.walk != "counters":
+            return f"{head}\n{statement}"
+        row = "const bool row_inside = static_cast<unsigned>(pixels.top[pass] + pixels.tap_top) < window.h;"
+        return f"{head} {{\n    {row}\n{statement}\n}}"
+
+    @property
+    def copy_filters(self) -> str:
+        """The loop over a thread's output channels of a plane."""
+        conditions = ["filters.inside[pass]"] if not self.whole_channels else []
+        conditions += ["filters.entries_left > 0"] if self.tail else []
+        source = "filters.source + pass * kFilterRowsPerPass * kRowBytes"
+        statement = indent(self.copy_vector("Filter", source, " && ".join(conditions) or "true"), "    ")
+        return f"for (int pass = 0; pass < kFilterPasses; ++pass)\n{statement}"
+
+    @property
+    def next_pixel_tap(self) -> str:
+        """Statements that move on to the next filter tap of a thread's pixels."""
+        step = self.planes_step("Pixel")
+        if self.walk == "single":
+            return "pixels.offset += next_block;"
+        if self.walk == "table":
+            return "\n".join(
+                (
+                    "pixels.offset += taps.increment[pixels.tap];",
+                    f"pixels.tap += {step};",
+                    "if (pixels.tap >= period)",
+                    "    pixels.tap -= period;",
+                )
+            )
+        if step == "1":
+            return "next_tap(pixels, window);"
+        return f"#pragma unroll\nfor (int i = 0; i < {step}; ++i)\n    next_tap(pixels, window);"
+
+    def fewer_entries(self, operand: str) -> str:
+        """The statement that counts the entries that are left, where the last step can have fewer."""
+        return f"{operand.lower()}s.entries_left -= {self.planes_step(operand)};" if self.tail else ""
 
     @property
     def planar(self) -> bool:
