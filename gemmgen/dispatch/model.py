@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
 from gemmgen.kernels.family import Work
 
-MODEL_VERSION = 2
+MODEL_VERSION = 3
 """Counts changes of the formulas, in this module and in the families' ``work``."""
 SCHEDULERS = 4
 """Of an SM; each issues one instruction a cycle."""
@@ -48,11 +48,11 @@ class Parameters:
     """That an SM gets from the L2."""
     memory_efficiency: float = 0.9
     """Part of the memory's roof that kernels reach."""
-    turn_seconds: float = 1.5e-6
+    turn_seconds: float = 1.4e-6
     """From one block's result to the next block that adds to it."""
     sms_to_draw: float = 0.9
     """Part of the SMs that draw all that the memory gives: 64 blocks got 1.7 TB/s of 4.5 on an H200."""
-    begin_seconds: float = 1.3e-6
+    begin_seconds: float = 1e-6
     """Before a block of a further wave multiplies on tensor cores: its barriers, tensor maps and first copies. 139992 x 8 x 8, in six
     waves of short blocks, took 17 us on an H200."""
     sharpness: float = 3.0
@@ -94,7 +94,7 @@ def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
         seconds += waves * p.begin_seconds
     seconds += (work.turns - 1) * p.turn_seconds
     # A few SMs cannot draw all that the memory gives.
-    drawn = min(1.0, work.blocks / device.sm_count / p.sms_to_draw)
+    drawn = min(1.0, work.blocks / device.sm_count / (p.sms_to_draw * work.costs.draw))
     bandwidth = memory_bandwidth(device) * p.memory_efficiency * drawn
     return overhead + _norm((seconds, work.memory_bytes * work.costs.memory / bandwidth), p.sharpness)
 

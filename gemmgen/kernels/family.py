@@ -210,6 +210,8 @@ class Costs:
     """Latencies of memory that a block spends beside its steps, before the first and after the last."""
     pause: float = 0.0
     """The same between one result of a block and its next."""
+    draw: float = 1.0
+    """SMs that draw all that the memory gives."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ class Work:
     """Bytes that a block stores at the end, and reads for that."""
     memory_bytes: float
     """Bytes that have to cross the memory bus, of the whole launch: each array once."""
-    turns: int = 1
+    turns: float = 1.0
     """Blocks that take turns at one result, one after the other."""
     follows: bool = False
     """True if the kernel works on what the one before it left, which is still in the L2."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
@@ -40,6 +40,9 @@ MMA_OPERATIONS_PER_CLOCK = 2048.0
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
 """Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200."""
+STORED_AT_ONCE = 64
+"""Results of a thread of `mma.sync` beyond which stores take longer, since there are fewer warps to hide their latencies: 4097 x 4097 x 31
+takes 27 us by eight warps to a tile of 128 x 128 on an H200, 47 by four."""
 SPLIT_STEPS = 5.0
 """Latencies of memory that a kernel that splits takes, with its launch: 2 to 3 microseconds for small matrices."""
 SPLIT_ROW = 340.0
@@ -50,36 +53,45 @@ UNFILLED = 0.3
 """Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
 PROMOTION_ISSUE = 0.06
 """The same of 8-bit floats, whose sums leave the tensor core."""
+FILLED = 5.1
+"""Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
+rows on an H200, 64 x 4096 x 11008 takes 14."""
 COSTS = {
-    "tiled": Costs(arithmetic=1.11, shared=0.78, loads=0.81, latency=0.88, barriers=1.46, stores=0.67, memory=0.68, idle=0.25),
-    "tiled, 16 bits": Costs(arithmetic=1.24, shared=1.06, latency=0.94, stores=1.11, memory=0.93, idle=-0.64),
-    "vector along k": Costs(arithmetic=1.07, shared=0.61, loads=0.66, latency=1.57, memory=0.7, idle=0.24),
-    "vector along k, 16 bits": Costs(arithmetic=2.51, shared=0.51, loads=0.64, latency=0.77, memory=0.51, idle=0.94),
-    "vector along m": Costs(loads=0.81, latency=1.27, memory=0.62, idle=1.64),
-    "vector along m, 16 bits": Costs(arithmetic=1.04, loads=0.56, memory=0.51, idle=-0.9),
-    "wgmma": Costs(arithmetic=0.78, loads=0.21, latency=3.75, barriers=0.95, memory=0.83, idle=-0.48, pause=2.28),
-    "wgmma, clusters along k": Costs(arithmetic=1.35, loads=0.22, latency=0.77, barriers=1.23, memory=0.7, idle=-0.64),
-    "planes by wgmma": Costs(arithmetic=1.1, loads=0.68, barriers=1.08, memory=0.9, idle=0.15, pause=-0.7),
-    "planes by wgmma, clusters along k": Costs(arithmetic=1.77, loads=0.58, idle=0.7),
-    "mma": Costs(arithmetic=0.83, shared=1.14, loads=0.98, latency=1.46, barriers=1.07, idle=0.29),
-    "planes by mma": Costs(arithmetic=1.72, loads=0.94),
-    "copies": Costs(loads=1.93, latency=1.02, stores=1.89, memory=0.95, idle=1.34),
-    "splits": Costs(latency=0.8, stores=0.86, memory=0.86, idle=-0.31),
-    "repairs": Costs(idle=-0.9),
-    "sum of slices": Costs(loads=0.91, latency=0.72, stores=1.05, idle=0.97),
+    "tiled": Costs(arithmetic=1.15, shared=0.69, loads=0.66, latency=0.78, barriers=1.83, stores=0.63, memory=0.65, idle=0.29, draw=1.15),
+    "tiled, 16 bits": Costs(arithmetic=1.28, shared=0.81, latency=0.8, barriers=1.26, stores=1.1, memory=0.66, idle=-0.39),
+    "vector along k": Costs(arithmetic=1.1, shared=0.55, loads=0.49, latency=1.74, memory=0.6, idle=0.33),
+    "vector along k, 16 bits": Costs(
+        arithmetic=2.04, shared=0.31, loads=0.96, latency=0.96, barriers=1.18, stores=0.87, memory=0.6, idle=1.1
+    ),
+    "vector along m": Costs(loads=0.88, latency=1.31, memory=0.55, idle=2.26),
+    "vector along m, 16 bits": Costs(arithmetic=1.2, shared=1.13, loads=0.42, latency=1.18, memory=0.4, idle=-0.93),
+    "wgmma": Costs(arithmetic=0.73, loads=0.25, latency=2.81, barriers=0.64, stores=1.34, memory=0.9, idle=-0.32, pause=1.78, draw=0.33),
+    "wgmma, clusters along k": Costs(
+        arithmetic=1.03, loads=0.32, latency=1.07, barriers=1.4, stores=0.76, memory=0.6, idle=-0.07, draw=0.37
+    ),
+    "planes by wgmma": Costs(arithmetic=1.07, loads=0.57, barriers=1.18, stores=1.58, memory=0.75, idle=-0.39, pause=-0.7, draw=0.45),
+    "planes by wgmma, clusters along k": Costs(arithmetic=1.72, loads=0.53, stores=1.17, idle=1.07, draw=0.45),
+    "mma": Costs(
+        arithmetic=0.6, shared=0.89, loads=0.71, latency=1.46, barriers=1.26, stores=0.82, memory=1.17, idle=1.29, pause=1.81, draw=0.68
+    ),
+    "planes by mma": Costs(arithmetic=1.69, loads=0.91),
+    "copies": Costs(loads=1.4, latency=1.04, stores=1.39, memory=0.92, idle=0.67),
+    "splits": Costs(loads=0.94, latency=0.53, stores=0.57, memory=0.64, idle=-0.39, draw=1.09),
+    "repairs": Costs(latency=0.96, idle=-0.93),
+    "sum of slices": Costs(loads=0.88, latency=0.7, barriers=1.04, stores=1.12, idle=1.0),
 }
 """Costs of each kind of kernel, calibrated on some 300 products in float32 and bfloat16 that seeded generators drew, and on the problems of
 the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that what the model picks is the best."""
 STORES = {
-    "wgmma, boxes": 1.06,
-    "wgmma, pairs": 4.14,
-    "wgmma, elements": 10.58,
-    "wgmma, partial": 1.39,
-    "mma, pairs": 1.59,
-    "mma, rows": 2.0,
+    "wgmma, boxes": 1.81,
+    "wgmma, pairs": 3.37,
+    "wgmma, elements": 9.93,
+    "wgmma, partial": 1.69,
+    "mma, pairs": 1.31,
+    "mma, rows": 2.27,
     "mma, elements": 8.0,
-    "mma, partial": 1.0,
-    "planes by wgmma, scaled": 1.18,
+    "mma, partial": 0.78,
+    "planes by wgmma, scaled": 1.67,
     "planes by mma, scaled": 1.0,
 }
 """Time of stores of results, over that of their bytes in whole lines, by the instructions that multiply and the way of storing."""
@@ -179,6 +191,12 @@ def _held(extent: int, tile: int) -> float:
     return extent / max(1, ceil_div(extent, tile))
 
 
+def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
+    """Bytes of a tile that the copy engine brings, those that it fills counted as what they cost."""
+    held = _held(extent, tile) / tile
+    return tile_bytes * (held + FILLED * (1 - held))
+
+
 def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop | WarpgroupLoop) -> int:
     """Registers of a thread, an estimate within what the spec allows."""
     if isinstance(loop, WarpgroupLoop):
@@ -265,15 +283,42 @@ def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, e
     )
 
 
-def _blocks_and_turns(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop, works: int) -> tuple[int, float]:
-    """Blocks of a grid, and pieces of work that the busiest of them has: less than a whole one where tiles are distributed."""
+@dataclass(frozen=True)
+class _Share:
+    """A grid, and the work of its busiest block."""
+
+    blocks: int
+    steps: float
+    results: float
+    joins: float = 0.0
+    """Sums that it collects from other blocks, one after the other."""
+    left: float = 0.0
+    """Sums that it leaves behind."""
+
+
+def _share(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop, works: int, depth: int) -> _Share:
+    """The distribution of ``works`` pieces of ``depth`` steps each over blocks."""
     division = plan.spec.decomposition
     if isinstance(division, StreamK):
-        return division.blocks, works / division.blocks
+        return _streamed(works, depth, division.blocks)
     blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works
-    if loop.dynamic:  # the last tiles do not come at the same time
-        return blocks, max(1.0, works / blocks + 0.5) if blocks else 1
-    return blocks, ceil_div(works, blocks) if blocks else 1
+    if not blocks:
+        return _Share(0, float(depth), 1.0)
+    # The last tiles of blocks that take the next one each do not come at the same time.
+    results = max(1.0, works / blocks + 0.5) if loop.dynamic else float(ceil_div(works, blocks))
+    return _Share(blocks, depth * results, results)
+
+
+def _streamed(tiles: int, depth: int, blocks: int) -> _Share:
+    """Stream-K on tensor cores: the last tiles' steps are distributed evenly, the others are whole."""
+    shared = min(tiles, tiles % blocks + blocks) if tiles % blocks else 0
+    whole = (tiles - shared) // blocks
+    own = ceil_div(shared * depth, blocks)
+    if not own:
+        return _Share(blocks if whole else 0, float(depth * whole), float(whole))
+    cut = own % depth > 0
+    joins = float(ceil_div(depth, own) - (depth % own == 0)) if cut else 0.0
+    return _Share(min(blocks, shared * depth), float(own + whole * depth), float(ceil_div(own, depth) + whole), joins, float(cut))
 
 
 def _tensor_core_work(
@@ -288,34 +333,32 @@ def _tensor_core_work(
         tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
     parts = problem.get("slices", plan.slices) * loop.cluster_k
     works = tiles * parts
-    steps = ceil_div(ceil_div(problem["k"], loop.tile_k), parts)
-    blocks, turns = _blocks_and_turns(plan, loop, works)
+    share = _share(plan, loop, works, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), parts)))
+    results = max(1.0, share.results)
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
     stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else tile_result
     scattered = plan.fragment_store in ("pairs", "elements")
-    streamed = 2 * STORES["wgmma, partial"] * sums if plan.store == "streamed" else 0.0
     compensated = plan.planes is not None and plan.planes.compensated
     kind = "wgmma" if plan.planes is None else "planes by wgmma"
     main = Work(
-        blocks=blocks,
+        blocks=share.blocks,
         threads=loop.threads,
         registers=min(255, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
         shared_bytes=plan.shared_bytes,
-        steps=float(steps * turns),
+        steps=share.steps,
         operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
         unit=plan.unit,
         issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else COMPENSATION_ISSUE if compensated else 0.0),
         shared_clocks=0.0,
-        loaded_bytes=loop.a.tile_bytes * _held(problem["m"], loop.tile_m) / loop.tile_m
-        + loop.b.tile_bytes * _held(problem["n"], loop.tile_n) / loop.tile_n,
+        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),
         in_flight=float(loop.stages),
-        stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * (1 if loop.ping_pong and not scattered else turns)
+        stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * (1 if loop.ping_pong and not scattered else results)
         + (sums if loop.cluster_k > 1 else 0.0)
-        + streamed * turns,
+        + STORES["wgmma, partial"] * sums * (share.joins + share.left),
         memory_bytes=factors + (0.0 if partial else result),
-        turns=2 if loop.cluster_k > 1 else 1,
+        turns=2 if loop.cluster_k > 1 else 1 + share.joins,
         early=plan.spec.early_launch,
-        results=max(1.0, turns),
+        results=results,
         costs=COSTS[f"{kind}, clusters along k" if loop.cluster_k > 1 else kind],
     )
     if plan.planes is not None:
@@ -359,9 +402,9 @@ def _warp_mma_work(
     """The launches of a GEMM whose warps multiply fragments; ``moved``: bytes of A and B, of C, and of a tile of C."""
     factors, result, tile_result = moved
     partial = plan.store == "partial"
-    works = tiles * plan.slices
-    blocks, turns = _blocks_and_turns(plan, loop, works)
-    steps = ceil_div(ceil_div(problem["k"], loop.tile_k), plan.slices)
+    share = _share(plan, loop, tiles * plan.slices, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), plan.slices)))
+    results = max(1.0, share.results)
+    sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
     operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
     warps = loop.threads // WARP_THREADS
     copies = sum(o.passes * (1 if o.is_async else NARROW_COPY) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
@@ -373,11 +416,11 @@ def _warp_mma_work(
     stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else tile_result
     kind = "mma" if plan.planes is None else "planes by mma"
     main = Work(
-        blocks=blocks,
+        blocks=share.blocks,
         threads=loop.threads,
         registers=min(255, loop.estimated_registers, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
         shared_bytes=plan.shared_bytes,
-        steps=float(steps * turns),
+        steps=share.steps,
         operations=operations,
         unit=plan.unit,
         issue=1.0 + busy + (COMPENSATION_ISSUE if compensated else 0.0),
@@ -385,10 +428,12 @@ def _warp_mma_work(
         loaded_bytes=loop.a.tile_bytes * _held(problem["m"], loop.tile_m) / loop.tile_m
         + loop.b.tile_bytes * _held(problem["n"], loop.tile_n) / loop.tile_n,
         in_flight=float(loop.stages - 1),
-        stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * turns,
+        stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * results * max(1.0, loop.sums / STORED_AT_ONCE)
+        + STORES["mma, partial"] * sums * (share.joins + share.left),
         memory_bytes=factors + (0.0 if partial else result),
+        turns=1 + share.joins,
         early=plan.spec.early_launch,
-        results=max(1.0, turns),
+        results=results,
         costs=COSTS[kind],
     )
     if plan.planes is not None:
