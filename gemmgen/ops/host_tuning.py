@@ -29,6 +29,7 @@ CANDIDATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("c6_avx512", ()),
     ("avx512_12x32", ()),
     ("avx512_12x32", ("loops.pack=b",)),
+    ("avx2_6x16", ("loops.blocks.k=384", "loops.prefetch.packing=true")),
     ("avx2_6x16", ()),
     ("avx2_6x16", ("loops.pack=b",)),
     ("avx2_6x16", ("loops.pack=b", "loops.blocks.k=256", "loops.prefetch.packing=true")),
