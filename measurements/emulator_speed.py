@@ -1,9 +1,10 @@
 """Speed of the emulator on one processor, this tree beside another one: thread instructions a second of user time.
 
-    python -m measurements.emulator_speed --against FOLDER [--rounds 5]
+    python -m measurements.emulator_speed --against FOLDER [--rounds 5] [--kernels saxpy,chain]
 
 FOLDER is a checkout of the repository, of an earlier commit say: `git worktree add FOLDER COMMIT`. The two take turns, each launch in
-a process of its own, on the same PTX. Writes emulator_speed.json and emulator_speed.md beside this file.
+a process of its own, on the same PTX. Writes emulator_speed.json and emulator_speed.md beside this file; --kernels measures some of
+the kernels and keeps the others' rows, if they are beside the same commit; each row says which tree it is of.
 """
 
 from __future__ import annotations
@@ -160,7 +161,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=5)
+    names = [kernel.name for kernel in KERNELS]
+    parser.add_argument("--kernels", type=lambda text: text.split(","), default=names, metavar="NAME,NAME")
     options = parser.parse_args()
+    if unknown := set(options.kernels) - set(names):
+        parser.error(f"no kernel {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     from gemmgen.toolchain.nvrtc import compile_source
 
     trees = (options.against.resolve(), HERE.parent)
@@ -168,7 +173,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ptx = Path(folder) / "kernels.ptx"
         ptx.write_text(compile_source(SOURCE, architecture="sm_80", name="kernels.cu").ptx)
-        for kernel in KERNELS:
+        for kernel in (kernel for kernel in KERNELS if kernel.name in options.kernels):
             for hazards in (False, True):
                 speeds: tuple[list[float], list[float]] = ([], [])
                 for _ in range(options.rounds):
@@ -180,6 +185,7 @@ def main() -> None:
                     {
                         "kernel": kernel.name,
                         "hazards": hazards,
+                        "tree": commit_of(trees[1]),
                         "instructions": instructions,
                         "before": statistics.median(speeds[0]),
                         "after": statistics.median(speeds[1]),
@@ -196,7 +202,13 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}",
         "rounds": options.rounds,
     }
-    (HERE / "emulator_speed.json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    stored = HERE / "emulator_speed.json"
+    earlier = json.loads(stored.read_text()) if stored.exists() else {}
+    if all(earlier.get(key) == about[key] for key in ("before", "rounds")):
+        rows += [row for row in earlier["rows"] if row["kernel"] not in options.kernels]
+        rows.sort(key=lambda row: (names.index(row["kernel"]), row["hazards"]))
+        about["after"] = " and ".join(sorted({row["tree"] for row in rows}))
+    stored.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     (HERE / "emulator_speed.md").write_text(markdown(about, rows))
 
 
