@@ -118,6 +118,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         in_flight=COPIES_IN_FLIGHT * loop.stages,
         stored_bytes=STORES_EXPOSED * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
+        turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
     )
 
