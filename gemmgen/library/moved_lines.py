@@ -1,4 +1,4 @@
-"""Evidence of a source of which comments changed: what was seen of the same machine code, told by the lines where it is now."""
+"""Evidence of a source of which comments or names changed: what was seen of the same machine code, told by the lines where it is now."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import text_digest
 from gemmgen.library.evidence import Record
 
+LEAST_ALIKE = 0.6
+"""Similarity, from 0 to 1, of two spellings of a line of the same machine code."""
+
 
 def moved_record(records: Iterable[Record], facts: Facts, cases: str, options: str, old: str, new: str) -> Record | None:
     """The record of a run of the same code on the same cases, from the source text ``old``, with the lines of ``new``.
 
-    None if there is no such record, or if a line that it names has changed.
+    None if there is no such record, or if a line that it names has no successor.
     """
     about = text_digest(old)
     for record in records:
@@ -27,8 +30,21 @@ def moved_record(records: Iterable[Record], facts: Facts, cases: str, options: s
 
 
 def _moved_sites(sites: list[dict[str, Any]], old: str, new: str) -> list[dict[str, Any]] | None:
-    matcher = SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
-    place = {block.a + i + 1: block.b + i + 1 for block in matcher.get_matching_blocks() for i in range(block.size)}
+    place = _places(old.splitlines(), new.splitlines())
     if any(site["line"] not in place for site in sites):
         return None
     return [{**site, "line": place[site["line"]]} for site in sites]
+
+
+def _places(old: list[str], new: list[str]) -> dict[int, int]:
+    """New numbers of lines: of those that stand as before, and of those that are written a little differently, one for one."""
+    place = {}
+    for kind, a, a_end, b, b_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal" or (kind == "replace" and a_end - a == b_end - b and all(map(_alike, old[a:a_end], new[b:b_end]))):
+            place |= {a + i + 1: b + i + 1 for i in range(a_end - a)}
+    return place
+
+
+def _alike(old: str, new: str) -> bool:
+    """True if a line is another spelling of the other: a number that became a named constant, say."""
+    return SequenceMatcher(None, old.strip(), new.strip(), autojunk=False).ratio() >= LEAST_ALIKE

@@ -30,7 +30,9 @@ def record(source: str = OLD, code: str = "code") -> Record:
     [
         ("int a;\n// a longer\n// comment\nx = load();\nstore(x);\n", [4, 5]),
         ("int a;\nx = load();\nint b;\nstore(x);\n", [2, 4]),
-        ("int a;\n// a comment\nx = load();\nstore( x );\n", None),
+        ("int a;\n// a comment\nx = load(kFirst);\nstore(x);\n", [3, 4]),
+        ("int a;\n// a comment\nx = load(\n    kFirst);\nstore(x);\n", None),
+        ("int a;\n// a comment\nreturn;\nstore(x);\n", None),
     ],
 )
 def test_lines_of_the_same_code_are_told_anew(new: str, lines: list[int] | None) -> None:

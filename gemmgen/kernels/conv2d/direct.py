@@ -119,13 +119,15 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
         arguments=tuple(argument.name for argument in arguments),
         programmatic=spec.early_launch,
     )
+    results = f"(n * p * q + {mainloop.pixels}) * k"
+    farthest = "max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w)"
     constraints = [
         ("c % groups == 0", "groups have the same number of input channels"),
         ("k % groups == 0", "groups have the same number of output channels"),
-        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
-        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
-        (f"(n * p * q + {mainloop.pixels}) * k <= {MAXIMUM_EXTENT}", "results can be counted with an int"),
-        (f"max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w) <= {MAXIMUM_EXTENT}", "places fit into an int"),
+        (f"p == {EXTENT_P}", f"p is {EXTENT_P}"),
+        (f"q == {EXTENT_Q}", f"q is {EXTENT_Q}"),
+        (f"{results} <= {MAXIMUM_EXTENT}", f"{results} is at most {MAXIMUM_EXTENT}: an int counts the results of all threads"),
+        (f"{farthest} <= {MAXIMUM_EXTENT}", f"{farthest} is at most {MAXIMUM_EXTENT}: an int holds coordinates in x, padding included"),
     ]
     if spec.input.type in ("s8", "u8"):
         limit = most_products(spec)

@@ -163,6 +163,14 @@ class Operand:
         return any(self.fragment.position(0, 0, element) % period for element in vectors)
 
     @property
+    def swizzle_period(self) -> int:
+        """Rows, or columns where the rows run along m or n, after which the swizzle does the same: a fragment's vectors lie a multiple
+        of it apart, so that all follow the first; 0 where each is placed by itself."""
+        if self.swizzle is None or self.swizzles_each_vector or not self.scatters:
+            return 0
+        return self.swizzle.span if self.mn_major else self.swizzle.row_period
+
+    @property
     def first_description(self) -> str:
         """Meaning of the argument ``first`` of the function that reads fragments."""
         if self.swizzles_each_vector:

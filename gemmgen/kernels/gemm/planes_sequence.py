@@ -79,7 +79,8 @@ def planes_sequence(
     launches.append(launch(name, blocks, loop.threads, [*shared, *maps, *result, *kept, workspace], loop.shared_bytes, cluster))
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
-    fits = Constraint(Formula(f"{repaired} < {LARGEST_INT - 65536}"), "tiles can be counted in an int")
+    most = LARGEST_INT - 65536
+    fits = Constraint(Formula(f"{repaired} < {most}"), f"{repaired} is less than {most}: an int counts the tiles that may be repaired")
     return LaunchSequence(
         name=name,
         dimensions=problem.dimensions,
