@@ -31,6 +31,16 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
+// Comes back when the condition holds; between looks a pause, longer each time, leaves memory to those waited for.
+template <typename Condition>
+__device__ __forceinline__ void wait_until(Condition holds)
+{
+    constexpr unsigned kShortestPause = 32;  // nanoseconds
+    constexpr unsigned kLongestPause = 256;
+    for (unsigned pause = kShortestPause; !holds(); pause = min(2 * pause, kLongestPause))
+        __nanosleep(pause);
+}
+
 // The larger one; NaN if there is one. -0 is less than +0.
 __device__ __forceinline__ float combine(float a, float b)
 {
@@ -138,8 +148,10 @@ max_all_streaming_1024x4x4_sm80_e7ae01ed(
             total = identity();
         for (unsigned int other = threadIdx.x == 0 ? kThreads : threadIdx.x; other < gridDim.x; other += kThreads) {
             unsigned long long result = 0;
-            while (result == 0)
+            wait_until([&] {
                 result = __nv_atomic_load_n(&packed[other], __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+                return result != 0;
+            });
             __nv_atomic_store_n(&packed[other], 0ull, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
             total = combine(total, __uint_as_float(static_cast<unsigned int>(result)));
         }

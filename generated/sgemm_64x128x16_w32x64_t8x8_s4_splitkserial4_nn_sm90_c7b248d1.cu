@@ -117,6 +117,22 @@ __device__ __forceinline__ int load_acquire(const int* source)
     return value;
 }
 
+// Comes back when the condition holds; between looks a pause, longer each time, leaves memory to those waited for.
+template <typename Condition>
+__device__ __forceinline__ void wait_until(Condition holds)
+{
+    constexpr unsigned kShortestPause = 32;  // nanoseconds
+    constexpr unsigned kLongestPause = 256;
+    for (unsigned pause = kShortestPause; !holds(); pause = min(2 * pause, kLongestPause))
+        __nanosleep(pause);
+}
+
+// Waits until another block has written this value; what that block had written before is then visible, too.
+__device__ __forceinline__ void wait_for_value(const int* source, int value)
+{
+    wait_until([&] { return load_acquire(source) == value; });
+}
+
 // Writes a number for another block to read, after all that this thread has written or seen.
 __device__ __forceinline__ void store_release(int* target, int value)
 {
@@ -311,8 +327,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
         + static_cast<long long>(blockIdx.x) * (kTileM * kTileN) + threadIdx.x;
     if (slice > 0) {
         if (threadIdx.x == 0)
-            while (load_acquire(turn) != slice) {
-            }
+            wait_for_value(turn, slice);
         __syncthreads();
         #pragma unroll
         for (int i = 0; i < kThreadM; ++i)

@@ -79,6 +79,7 @@ __device__ constexpr int offset_m(int i)
 {
     return i * 4;
 }
+static_assert(offset_m(1) % 4 == 0, "the swizzle moves all vectors of a fragment alike");
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
 template <int kBytes>

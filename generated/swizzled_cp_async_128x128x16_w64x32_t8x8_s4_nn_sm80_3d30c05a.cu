@@ -78,6 +78,7 @@ __device__ constexpr int offset_m(int i)
 {
     return i * 8;
 }
+static_assert(offset_m(1) % 4 == 0, "the swizzle moves all vectors of a fragment alike");
 
 // Element i of a thread along n lies this far from its first: vectors of 4, 16 apart.
 __device__ constexpr int offset_n(int i)
