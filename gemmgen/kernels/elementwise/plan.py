@@ -214,7 +214,9 @@ def _sequence(
     units = units_formula(spec, vector)
     constraints = [constraint for array in arrays for constraint in array.constraints]
     if spec.rank > 1:
-        constraints.append(Constraint(Formula(f"{units} <= {MAXIMUM_EXTENT}"), f"{units} is at most {MAXIMUM_EXTENT}: an int counts the vectors of y"))
+        constraints.append(
+            Constraint(Formula(f"{units} <= {MAXIMUM_EXTENT}"), f"{units} is at most {MAXIMUM_EXTENT}: an int counts the vectors of y")
+        )
     y = arrays[1]
     scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]
     arguments: list[Argument] = [*scalars, *(read.argument for read in reads), y.argument("output", "the result"), *numbers]

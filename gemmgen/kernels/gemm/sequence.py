@@ -220,7 +220,11 @@ def gemm_sequence(
         arguments = [*factors, *result, workspace]
         launches = (main_launch(arguments, blocks=f"select({tiles} > 0, {blocks}, 0)"),)
         steps = f"{tiles} * max(1, ceil_div(k, {geometry.tile_k}))"
-        constraints.append(Constraint(Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"))
+        constraints.append(
+            Constraint(
+                Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"
+            )
+        )
     else:
         arguments = [*factors, *result]
         launches = (main_launch(arguments),)

@@ -185,9 +185,13 @@ def work_constraint(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> Constrain
     works = works_text(spec, loop)
     if isinstance(spec.decomposition, StreamK):
         steps = f"{works} * max(1, ceil_div(k, {loop.tile_k}))"
-        return Constraint(Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles")
+        return Constraint(
+            Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"
+        )
     most = LARGEST_INT - 65536
-    return Constraint(Formula(f"{works} < {most}"), f"{works} is less than {most}: an int counts the pieces of work, tiles or slices of them")
+    return Constraint(
+        Formula(f"{works} < {most}"), f"{works} is less than {most}: an int counts the pieces of work, tiles or slices of them"
+    )
 
 
 def works_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:

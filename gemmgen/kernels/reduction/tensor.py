@@ -237,17 +237,39 @@ class TensorLayout:
                 constraints.append(Constraint(Formula(f"{name} % {width} == 0"), text))
         if not self.choice.wide:
             if len(self.kept) > 1:
-                constraints.append(Constraint(Formula(f"{self.results} <= {MOST_COUNTED}"), f"{self.results} is at most {MOST_COUNTED}: an int counts the results"))
+                constraints.append(
+                    Constraint(
+                        Formula(f"{self.results} <= {MOST_COUNTED}"), f"{self.results} is at most {MOST_COUNTED}: an int counts the results"
+                    )
+                )
             loads = " * ".join((*self.outer_reduced, *(() if self.keeps_inner else (self.units,))))
             if len(self.reduced) > 1:
-                constraints.append(Constraint(Formula(f"{loads} <= {MOST_COUNTED}"), f"{loads} is at most {MOST_COUNTED}: an int counts the loads of a result"))
+                constraints.append(
+                    Constraint(
+                        Formula(f"{loads} <= {MOST_COUNTED}"), f"{loads} is at most {MOST_COUNTED}: an int counts the loads of a result"
+                    )
+                )
             if counts and len(self.reduced) > 1:
-                constraints.append(Constraint(Formula(f"{self.count} <= {MOST_COUNTED}"), f"{self.count} is at most {MOST_COUNTED}: an int counts the elements of a result"))
+                constraints.append(
+                    Constraint(
+                        Formula(f"{self.count} <= {MOST_COUNTED}"),
+                        f"{self.count} is at most {MOST_COUNTED}: an int counts the elements of a result",
+                    )
+                )
             if self.name == "flat_columns":
                 elements = f"r0 * {self.inner}"
-                constraints.append(Constraint(Formula(f"{elements} <= {MOST_COUNTED}"), f"{elements} is at most {MOST_COUNTED}: an int counts the elements"))
+                constraints.append(
+                    Constraint(
+                        Formula(f"{elements} <= {MOST_COUNTED}"), f"{elements} is at most {MOST_COUNTED}: an int counts the elements"
+                    )
+                )
         if self.name == "flat_columns":
-            constraints.append(Constraint(Formula(f"{self.inner} <= {self.choice.threads}"), f"{self.inner} is at most {self.choice.threads}: a block has a thread for each column"))
+            constraints.append(
+                Constraint(
+                    Formula(f"{self.inner} <= {self.choice.threads}"),
+                    f"{self.inner} is at most {self.choice.threads}: a block has a thread for each column",
+                )
+            )
         return (*extents, *strides, *results, *((self.parts,) if self.in_parts else ())), tuple(constraints)
 
     @property
