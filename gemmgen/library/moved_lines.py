@@ -38,7 +38,7 @@ def _moved_sites(sites: list[dict[str, Any]], old: str, new: str) -> list[dict[s
 
 def _places(old: list[str], new: list[str]) -> dict[int, int]:
     """New numbers of lines: of those that stand as before, and of those that are written a little differently, one for one."""
-    place = {}
+    place: dict[int, int] = {}
     for kind, a, a_end, b, b_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal" or (kind == "replace" and a_end - a == b_end - b and all(map(_alike, old[a:a_end], new[b:b_end]))):
             place |= {a + i + 1: b + i + 1 for i in range(a_end - a)}
