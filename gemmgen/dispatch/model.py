@@ -52,7 +52,7 @@ class Parameters:
     """From one block's result to the next block that adds to it."""
     sms_to_draw: float = 0.9
     """Part of the SMs that draw all that the memory gives: 64 blocks got 1.7 TB/s of 4.5 on an H200."""
-    begin_seconds: float = 1e-6
+    begin_seconds: float = 1.3e-6
     """Before a block of a further wave multiplies on tensor cores: its barriers, tensor maps and first copies. 139992 x 8 x 8, in six
     waves of short blocks, took 17 us on an H200."""
     sharpness: float = 3.0
