@@ -132,7 +132,7 @@ def rule_of(row: Mapping[str, Any], name: str) -> str:
     kinds = next((kinds for words, kinds in _COUNTED_BY.items() if name.startswith(words)), ())
     if not all(_same(row, kind) for kind in kinds):
         return "code"
-    if name.split(" ", 2)[2] in ("wavefronts", "conflicts") and measured > predicted:
+    if name.startswith("shared ") and name.split()[2] in ("wavefronts", "conflicts") and measured > predicted:
         return "arbitration"
     if _measured(row, "local load sectors"):
         return "spills"
