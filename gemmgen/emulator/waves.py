@@ -140,4 +140,8 @@ def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: b
 def _tracker(program: Program, machine: Machine, hazards: bool) -> UndefinedRegisters | None:
     """Observer of the registers that may hold no value; None if there are none."""
     undefined = find_undefined(program) if hazards else frozenset()
-    return UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes) if undefined else None
+    if not undefined:
+        return None
+    tracker = UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes)
+    tracker.follow_shuffles(machine.program, machine.binder)
+    return tracker

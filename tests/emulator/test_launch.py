@@ -248,3 +248,12 @@ def test_an_error_leaves_no_trace_in_the_next_launch():
     result = emulator.launch(ptx, "add", grid=1, block=64, args=[x, x.copy(), 64, 1.0])
     assert result.instructions["ret"] == 64
     np.testing.assert_array_equal(x, 1)
+
+
+@pytest.mark.parametrize("strings", ["$L: .b8 08, 0 }", "$L: .b8 107", "$L", "", "}"])
+def test_damaged_names_for_messages_do_not_matter(strings):
+    text = wrap_ptx("ret;")
+    try:
+        emulator.launch(f"{text}\n.section .debug_str {{ {strings}", grid=1, block=1)
+    except emulator.ParseError as error:
+        assert "line" in str(error)

@@ -270,7 +270,7 @@ class HazardDetector(Observer):
         """Begins to follow the values of shuffles as soon as one takes a value from a lane that takes no part."""
         machine = self.machine
         tracker = machine.tracker
-        if isinstance(tracker, UndefinedRegisters) and tracker.binder is not None:
+        if isinstance(tracker, UndefinedRegisters) and tracker.shuffle is not None:
             return
         mask = inst.operands[4]
         if lanes is None and isinstance(mask, Integer) and mask.value & 0xFFFFFFFF == 0xFFFFFFFF:

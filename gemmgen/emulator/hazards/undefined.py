@@ -159,9 +159,9 @@ class UndefinedRegisters:
         self.parts: dict[str, np.ndarray] = {}
         """Bits of each part of a register that was put together from several: one of them may hold a value and another none."""
         self.binder: Binder | None = None
-        """If set, values that shuffles take from lanes which take no part are followed too."""
+        """If set, a value goes through a shuffle to the lanes that take it; else none may go into one without holding a value."""
         self.shuffle: Instruction | None = None
-        """The first such shuffle."""
+        """The first shuffle that takes a value from a lane which takes no part."""
         self.report: Report = lambda instruction, lanes, register, use, other: None
 
     def clear(self, lanes: Lanes | None = None) -> None:
@@ -171,7 +171,7 @@ class UndefinedRegisters:
         for name, parts in self.parts.items():
             parts[:, ... if lanes is None else lanes] = name in self.unassigned
 
-    def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction) -> None:
+    def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction | None = None) -> None:
         """From here on the results of shuffles, and what is computed from them, are followed as well."""
         results = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in results_of(inst)}
         for name in tainted_by(program, results):

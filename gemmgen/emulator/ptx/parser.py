@@ -403,13 +403,17 @@ def _debug_strings(tokens: Tokens) -> dict[str, str]:
     index = tokens.words.index(".debug_str") + 2
     words = tokens.words
     label, content = "", bytearray()
-    while index < len(words) and words[index] != "}":
+    while index + 1 < len(words) and words[index] != "}":
         word = words[index]
         if words[index + 1] == ":":
             label, content = word, bytearray()
             index += 1
         elif tokens.kinds[index] == "int":
-            byte = parse_integer(word) & 0xFF
+            try:
+                byte = parse_integer(word) & 0xFF
+            except ValueError:
+                # These names are for messages only.
+                break
             if byte:
                 content.append(byte)
             elif label:

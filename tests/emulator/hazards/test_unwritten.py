@@ -85,7 +85,8 @@ REGISTER = "int* out, const int* in, int n) { int v; if (n > 3) v = in[threadIdx
     [
         ("out[threadIdx.x] = v + 1;", "the value that is stored"),
         ("if (v > 7) out[v] = 1;", "the condition of this branch|this address"),
-        ("out[threadIdx.x] = __shfl_xor_sync(~0u, v, 1);", "a value that other lanes receive"),
+        ("out[threadIdx.x] = __shfl_xor_sync(~0u, v, 1);", "the value that is stored"),
+        ("out[threadIdx.x] = __ballot_sync(~0u, __reduce_add_sync(~0u, v) > 7);", "a value that other lanes receive"),
     ],
 )
 def test_a_variable_that_some_path_does_not_assign(use, what):
@@ -123,3 +124,19 @@ def test_lanes_are_followed_one_by_one(use, fine):
     else:
         with pytest.raises(emulator.UndefinedRegister, match=r"16,0,0.* and 15 others" if "%w, 9" not in use else r"thread \(16,0,0"):
             emulator.launch(ptx, grid=1, block=32, args=[np.zeros(32, np.uint32)], hazards=True)
+
+
+AGGREGATED = """int* out, int* count, int lead) {
+    int i = threadIdx.x; if (i % 3 == 0) return;
+    unsigned mask = __activemask(); int rank = __popc(mask & ((1u << i % 32) - 1)), p;
+    if (rank == 0) p = atomicAdd(count, __popc(mask));
+    p = __shfl_sync(mask, p, __ffs(mask) - 1 + lead); out[p + rank] = i; }"""
+
+
+def test_a_value_that_no_lane_takes_may_go_into_a_shuffle():
+    assert not check(AGGREGATED, ints(64), np.zeros(1, np.int32), 0).findings
+
+
+def test_a_value_that_a_lane_takes_from_one_without():
+    with pytest.raises(emulator.HazardError, match="holds no value"):
+        check(AGGREGATED, ints(64), np.zeros(1, np.int32), 1)
