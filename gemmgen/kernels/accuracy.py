@@ -68,7 +68,7 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
     if element == "s8":
         low, high = ELEMENTS[element].limits
         # Results that the bound does not keep apart may round to neighbours.
-        return np.clip(np.rint(value), low, high), np.where(bound > 0, bound + 1, 0.0)
+        return np.where(np.isnan(value), 0.0, np.clip(np.rint(value), low, high)), np.where(bound > 0, bound + 1, 0.0)
     kept = float_format(element)
     if element in ("e4m3", "e5m2"):
         value = np.clip(value, *ELEMENTS[element].limits)

@@ -32,3 +32,9 @@ def test_what_is_known_before_it_is_stored_is_known_after(element: str, last: fl
 def test_an_exact_rounding_leaves_no_bound() -> None:
     _, bound = rounded(np.array([3.0, 1 / 3]), np.zeros(2))
     assert bound[0] == 0 < bound[1] <= 2.0**-25 / 1.4
+
+
+def test_what_is_no_number_is_stored_as_zero_where_integers_are_stored() -> None:
+    value, bound = stored("s8", np.array([np.nan, 200.0, -3.5]), np.zeros(3))
+    assert value.tolist() == [0.0, 127.0, -4.0]
+    assert not bound.any()

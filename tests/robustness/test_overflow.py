@@ -11,6 +11,7 @@ import pytest
 import gemmgen
 from gemmgen.core.elements import float_format
 from gemmgen.kernels.accuracy import rounded, stored
+from gemmgen.kernels.epilogue import numbers
 from gemmgen.kernels.epilogue.numbers import Tracked, overflown
 from gemmgen.kernels.epilogue.operations import square_root
 from gemmgen.kernels.family import Case, Expected
@@ -101,6 +102,11 @@ def test_a_root_is_known_where_its_sign_is(value: float, bound: float, known: bo
     root = square_root(Tracked(np.array([value]), np.array([bound]), "f32"))
     assert np.isfinite(root.bound[0]) == known
     assert not known or math.isnan(root.value[0]) == (not value >= 0)
+
+
+def test_an_unknown_root_stays_unknown_when_it_is_multiplied() -> None:
+    root = square_root(Tracked(np.array([-1e-30]), np.array([1e-29]), "f32"))
+    assert numbers.rounded(root.value * 0.75, root.bound * 0.75, "f32").bound[0] == math.inf
 
 
 def test_a_root_of_squares_is_known_beside_zero() -> None:

@@ -654,7 +654,8 @@ def square_root(value: Tracked, *, of_squares: bool = False) -> Tracked:
         bound = np.sqrt(value.bound)
         bound = np.minimum(bound, np.divide(value.bound, root, out=bound.copy(), where=root > 0))
         if not of_squares:
-            bound = np.where((value.bound > 0) & (np.abs(value.value) <= value.bound), np.inf, bound)
+            unknown = (value.bound > 0) & (np.abs(value.value) <= value.bound)
+            root, bound = np.where(unknown, 0.0, root), np.where(unknown, np.inf, bound)
             bound = np.where(value.value < -value.bound, 0.0, bound)  # NaN for certain
     return rounded(root, clear_bounds(bound), value.kind)
 

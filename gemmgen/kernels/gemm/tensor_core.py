@@ -368,6 +368,10 @@ def result_reasons(spec: GemmSpec) -> Iterator[Reason]:
         if decomposition.scheme != "data_parallel":
             need = "data_parallel for groups, whose tiles are counted on the device"
             yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+        copied_in_boxes = isinstance(spec.mainloop, TensorCoreMainloop) or getattr(spec.mainloop, "copies", "") == "tma"
+        if copied_in_boxes and spec.transpose.startswith("t"):
+            need = "nn or nt: a group begins at any row of A, and boxes of tensor maps at multiples of 16 bytes"
+            yield Reason("transpose", "transpose", spec.transpose, need, "strategy: mma_sync takes A along m, too")
         if spec.order != "row_major":
             yield Reason("order", "order", spec.order, "row_major for groups, which are rows of C")
 

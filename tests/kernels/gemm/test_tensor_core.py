@@ -58,6 +58,18 @@ INTEGERS = {
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
 
+@pytest.mark.parametrize("transpose", ["tn", "tt"])
+def test_groups_of_columns_are_not_copied_in_boxes(transpose: str) -> None:
+    """A group may begin at any column of a stored A, and boxes of tensor maps begin at multiples of 16 bytes."""
+    with pytest.raises(PlanError, match=r"transpose: got t., need nn or nt: a group begins at any row"):
+        gemmgen.plan({**GROUPED, "transpose": transpose})
+
+
+def test_groups_of_columns_are_multiplied_without_the_copy_engine() -> None:
+    plan = gemmgen.plan("gemm/mma/bf16_grouped", overrides=("transpose=tn",))
+    assert plan.grouped
+
+
 def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
     return {**spec, "mainloop": {**spec["mainloop"], **changes}}
 
