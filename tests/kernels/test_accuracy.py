@@ -34,7 +34,7 @@ def test_an_exact_rounding_leaves_no_bound() -> None:
     assert bound[0] == 0 < bound[1] <= 2.0**-25 / 1.4
 
 
-def test_what_is_no_number_is_stored_as_zero_where_integers_are_stored() -> None:
+def test_nan_is_stored_as_zero_among_integers() -> None:
     value, bound = stored("s8", np.array([np.nan, 200.0, -3.5]), np.zeros(3))
     assert value.tolist() == [0.0, 127.0, -4.0]
     assert not bound.any()
