@@ -113,7 +113,7 @@ def test_a_library_of_another_processor_is_refused() -> None:
 MUTATIONS = {
     "a step of k is left out": ("k < depth; ++k) {\n        add_products", "k + 1 < depth; ++k) {\n        add_products"),
     "beta is applied to every slice": ("k == 0 ? p->beta : 1.0f", "p->beta"),
-    "the mask lets a lane too many through": ("first_lanes(lanes)", "first_lanes(lanes + 1)"),
+    "a row ends a lane too late": ("vector_store_first(to, lanes,", "vector_store_first(to, lanes + 1,"),
     "rows of C are one element too far apart": (".ldc = p->ldc", ".ldc = p->ldc + 1"),
     "C is read with beta of 0": ("p->beta == 0.0f ? 0.0f : p->beta * *c", "p->beta * *c"),
     "the last part is left out": ("1)) < pool.parts", "1)) + 1 < pool.parts"),
