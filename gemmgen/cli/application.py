@@ -15,14 +15,9 @@ from typing import Any, TextIO
 
 import click
 
+from gemmgen.cli import exit_codes
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.text import printable
-
-EXIT_USAGE = 2
-EXIT_BUG = 70
-"""EX_SOFTWARE of sysexits.h."""
-EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
 
 _MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
@@ -82,24 +77,24 @@ class Application(click.Group):
             sys.stdout.flush()
             return code if isinstance(code, int) else 0
         except click.Abort:
-            return EXIT_INTERRUPTED
+            return exit_codes.INTERRUPTED
         except click.ClickException as error:
             shown = io.StringIO()
             error.show(shown)
             click.echo(printable(shown.getvalue()), err=True, nl=False)
-            return EXIT_USAGE
+            return exit_codes.USAGE
         except GemmgenError as error:
             print_error(str(error))
             return error.exit_code
         except BrokenPipeError:
             _silence(sys.stdout)
-            return 1
+            return exit_codes.FAILED
         except OSError as error:
             if error.errno not in _MACHINE_ERRORS:
                 return _report_bug()
             print_error(": ".join(str(part) for part in (error.filename, error.strerror) if part))
             _silence(sys.stdout)
-            return EXIT_USAGE
+            return exit_codes.USAGE
         except Exception:
             return _report_bug()
 
@@ -122,7 +117,7 @@ def _report_bug() -> int:
     with contextlib.suppress(OSError):
         click.echo(traceback.format_exc(), err=True, nl=False)
         print_error("this is a bug in gemmgen, not a mistake of yours; please report it with the lines above")
-    return EXIT_BUG
+    return exit_codes.BUG
 
 
 def _show_warning(

@@ -153,12 +153,12 @@ def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None
     from gemmgen.cli.sections import print_sections
     from gemmgen.hardware.cpu import runs_here
     from gemmgen.kernels import family_of
-    from gemmgen.kernels.cpu_gemm.explain import explain
     from gemmgen.kernels.family import Section
     from gemmgen.perf.cost_model import cost_model_of
     from gemmgen.perf.host.benchmark import all_threads
     from gemmgen.perf.host.machine_code import disassemble, inner_loop
     from gemmgen.perf.host.rates import measure_rates
+    from gemmgen.present.explanation import explanation_of
     from gemmgen.toolchain.compilation import compile_host_plan
 
     if sizes is not None and len(sizes) != 3:
@@ -192,7 +192,8 @@ def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None
                 ("bound by", "arithmetic" if arithmetic > memory else "memory"),
             ]
             roofs += [("reaches", f"{bound / seconds:.0%} of the roof in {duration(seconds)}")] if seconds is not None else []
-        results.append((item, loop, rates, bound, [*explain(plan), Section("Machine code", tuple(code)), Section("Roofs", tuple(roofs))]))
+        sections = [*explanation_of(plan.spec.kind).explain(plan), Section("Machine code", tuple(code)), Section("Roofs", tuple(roofs))]
+        results.append((item, loop, rates, bound, sections))
     if as_json:
         print_json(
             [

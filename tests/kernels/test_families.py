@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 import gemmgen
 from gemmgen.codegen.summary import Summary
+from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.matcher import Matcher
-from gemmgen.kernels import FAMILIES, family, part
+from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family, part
 from gemmgen.ops.operators import Operator
 from gemmgen.perf.cost_model import CostModel
 from gemmgen.present.explanation import Explanation, Illustration
@@ -54,26 +56,61 @@ def test_a_family_is_called_by_its_kind(kind: str) -> None:
 
 
 def names_a_family(path: Path, kind: str) -> bool:
-    """True if a module imports a family, or has its kind or its function as a word of its own."""
+    """True if a module imports a family or has its kind as a text."""
     words: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             words.add(node.value)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            words.add(node.module.removeprefix("gemmgen.kernels."))
-        elif isinstance(node, ast.Name):
-            words.add(node.id)
+            words |= set(re.findall(r"^gemmgen\.kernels\.(\w+)", node.module))
     return kind in words
 
 
-def test_few_files_outside_its_folders_name_a_family() -> None:
+OUTSIDE: dict[str, dict[str, str]] = {
+    "gemm": {
+        "ops/native.py": "a product's request, for processors",
+        "ops/planes.py": "planes of matrices, an object of the user's",
+        "ops/torch_operators.py": "the type of a product's result",
+    },
+    "reduction": {},
+    "conv2d": {
+        "layouts.py": "functions for users that reorder images and filters",
+        "ops/__init__.py": "the call",
+        "ops/filters.py": "reordered filters, kept",
+        "ops/torch_operators.py": "the call's schema",
+    },
+    "elementwise": {
+        "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
+        "kernels/epilogue/steps.py": "the same",
+        "ops/__init__.py": "the call",
+        "ops/torch_operators.py": "the call's schema",
+    },
+    "cpu_gemm": {
+        "export/blas.py": "the interface of BLAS, which a product alone has",
+        "ops/host_tuning.py": "candidates for a product",
+        "ops/native.py": "the instance for a product",
+        "perf/host/benchmark.py": "a product beside libraries of BLAS",
+        "perf/host/rates.py": "the folder of the program that measures rates",
+    },
+}
+"""Files of gemmgen outside a family's folder that name it, and why; the registry in ``kernels/__init__.py`` names all."""
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_few_files_outside_its_folder_name_a_family(kind: str) -> None:
     root = Path(gemmgen.__file__).parent
-    outside = [path for path in sorted(root.rglob("*.py")) if "elementwise" not in path.relative_to(root).parts]
-    found = [path.relative_to(root).as_posix() for path in outside if names_a_family(path, "elementwise")]
-    assert found == [
-        "kernels/__init__.py",
-        "kernels/cpu_gemm/plan.py",  # the code of a reason against operations
-        "kernels/epilogue/steps.py",  # the same
-        "ops/__init__.py",
-        "ops/torch_operators.py",
-    ]
+    outside = [path.relative_to(root) for path in sorted(root.rglob("*.py")) if kind not in path.relative_to(root).parts]
+    found = {path.as_posix() for path in outside if names_a_family(root / path, kind)}
+    assert found == {"kernels/__init__.py", *OUTSIDE[kind]}
+
+
+def test_every_family_is_looked_for() -> None:
+    assert set(OUTSIDE) == {*FAMILIES, *HOST_FAMILIES}
+
+
+@pytest.mark.parametrize("kind", [*FAMILIES, *HOST_FAMILIES])
+def test_templates_of_a_family_name_no_other(kind: str) -> None:
+    root = resource_directory("templates")
+    others = [other for other in (*FAMILIES, *HOST_FAMILIES) if other != kind]
+    texts = {path: path.read_text() for folder in (kind, "common", "epilogue", "device") for path in (root / folder).rglob("*.*")}
+    assert [(path.name, other) for path, text in texts.items() for other in others if re.search(rf"(?<!\w){other}/", text)] == []

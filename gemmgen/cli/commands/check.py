@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gemmgen.cli.application import EXIT_BUG
+from gemmgen.cli import exit_codes
 from gemmgen.cli.options import architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import SpecFile, find_specs
@@ -41,9 +41,9 @@ def command(context: click.Context, specs: Sequence[str], architectures: Sequenc
             _print(finding)
         click.echo(f"{len(findings) - rejected} accepted, {rejected} rejected", err=True)
     if bugs:
-        context.exit(EXIT_BUG)
+        context.exit(exit_codes.BUG)
     if rejected:
-        context.exit(2)
+        context.exit(exit_codes.USAGE)
 
 
 def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Sequence[str]) -> list[dict[str, Any]]:

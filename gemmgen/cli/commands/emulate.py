@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.cli import exit_codes
 from gemmgen.cli.counters import print_counters
 from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.cli.options import complete_architecture, json_option, parse_dimensions
@@ -264,7 +265,7 @@ def command(
             click.echo()
             print_counters(run.counters)
     if failed:
-        context.exit(1)
+        context.exit(exit_codes.FAILED)
 
 
 def _cpus() -> int:

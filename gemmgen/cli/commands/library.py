@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from gemmgen.cli import exit_codes
 from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.options import NAMED_PATH, complete_architecture, json_option
 from gemmgen.cli.output import counted, print_json, progress_bar
@@ -164,7 +165,7 @@ def check_command(
         mended = all(problem.state != "unchecked" for problem in report.problems)
         remedy = f"; this mends it: gemmgen library build{where}" if mended else ""
         click.echo(f"{counted(len(report.problems), 'problem')}{remedy}", err=True)
-        context.exit(1)
+        context.exit(exit_codes.FAILED)
 
 
 @command.command("list")
@@ -282,7 +283,7 @@ def measure_command(
     ]
     click.echo(f"{counted(len(measurement.records), 'instance')} on {measurement.run['device']}: {', '.join(counts)}; {output}", err=True)
     if measurement.failures:
-        context.exit(1)
+        context.exit(exit_codes.FAILED)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from gemmgen.cli import exit_codes
 from gemmgen.cli.options import json_option
 from gemmgen.cli.output import counted, print_json
 from gemmgen.core.errors import EnvironmentMissing
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from gemmgen.sweep.selection import Selection
     from gemmgen.sweep.space import Space
 
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 Against = tuple[str, Sequence["PointResult"]]
 """The name of other results, and these."""
@@ -329,12 +328,12 @@ class Run:
             live.finish(results)
         if engine.interrupted:
             click.echo("Interrupted: the same command goes on from here.", err=True)
-            self.context.exit(EXIT_INTERRUPTED)
+            self.context.exit(exit_codes.INTERRUPTED)
         _require_accepted(results, whole)
         if conclude is not None:
             conclude()
         if any(result.failed for result in results):
-            self.context.exit(EXIT_FAILED)
+            self.context.exit(exit_codes.FAILED)
 
 
 def _dry_run(context: click.Context, selection: Selection, settings: Settings, path: Path, as_json: bool) -> None:
@@ -406,7 +405,7 @@ def _dry_run(context: click.Context, selection: Selection, settings: Settings, p
 def _end_dry_run(context: click.Context, selection: Selection, engine: Engine) -> None:
     if engine.interrupted:
         click.echo("Interrupted: these are the points that were checked before.", err=True)
-        context.exit(EXIT_INTERRUPTED)
+        context.exit(exit_codes.INTERRUPTED)
     _require_accepted(list(engine.results.values()), selection.whole)
 
 

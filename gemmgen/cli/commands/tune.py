@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.cli import exit_codes
 from gemmgen.cli.options import NAMED_PATH, json_option
 from gemmgen.cli.output import Column, counted, print_json, print_table, progress_bar
 
@@ -116,7 +117,7 @@ def command(
         err=as_json,
     )
     if outcome.wrong:
-        context.exit(1)
+        context.exit(exit_codes.FAILED)
 
 
 def _print_processor_choices() -> None:

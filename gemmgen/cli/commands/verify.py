@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmgen.cli import exit_codes
 from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
@@ -134,7 +135,7 @@ def _report(
     else:
         _print_reports(reports)
     if not all(report.passed for report in reports.values()):
-        context.exit(1)
+        context.exit(exit_codes.FAILED)
 
 
 def _print_reports(reports: dict[str, VerificationReport]) -> None:

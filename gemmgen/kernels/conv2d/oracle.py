@@ -20,7 +20,7 @@ from gemmgen.kernels.conv2d.spec import LARGEST_EXTENT
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, Expected
-from gemmgen.kernels.gemm.tensor_accuracy import sum_error
+from gemmgen.kernels.math.tensor_accuracy import sum_error
 
 if TYPE_CHECKING:
     import numpy as np

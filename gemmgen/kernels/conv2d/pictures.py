@@ -25,7 +25,7 @@ from gemmgen.kernels.conv2d.tiles import (
     vector_offset,
 )
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
-from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS
 from gemmgen.kernels.pictures import (
     BankMap,
     BankMaps,

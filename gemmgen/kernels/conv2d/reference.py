@@ -16,7 +16,7 @@ from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Expected
-from gemmgen.kernels.gemm.tensor_accuracy import magnitude
+from gemmgen.kernels.math.tensor_accuracy import magnitude
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 SCHEDULERS = 4

@@ -17,8 +17,7 @@ from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.tensor_core import INTEGER_COLUMNS
-from gemmgen.kernels.gemm.warpgroup import BARRIER_BYTES, WARPGROUP, WarpgroupOperand
+from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INTEGER_COLUMNS, WARPGROUP, WarpgroupOperand
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 

@@ -11,9 +11,9 @@ from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware.cpu import CpuArchitecture
 from gemmgen.kernels.cpu_gemm.spec import BlockedLoops, CpuGemmSpec
 from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import InstancePlan
-from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import instance_name, spec_digest

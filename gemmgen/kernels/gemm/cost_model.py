@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREA
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.vector import SLICES_AT_ONCE, VectorLoop, estimated_registers
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
 """Values of k that a thread of the naive kernel is taken to have in flight."""

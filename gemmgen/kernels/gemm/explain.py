@@ -14,8 +14,8 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import SplitKLast, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 
 STORAGE = {

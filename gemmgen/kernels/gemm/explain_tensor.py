@@ -7,7 +7,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.warp_mma import WarpLoop, WarpOperand
-from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 
 Lines = tuple[tuple[str, str], ...]
 

@@ -37,7 +37,7 @@ from gemmgen.kernels.gemm.spec import (
     VectorMainloop,
 )
 from gemmgen.kernels.gemm.vector import VectorLoop
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 

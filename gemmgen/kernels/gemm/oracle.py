@@ -19,12 +19,12 @@ from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.planes import PlaneOperand
-from gemmgen.kernels.gemm.planes_numbers import stored_planes
+from gemmgen.kernels.gemm.planes_numbers import planes_bound, stored_planes
 from gemmgen.kernels.gemm.spec import StreamK
-from gemmgen.kernels.gemm.tensor_accuracy import factors, planes_bound, product_bound
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
+from gemmgen.kernels.math.tensor_accuracy import factors, product_bound
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""

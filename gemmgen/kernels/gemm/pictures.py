@@ -14,7 +14,7 @@ from gemmgen.kernels.gemm.shared_pictures import bank_maps
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import BLOCK_ROWS, WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WarpgroupLoop
 from gemmgen.kernels.pictures import (
     Division,
     Fragments,

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
 from gemmgen.kernels.gemm.copied import CopyPlan, copy_plan
-from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
@@ -44,8 +44,8 @@ from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
 from gemmgen.kernels.gemm.vector import VectorLoop, vector_loop, vector_regions, vector_sequence
 from gemmgen.kernels.gemm.warp_mma import WarpLoop, warp_mma_loop, warp_mma_regions
 from gemmgen.kernels.gemm.warp_mma_sequence import warp_mma_sequence
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.resources import ResidentBlocks

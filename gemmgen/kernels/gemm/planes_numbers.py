@@ -1,4 +1,4 @@
-"""Planes of float32 matrices in NumPy: what kernels make, for verification of those that take them ready made."""
+"""Planes of float32 matrices in NumPy, for verification: what kernels make of them, and the error bound of products by planes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.kernels.gemm.planes import REGION_BYTES, PlaneOperand, Scheme
+from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, accumulated
+from gemmgen.kernels.gemm.planes import REGION_BYTES, PlaneOperand, PlanesPlan, Scheme
 
 _MARKED = 0x7FFFFFFF
 """Exponent of a row that no planes can hold."""
@@ -62,3 +63,15 @@ def split(scheme: Scheme, values: npt.NDArray[np.float32], exponents: npt.NDArra
             planes.append(bits)
         rest = rest - bits.view(np.float32)
     return np.stack(planes)
+
+
+def planes_bound(planes: PlanesPlan, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Largest error of a float32 product by planes: that of ``Scheme.error_factor``, and that of float32 multiply-adds in rows of A
+    and columns of B that planes cannot hold."""
+    k, scheme = a.shape[-1], planes.scheme
+    size = np.abs(a) @ np.abs(b)
+    fma = accumulated(k)
+    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :]
+    factor = planes.error_factor(k) * UNIT_ROUNDOFF
+    bound: npt.NDArray[np.float64] = np.where(held, factor, fma) * size + SMALLEST
+    return bound

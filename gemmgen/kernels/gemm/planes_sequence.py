@@ -12,7 +12,6 @@ from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspac
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 from gemmgen.kernels.launch import (
     Argument,
     ArrayArgument,
@@ -23,6 +22,7 @@ from gemmgen.kernels.launch import (
     ScalarArgument,
     TensorMapArgument,
 )
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT
 

@@ -11,13 +11,14 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import Factor
+from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
-from gemmgen.kernels.gemm.epilogue import plan_epilogue
 from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
 from gemmgen.kernels.gemm.spec import Arithmetic, CacheHints, GemmSpec, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
-from gemmgen.kernels.gemm.warpgroup import (
+from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
+    INTEGER_COLUMNS,
     SPAN_BYTES,
     TICKET_BYTES,
     WARPGROUP,
@@ -43,8 +44,6 @@ CONSUMER_REGISTERS = {2: 232, 3: 160}
 add up to no more than an SM has."""
 PLANES_REGISTERS = 24, 240
 """The same for two groups with compensated sums."""
-INTEGER_COLUMNS = frozenset({8, 16, 24, *range(32, 257, 16)})
-"""Values of an instruction's n for integers (PTX ISA, wgmma.mma_async); for others it is any multiple of 8 up to 256."""
 
 
 def warpgroup_loop(

@@ -20,8 +20,8 @@ from gemmgen.kernels.gemm.sequence import (
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.gemm.warpgroup import TICKET_BYTES, WarpgroupLoop
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 
 LARGEST_INT = 2**31 - 1

@@ -1,1 +1,1 @@
-"""Multiply-adds and the orders in which they are listed."""
+"""Arithmetic of mainloops: orders of multiply-adds, loops of warpgroups on tensor cores, and how far their sums are off."""

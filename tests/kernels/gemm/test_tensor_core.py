@@ -9,7 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.kernels.gemm.tensor_accuracy import factors
+from gemmgen.kernels.math.tensor_accuracy import factors
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gemmgen.core.elements import float_format
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, accumulated
+from gemmgen.kernels.accuracy import SMALLEST, accumulated
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from gemmgen.kernels.gemm.planes import PlanesPlan
-    from gemmgen.kernels.gemm.warp_mma import WarpLoop
-    from gemmgen.kernels.gemm.warpgroup import WarpgroupLoop
 
     Array = npt.NDArray[np.float64]
 
@@ -34,6 +30,30 @@ class Truncation:
     """Of a term, below the largest exponent."""
     result_bits: int
     """Of the sum's significand, below its leading bit."""
+
+
+class Mainloop(Protocol):
+    """The numbers of a mainloop on tensor cores that decide how far its sums are off."""
+
+    @property
+    def type_a(self) -> str:
+        """Element type of A."""
+
+    @property
+    def type_b(self) -> str:
+        """Element type of B."""
+
+    @property
+    def tile_k(self) -> int:
+        """Values of k of a step."""
+
+    @property
+    def instruction_k(self) -> int:
+        """Values of k of an instruction."""
+
+    @property
+    def promote_steps(self) -> int:
+        """Steps after which sums leave the accumulators; 0: they stay."""
 
 
 WIDE = Truncation(25, 23)
@@ -52,13 +72,13 @@ def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def product_bound(loop: WarpgroupLoop | WarpLoop, slices: int, a: Array, b: Array, joined: int = 0) -> Array:
+def product_bound(loop: Mainloop, slices: int, a: Array, b: Array, joined: int = 0) -> Array:
     """Largest error of a sum over k, whatever the order in which products come."""
     size = magnitude(loop.type_a, a) @ magnitude(loop.type_b, b)
     return sum_error(loop, slices, a.shape[-1], joined) * size + SMALLEST
 
 
-def sum_error(loop: WarpgroupLoop | WarpLoop, slices: int, k: int, joined: int = 0) -> float:
+def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0) -> float:
     """Largest error of a sum over k, as a share of the sum of the products' magnitudes; ``slices``: equal parts of k that are summed up
     by themselves; ``joined``: sums of unequal parts, of which one may be nearly as long as k.
 
@@ -77,20 +97,6 @@ def sum_error(loop: WarpgroupLoop | WarpLoop, slices: int, k: int, joined: int =
     inside = lost / (1 - lost) if lost < 1 else inf
     outside = accumulated(parts) if parts > 1 else 0.0
     return inside + outside * (1 + inside)
-
-
-def planes_bound(planes: PlanesPlan, a: Array, b: Array) -> Array:
-    """Largest error of a float32 product by planes: that of ``Scheme.error_factor``, and that of float32 multiply-adds in rows of A
-    and columns of B that planes cannot hold."""
-    import numpy as np
-
-    k, scheme = a.shape[-1], planes.scheme
-    size = np.abs(a) @ np.abs(b)
-    fma = accumulated(k)
-    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :]
-    factor = planes.error_factor(k) * UNIT_ROUNDOFF
-    bound: Array = np.where(held, factor, fma) * size + SMALLEST
-    return bound
 
 
 def magnitude(element: str, values: Array) -> Array:

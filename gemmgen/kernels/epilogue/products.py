@@ -1,4 +1,4 @@
-"""The epilogue of a GEMM: operations on float32 values, and the numbers, vectors and matrices that they read."""
+"""Epilogues of matrix products: operations on float32 values, and the numbers, vectors and matrices that they read."""
 
 from __future__ import annotations
 

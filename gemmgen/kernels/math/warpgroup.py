@@ -1,4 +1,4 @@
-"""The mainloop of a GEMM whose warpgroups multiply tiles in shared memory, in numbers."""
+"""The mainloop of warpgroups that multiply tiles in shared memory (``wgmma``), in numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ BLOCK_ROWS = 64
 """Rows of the result of one matrix instruction."""
 GROUP_ROWS = 8
 """Rows that one period of the swizzle covers."""
+INTEGER_COLUMNS = frozenset({8, 16, 24, *range(32, 257, 16)})
+"""Values of an instruction's n for integers (PTX ISA, wgmma.mma_async); for others it is any multiple of 8 up to 256."""
 WARPGROUP = 128
 WARPS = 4
 INSTRUCTION_BYTES = 32
