@@ -22,7 +22,7 @@ from gemmgen.verification.oracle import oracle_of
 WHOLE = "GEMMGEN_TEST_ALL_EXPORTS"
 """Set to 1, this variable has every shipped spec tried on many problems; else a sample of them is, on fewer."""
 
-DRAWS = 400 if os.environ.get(WHOLE) == "1" else 60
+DRAWS = 400 if os.environ.get(WHOLE) == "1" else 40
 
 
 def sampled_plans() -> list[KernelPlan]:

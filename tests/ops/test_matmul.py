@@ -7,6 +7,7 @@ import pytest
 from conftest import SPECS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import ALL
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
@@ -40,7 +41,7 @@ def views(shape, flavour):
 FLAVOURS = st.sampled_from(["rows", "columns", "padded", "odd"])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30 if ALL else 6, deadline=None)
 @given(m=st.integers(1, 70), n=st.integers(1, 70), k=st.integers(1, 40), a=FLAVOURS, b=FLAVOURS, out=FLAVOURS)
 def test_every_layout_of_every_operand_gives_the_product(m, n, k, a, b, out):
     x, y, z = views((m, k), a), views((k, n), b), views((m, n), out)

@@ -65,11 +65,22 @@ def overlap(detector: HazardDetector, earlier: Sequence[Footprint]) -> None:
             if inst is None:
                 continue
             site = site_of(Access(inst, kind, shadow.granule, shadow.granule))
-            places = np.flatnonzero(flags) * footprint.granule + footprint.start
             for start, base, size in extents:
-                inside = places[np.searchsorted(places, start) : np.searchsorted(places, start + size)]
-                if not len(inside):
-                    continue
-                granules = (inside[:, None] - start + base + np.arange(0, footprint.granule, shadow.granule)).ravel() // shadow.granule
-                first = np.append(True, granules[1:] != granules[:-1])  # they ascend
-                shadow.note(site, granules[first], detector.order.first_stream)
+                granules = _granules_of(flags, footprint, shadow.granule, start, base, size)
+                if len(granules):
+                    shadow.note(site, granules, detector.order.first_stream)
+
+
+def _granules_of(flags: np.ndarray, footprint: Footprint, granule: int, start: int, base: int, size: int) -> np.ndarray:
+    """The shadow's granules, ascending, of what is flagged within `size` bytes at `start`, which begin at `base` of the space."""
+    step = footprint.granule
+    first = max(0, -((footprint.start - start) // step))
+    last = max(first, -((footprint.start - start - size) // step))
+    found: np.ndarray = np.flatnonzero(flags[first:last])
+    offset = (first * step + footprint.start) - start + base
+    if step == granule and offset % granule == 0:
+        found += offset // granule
+        return found
+    granules: np.ndarray = ((found[:, None] * step + offset + np.arange(0, step, granule)) // granule).ravel()
+    distinct: np.ndarray = granules[np.append(True, granules[1:] != granules[:-1])[: len(granules)]]
+    return distinct

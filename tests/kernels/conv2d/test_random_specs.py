@@ -8,7 +8,7 @@ from sampling import ALL
 from kernels.conv2d.random_specs import SPECS
 from kernels.random_batches import try_random_specs
 
-BATCHES, EVERY = (4, 8) if ALL else (2, 12)
+BATCHES, EVERY = (4, 8) if ALL else (1, 24)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

@@ -8,7 +8,7 @@ from sampling import ALL
 from kernels.gemm.random_specs import SPECS
 from kernels.random_batches import try_random_specs
 
-BATCHES, EVERY = (8, 3) if ALL else (3, 8)
+BATCHES, EVERY = (8, 3) if ALL else (3, 16)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
