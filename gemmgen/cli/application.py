@@ -67,7 +67,7 @@ class Application(click.Group):
             sys.exit(self._run(args, prog_name, complete_var, extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, Any]) -> int:
-        # A process may be started without them; what is said then goes nowhere.
+        # A process may be started without them; what is printed then is discarded.
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
         try:
             # A name that the terminal's encoding cannot show must not stop the work.
@@ -127,6 +127,6 @@ def _show_warning(
 
 
 def _silence(stream: TextIO) -> None:
-    """Lets what is left in the buffer of a stream that nobody reads go nowhere, without a word at exit."""
+    """Discards the rest of the buffer of a stream that nobody reads, so that no error is printed at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

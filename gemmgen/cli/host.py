@@ -25,7 +25,7 @@ def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ())
         try:
             kinds.append(read_yaml(file.path).get("kind"))
         except SpecError:
-            kinds.append(None)  # said where it is read in earnest
+            kinds.append(None)  # reported where the spec is loaded
     host = [isinstance(kind, str) and kind in HOST_FAMILIES for kind in kinds]
     if any(host) and not all(host):
         one, other = files[host.index(True)].label, files[host.index(False)].label
@@ -36,7 +36,7 @@ def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ())
 def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sanitize: bool) -> dict[str, VerificationReport]:
     """Compiles and verifies specs natively; with ``sanitize``, under the sanitizers too, whose finding ends it.
 
-    Specs for other processors are left out with a word; raises ``EnvironmentMissing`` where all are.
+    Specs for other processors are skipped with a message; raises ``EnvironmentMissing`` where all are.
     """
     from gemmgen.core.errors import EnvironmentMissing, VerificationError
     from gemmgen.runtime.native import NativeBackend, require_host

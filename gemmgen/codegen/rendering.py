@@ -79,17 +79,6 @@ def spec_fields_in(text: str) -> dict[str, Any] | None:
 
 
 @lru_cache(maxsize=1)
-def template_digest() -> str:
-    """SHA-256, in hex, over the names and texts of all templates."""
-    root = resource_directory("templates")
-    digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in (".j2", ".cuh", ".c")):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     return environment(resource_directory("templates"))
 

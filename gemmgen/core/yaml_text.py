@@ -1,6 +1,6 @@
 """YAML as plain data, by the core schema of YAML 1.2 and no other: mappings, lists, text, numbers, true, false and null.
 
-PyYAML's parser finds the structure; what a word stands for is decided here, by section 10.3 of the specification
+PyYAML's parser finds the structure; the type of a scalar is decided here, by section 10.3 of the specification
 (yaml.org/spec/1.2.2), because PyYAML's own rules are those of YAML 1.1, for which 020 is sixteen and 1:00 is sixty. The data is
 made event by event, without recursion, so that no depth of nesting can exhaust the stack.
 """

@@ -1,4 +1,4 @@
-"""Predicted times of single plans: the model that chooses among instances, asked about one."""
+"""Predicted times of single plans, by the model that chooses among instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of measured times: which instance took how long on which problem of which device, and what that says about others."""
+"""Tables of measured times by device, problem and instance, and interpolation to other problems."""
 
 from __future__ import annotations
 

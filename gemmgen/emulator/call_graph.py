@@ -1,4 +1,4 @@
-"""Who calls whom in a module: functions that call themselves, and those whose address is taken."""
+"""The call graph of a module: recursive functions, and those whose address is taken."""
 
 from __future__ import annotations
 

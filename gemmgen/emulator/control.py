@@ -1,4 +1,4 @@
-"""Branches, exits and barriers: where lanes go after a basic block.
+"""Branches, exits and barriers: control flow of lanes between basic blocks.
 
 A terminator bound to a machine is called with the lanes that reached it (None: all) and returns the block at which all of
 them go on, or AGAIN after it has filed each lane's next block in `state.key`.

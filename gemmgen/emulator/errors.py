@@ -1,4 +1,4 @@
-"""Errors of an emulated launch, told the way a good compiler tells them."""
+"""Errors of an emulated launch, in the form of a compiler's diagnostics."""
 
 from __future__ import annotations
 

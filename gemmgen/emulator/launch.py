@@ -94,7 +94,7 @@ def launch(
     `hazards` and `overlapped`.
 
     `jobs` processes share the blocks of a launch that takes long, as long as no block touches what another one writes; results,
-    findings and counts are those of one process. `progress(done, total)` is told of blocks.
+    findings and counts are those of one process. `progress(done, total)` counts blocks.
 
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """

@@ -109,7 +109,7 @@ class Observer:
         each group, `accessed` with the same lanes and addresses right after."""
 
     def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:
-        """Warpgroups, by their first lanes, start a wgmma that reads so many bytes of shared memory for each of them."""
+        """Warpgroups, given by their first lanes, start a wgmma, each with its number of bytes of shared memory to read."""
 
     def async_started(self, access: AsyncAccess) -> None:
         """An engine may read or write shared memory from now on."""
@@ -233,7 +233,7 @@ class Space:
 
 
 def verb(access: Access) -> str:
-    """The access in a word."""
+    """Short name of the access."""
     return {"load": "read", "store": "write", "atomic": "atomic operation"}[access.kind]
 
 
@@ -455,7 +455,7 @@ class BankedSpace(Space):
         return index
 
     def resolve(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
-        """`locate` for an access that happens later: bounds and alignment are checked, nobody is told."""
+        """`locate` for an access that happens later: bounds and alignment are checked, observers are not notified."""
         width = access.width
         if int(addresses.max()) > self.size - width:
             return self._resolve_remote(access, lanes, addresses)

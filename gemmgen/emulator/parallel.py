@@ -2,7 +2,7 @@
 
 A launch begins in one process. If it takes long, copies of that process (fork) share the waves that are left, on one global memory.
 Each notes what its blocks read and write. As soon as one touches what another one writes, or finds an error, all that the copies did
-is thrown away, and the first process goes on alone, from where it stood: nobody is told the results of an order that one process
+is thrown away, and the first process goes on alone, from where it stood: nobody sees the results of an order that one process
 would not have taken.
 """
 
@@ -33,7 +33,7 @@ from gemmgen.emulator.schedule import MinimumBlock
 from gemmgen.emulator.waves import Waves
 
 Progress = Callable[[int, int], None]
-"""`progress(done, total)`: so many of the blocks have run."""
+"""`progress(done, total)`: blocks that have run, and all blocks."""
 
 ALONE_SECONDS = 0.5
 """Seconds that one process runs alone."""

@@ -30,7 +30,7 @@ class Schedule(Protocol):
     """Chooses lanes. `key` has one entry a lane (see BLOCKED); a turn's lanes must share their key."""
 
     def start(self, lanes: int) -> None:
-        """A wave of so many lanes begins."""
+        """Beginning of a wave with its number of lanes."""
 
     def pick(self, key: np.ndarray) -> Turn | None:
         """The next lanes to run; None if no lane is runnable."""

@@ -43,4 +43,3 @@ class Barrier:
     owed: int = 0
     phase: int = 0
     waiters: list[Lanes] = field(default_factory=list)
-    last_arrival: Instruction | None = None

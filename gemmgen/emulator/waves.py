@@ -120,7 +120,7 @@ _machines = _Machines()
 
 
 def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool) -> Machine:
-    """A machine for so many blocks: a used one if there is one, since binding costs more than running a small launch."""
+    """A machine for a number of blocks: a used one if there is one, since binding costs more than running a small launch."""
     undefined = find_undefined(program) if hazards else frozenset()
     key = (id(program), block, blocks, shared, bool(undefined))
     known = _machines.by_shape

@@ -14,8 +14,6 @@ from gemmgen.core.errors import SpecError
 
 KIB = 1024
 WARP_THREADS = 32
-SHARED_BANKS = 32
-SHARED_BANK_BYTES = 4
 SECTOR_BYTES = 32
 
 Feature = Literal[
@@ -146,7 +144,7 @@ FLOAT_PRODUCTS = {
     for name, type, products in (("f16x3", "f16", 3), ("bf16x6", "f16", 6), ("bf16x9", "f16", 9), ("tf32x3", "tf32", 3))
     for instruction in ("wgmma", "mma")
 }
-"""Units that make float32 products of so many of a smaller type, and the unit of these."""
+"""Units of float32 products by planes: the unit of the smaller type, and its products for each float32 product."""
 
 
 @dataclass(frozen=True, slots=True)

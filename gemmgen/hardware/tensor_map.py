@@ -1,4 +1,4 @@
-"""Tensor maps: what the Tensor Memory Accelerator is told about an array, as data, with the driver's checks.
+"""Tensor maps: descriptions of arrays for the Tensor Memory Accelerator, as data, with the driver's checks.
 
 A tensor map (CUtensorMap) describes an array in global memory and the box that one copy moves between it and shared memory. The
 driver encodes it into 128 opaque bytes; here it stays readable, so that it can be planned, checked, printed and emulated without a

@@ -32,7 +32,7 @@ roundoffs each."""
 
 
 def accumulated(roundings: int) -> float:
-    """Largest relative error of so many roundings to float32 in a row: gamma of N. J. Higham, "Accuracy and Stability of Numerical
+    """Largest relative error of a number of successive roundings to float32: gamma of N. J. Higham, "Accuracy and Stability of Numerical
     Algorithms", section 3.1."""
     return roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
 

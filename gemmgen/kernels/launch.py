@@ -163,7 +163,7 @@ class TensorMapArgument:
         return (*self.extents, *self.strides, *self.element_strides, self.offset_bytes, *corners)
 
     def resolve(self, dimensions: Mapping[str, int], alignment: int) -> ResolvedMap:
-        """The map for one problem, over an array aligned to so many bytes. ``LaunchError`` with all reasons if the driver would
+        """The map for one problem, over an array with a given alignment in bytes. ``LaunchError`` with all reasons if the driver would
         refuse it."""
 
         def numbers(formulas: tuple[Formula, ...]) -> tuple[int, ...]:

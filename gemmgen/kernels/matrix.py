@@ -38,7 +38,7 @@ class Matrix:
         return 16 // self.element_bytes
 
     def vectors_in(self, columns: int) -> int:
-        """Vectors of 16 bytes in so many elements."""
+        """Vectors of 16 bytes in a number of elements."""
         return columns * self.element_bytes // 16
 
     @property

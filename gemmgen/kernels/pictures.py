@@ -40,7 +40,7 @@ class ProductOverview:
     b: str
     c: str
     m: str
-    """Name of the rows of C, in a word or two."""
+    """Short name of the rows of C."""
     n: str
     k: str
     tile_m: int

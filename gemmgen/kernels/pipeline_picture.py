@@ -26,7 +26,7 @@ _WORDS: dict[Copies, str] = {
 
 
 def pipeline(copies: Copies, stages: int) -> Timeline:
-    """The first steps of a mainloop with so many ``stages`` in shared memory."""
+    """The first steps of a mainloop with ``stages`` in shared memory."""
     rows = [f"stage {stage}" for stage in range(stages)]
     if copies == "registers":
         rows.append("registers")

@@ -172,7 +172,7 @@ def validated(
 
 
 def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str]]]:
-    """Mistakes with their paths. Where a field takes values of several forms, each form has its own complaint: the first is told, or
+    """Mistakes with their paths. Where a field takes values of several forms, each form has its own complaint: the first is reported, or
     that about a part of the value."""
     placed = [(item, _path(item["loc"], fields)) for item in mistakes]
     paths = [path for _, path in placed]

@@ -15,7 +15,7 @@ def to_text(data: Any) -> str:
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """``value`` with so many significant digits: what is below them differs from machine to machine."""
+    """``value`` rounded to a number of significant digits: lower ones differ from machine to machine."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else value
 
 

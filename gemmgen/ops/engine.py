@@ -83,7 +83,7 @@ class Operator:
         required: int = 1,
     ) -> None:
         """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
-        as ``interpret`` takes them; ``updated``: operands that are written, too; ``required``: so many operands, the first, have to be
+        as ``interpret`` takes them; ``updated``: operands that are written, too; ``required``: number of leading operands that have to be
         given."""
         self.name = name
         self._required = tuple(operands)[:required]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 MOST_LIKENESSES = 4
-"""For so many combinations of layouts the calls of one form are recognised; the others are looked up."""
+"""Limit of combinations of layouts for which calls of one form are recognised; the others are looked up."""
 
 Likeness = Callable[..., bool]
 """True if tensors have the class, type, device, shape and strides of those that it was made from, and are as lazy and differentiable."""

@@ -32,7 +32,6 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         raise LaunchError(f"matmul: no derivative of {activation} is known; known are {', '.join((*BY_RESULT, *BY_ARGUMENT))}")
     result = output if activation in BY_RESULT else None
     ctx.save_for_backward(a, b, bias, residual if activation and result is None else None, result)
-    ctx.shape_of_residual = None if residual is None else residual.shape
     ctx.numbers = alpha, gamma, activation, precision
 
 

@@ -36,7 +36,7 @@ def warm(
     """Chooses and compiles the kernels for problems such as ``gemm:4096,1,4096,nt,bf16``, in parallel, into the user's cache.
 
     ``device``: the ordinal of a GPU, the first if not given, onto which the kernels are loaded too; or a name such as ``H200``, for
-    which a machine without one fills a cache. Problems that share a kernel compile it once. ``progress`` is told of each problem.
+    which a machine without one fills a cache. Problems that share a kernel compile it once. ``progress`` is called for each problem.
 
     Raises ``SpecError`` for texts that are no problem, ``LaunchError`` for problems that no instance can do, ``EnvironmentMissing``
     without a GPU to warm.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 REFERENCE = "the family's reference"
 REFERENCE_OPERATIONS = 4e10
-"""Without a peer, a problem of at most so many operations is checked against the family's reference on the CPU."""
+"""Limit of operations up to which a problem without a peer is checked against the family's reference on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def median_seconds(
     graph_seconds: float | None = None,
     ordinal: int = 0,
 ) -> dict[str, float]:
-    """Median device seconds of one call of each, on arrays of torch's, of which there are so many sets.
+    """Median device seconds of one call of each, on arrays of torch's, of which there are several sets.
 
     Calls work on torch's current stream. Each is called on every set before it is captured, for what happens at a first call.
     """

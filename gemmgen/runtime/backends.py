@@ -14,7 +14,7 @@ BackendName = Literal["auto", "emulator", "gpu"]
 def find_backend(name: BackendName = "auto", schedules: int = 1) -> Backend:
     """The backend of that name; ``auto``: the GPU if there is one, else the emulator.
 
-    ``schedules``: the emulator runs every launch under so many interleavings of warps and blocks, which must agree. Raises
+    ``schedules``: the emulator runs every launch under that number of interleavings of warps and blocks, which must agree. Raises
     ``EnvironmentMissing`` if a GPU is asked for and there is none.
     """
     if name == "gpu" or (name == "auto" and gpu_available()):

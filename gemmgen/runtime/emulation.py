@@ -59,7 +59,7 @@ class EmulatorBackend:
         """``observers`` see every access of every launch.
 
         ``hazards`` makes races, volatile ones too, and reads of what nothing has written errors.
-        With ``schedules`` above 1, each launch runs under so many interleavings of warps and blocks, and all must leave the same
+        With ``schedules`` above 1, each launch runs under that number of interleavings of warps and blocks, and all must leave the same
         bytes. A launch that takes more than ``step_limit`` basic blocks is taken to loop forever.
         """
         self._observers = tuple(observers)

@@ -98,7 +98,7 @@ def emulate(
     `gemmgen.emulator.TensorMap` and `Texture` over an array where the kernel takes a CUtensorMap or a texture.
     `cluster` are the blocks of a cluster.
     `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
-    looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under so many random orders of
+    looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under that number of random orders of
     warps, from `seed` on, which must leave the same bytes. `jobs` processes (copies of this one, on Linux) share the blocks of a launch
     that takes long. `name` stands for a text in messages, `parameter_names` for the names that PTX has of the parameters.
 

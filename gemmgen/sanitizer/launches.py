@@ -44,7 +44,7 @@ class Settings:
     jobs: int = 1
     """Processes that may share the blocks of a launch."""
     progress: Callable[[int, int], None] | None = field(default=None, compare=False)
-    """`progress(done, total)` is told of the blocks of each launch."""
+    """`progress(done, total)` counts the blocks of each launch."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     arguments = [f"--include-path={directory}" for directory in folders]
     arguments += [f"--define-macro={definition}" for definition in options.definitions]
     arguments += ["--device-debug"] if options.debug else ["--generate-line-info"]
-    # Methods without a word about where they run would be host functions, which NVRTC refuses.
+    # Methods without an execution space would be host functions, which NVRTC refuses.
     arguments.append("--device-as-default-execution-space")
     arguments += options.options
     own_folders = [*options.include_directories, str(folder)]

@@ -1,4 +1,4 @@
-"""Takes points through their stages in worker processes, and keeps every result as soon as there is one."""
+"""Takes points through their stages in worker processes, and stores every result at once."""
 
 from __future__ import annotations
 

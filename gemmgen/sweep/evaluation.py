@@ -1,4 +1,4 @@
-"""Processing of one point: checked, compiled, verified, timed. It runs in a process that may die of it."""
+"""Processing of one point: checked, compiled, verified, timed. It runs in a process that may crash."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from gemmgen.sweep.records import PointResult
 REFRESH_SECONDS = 5
 """Seconds between two versions of the page, at least."""
 SHARE = 20
-"""Writing takes at most one part in so many of a sweep's time."""
+"""Inverse of the share of a sweep's time that writing takes at most."""
 
 
 class LiveReport:

@@ -1,4 +1,4 @@
-"""The other end of the workers: starts them, gives them work, and replaces those that die or exceed a time limit."""
+"""The pool of workers: starts them, gives them work, and replaces those that die or exceed a time limit."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Progress:
         return self._expected()
 
     def __call__(self, result: PointResult, known: bool) -> None:
-        """Counts a result; one that failed just now is told at once."""
+        """Counts a result; one that failed is printed at once."""
         self.counts[result.status] += 1
         self._known += known
         if result.failed and not known:

@@ -1,7 +1,7 @@
 """Guided search through spaces too large to enumerate: a sampler of Optuna proposes points, a sweep's engine evaluates them.
 
 The engine stays in charge of results: a search asks it for points and never measures anything. Each distinct point is asked for
-once; what is already known is told to the sampler first, so that a search that was stopped goes on where it stood.
+once; known results go to the sampler first, so that a search that was stopped goes on where it stood.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def guided(
     ``known``: results from a store, for the same architecture and device, oldest first; those of points of this space count as
     trials and are not asked for again.
     ``parallel``: how many points are proposed at once. For a given seed and given results the search is the same every time.
-    ``slow``: with one objective that is a time or a rate and several problems, a point that is so many times worse than the
+    ``slow``: with one objective that is a time or a rate and several problems, a point that is this many times worse than the
     best so far on a problem is not run on the problems after it.
     ``progress`` is called after each trial.
 

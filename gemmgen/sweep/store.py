@@ -146,7 +146,7 @@ class ResultStore:
         try:
             # Safe when a process is killed; when the machine loses power, the newest results may be gone, the file is whole.
             connection.execute("PRAGMA synchronous = NORMAL")
-            # A file that cannot be written is told now, not when there is something to keep.
+            # A file that cannot be written is reported now, not when there is something to keep.
             connection.execute("DELETE FROM results WHERE 0")
             connection.execute("SELECT number, digest, sweep, record FROM results LIMIT 1").fetchone()
         except BaseException:

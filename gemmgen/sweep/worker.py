@@ -1,4 +1,4 @@
-"""The process that does the work of a sweep, so that whatever it does to itself or to a GPU ends with it.
+"""The worker process of a sweep: a crash, or a fault of the GPU, ends with it.
 
 It answers requests over a connection until that is closed. When the process that started it is gone, it ends at once, with all
 that it has started itself, even in the midst of work.

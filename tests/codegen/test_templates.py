@@ -17,9 +17,9 @@ ROOT = resource_directory("templates")
 TEMPLATES = sorted(path for path in ROOT.rglob("*") if path.is_file())
 JINJA = [path for path in TEMPLATES if path.suffix == ".j2"]
 WIDEST = 160
-MOST_MARKED = 0.268
+MOST_MARKED = 0.263
 """Share of the lines of all templates that may carry a statement or a comment of Jinja. It only ever falls."""
-MOST_DECISIONS = 747
+MOST_DECISIONS = 743
 """Lines of all templates that choose between texts within an expression. Their number only ever falls."""
 
 

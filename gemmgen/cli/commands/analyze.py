@@ -1,4 +1,4 @@
-"""``gemmgen analyze``: what the compiled kernels of specs use, issue, read and could reach, without running them on a GPU."""
+"""``gemmgen analyze``: resources, machine code, traffic and roofs of compiled kernels, without a GPU."""
 
 from __future__ import annotations
 

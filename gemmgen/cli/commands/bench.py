@@ -1,4 +1,4 @@
-"""``gemmgen bench``: how fast specs are on a GPU, beside the vendor's library in the same run."""
+"""``gemmgen bench``: speed of specs on a GPU, beside the vendor's library in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gemmgen check``: whether specs can work, and all reasons why not."""
+"""``gemmgen check``: specs accepted or refused, with all reasons."""
 
 from __future__ import annotations
 

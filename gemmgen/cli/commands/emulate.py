@@ -1,4 +1,4 @@
-"""``gemmgen emulate``: any kernel of the user's own, run on the emulator, with every error told."""
+"""``gemmgen emulate``: any kernel of the user's own, run on the emulator, with a report of every error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
 
 
 def _existing(context: click.Context, parameter: click.Parameter, file: Path) -> Path:
-    """The file, if there is one; a spec of gemmgen's is told to be for another command."""
+    """The file, if there is one; for a spec of gemmgen's, an error that names the right command."""
     from gemmgen.kernels.shipped import shipped_specs
 
     if not file.exists():

@@ -1,4 +1,4 @@
-"""``gemmgen sweep``: every point of a parameter space, checked, compiled, verified and timed, whatever becomes of the others."""
+"""``gemmgen sweep``: every point of a parameter space, checked, compiled, verified and timed independently of the others."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Engines:
 
     def explain(self, instruction_at: Callable[[int], Instruction], others: Sequence[str]) -> Deadlock:
         """The error for parked lanes that nothing will wake: every barrier that somebody waits for or that is in the middle of a phase,
-        and who waits where. `instruction_at` gives the first instruction of a basic block; `others` tells of lanes that wait elsewhere.
+        and who waits where. `instruction_at` gives the first instruction of a basic block; `others` describes lanes that wait elsewhere.
         """
         parked = np.flatnonzero(self.state.key == PARKED)
         roles: list[tuple[Instruction, Lanes, str]] = []

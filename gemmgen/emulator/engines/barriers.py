@@ -105,7 +105,6 @@ class Barriers:
     def arrive(self, inst: Instruction, barrier: Barrier, lanes: Lanes, counts: np.ndarray, drop: bool, completes: bool) -> np.ndarray:
         """Lanes arrive one after another, each with a count; returns the state that each one found before it."""
         states = np.empty(len(lanes), np.uint64)
-        barrier.last_arrival = inst
         for position, count in enumerate(counts.tolist()):
             if not 1 <= count <= barrier.pending:
                 who = lanes[position : position + 1]

@@ -16,7 +16,7 @@ from gemmgen.hardware.tensor_map import MAP_BYTES, SWIZZLE_SPANS, Im2col, Tensor
 
 _CHUNK = 16
 _PERIOD = 1024
-"""Every swizzle's pattern repeats after so many bytes of shared memory."""
+"""Period of every swizzle's pattern, in bytes of shared memory."""
 _MAGIC = b"tensor map\0\0"
 _NAN_BYTES = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
 

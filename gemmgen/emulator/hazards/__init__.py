@@ -1,4 +1,4 @@
-"""Hazards: what a kernel must not do even if today's result is right."""
+"""Hazards: undefined behaviour of a kernel, even where its result happens to be right."""
 
 from gemmgen.emulator.hazards.detector import HazardDetector
 from gemmgen.emulator.hazards.report import (

@@ -1,4 +1,4 @@
-"""Knowledge as a value: up to which time the accesses of which threads are known.
+"""Vector clocks as values: the accesses of other threads that are ordered before a point.
 
 A join keeps its two sides and adds nothing up before somebody asks, so that many clocks share what they have in common. What is worth
 less than half of its entries is added up, and clocks that nobody holds any longer are dropped: memory follows the threads that may

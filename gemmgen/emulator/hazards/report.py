@@ -10,9 +10,9 @@ from gemmgen.emulator.errors import EmulatorError, Instruction
 from gemmgen.emulator.program import Program
 
 MOST_HAZARDS = 8
-"""After so many different errors a launch ends at once."""
+"""Limit of different errors, after which a launch ends."""
 MOST_REPEATS = 200
-"""After so many times that errors were seen, different or not, a launch ends at once."""
+"""Limit of occurrences of errors, different or not, after which a launch ends."""
 
 
 class HazardError(EmulatorError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
-    """Effects of a launch on one run of the host's memory, one flag a granule of so many bytes."""
+    """Effects of a launch on one run of the host's memory, one flag for each granule."""
 
     start: int
     granule: int

@@ -1,4 +1,4 @@
-"""Shadow memory: what happened to each granule of a space, and whether the next access may touch it.
+"""Shadow memory: the last accesses of each granule of a space, and their conflicts with the next one.
 
 A byte of state a granule answers the common case with one gather: no bit that matters is set. Otherwise the records behind
 the bits are asked: the last plain write, all plain reads, all strong reads and all strong writes since the bits were cleared.
@@ -26,7 +26,7 @@ _MOST_PENDING_LANES = 1 << 21
 _LOG = 1 << 20
 """Logged accesses from which on older ones of the same threads are dropped."""
 _ACCESSES_KEPT = 8
-"""Accesses of other threads that are kept for each granule, where a log has grown beyond so many for every granule there is."""
+"""Limit of logged accesses by other threads: on average over all granules, and for each granule once that is exceeded."""
 _MANY = 64
 
 Race = Callable[[Site, Lanes, np.ndarray, "Records", np.ndarray], None]

@@ -264,7 +264,7 @@ def bfi(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("bmsk")
 def bmsk(inst: Instruction, binder: Binder) -> Operation:
-    """A mask of so many ones from a start bit."""
+    """A mask of a given number of ones from a start bit."""
     clamp = inst.has("clamp")
 
     def compute(start: Source, length: Source) -> Source:

@@ -82,7 +82,7 @@ def by_barrier(barriers: Barriers, inst: Instruction, lanes: Lanes, offsets: np.
 
 @instruction("mbarrier", when=lambda inst: inst.has("init"))
 def init(inst: Instruction, binder: Binder) -> Operation:
-    """Makes a barrier that expects so many arrivals in each phase."""
+    """Initialises a barrier with the number of arrivals that it expects in each phase."""
     barriers = binder.engines.barriers
     offsets = _barrier_offsets(inst, binder, inst.operands[0])
     count = binder.source(inst, inst.operands[1], "u32")
@@ -155,7 +155,7 @@ def count_bytes(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("mbarrier", when=lambda inst: inst.has("pending_count"))
 def pending(inst: Instruction, binder: Binder) -> Operation:
-    """The pending arrivals that a state tells of."""
+    """The pending arrivals that a state encodes."""
     target = binder.target(inst, inst.operands[0], "b32")
     return binder.gathered([target], pending_count, [binder.source(inst, inst.operands[1], "u64")])
 

@@ -59,7 +59,7 @@ def _write(inst: Instruction, binder: Binder, name: str, lanes: Lanes, values: n
 
 
 def bytes_at(spaces: Spaces, address: int, lane: int, count: int) -> bytes:
-    """Up to so many bytes at a generic address, as a lane sees them; fewer where its memory ends."""
+    """A limited number of bytes at a generic address, as a lane sees them; fewer where its memory ends."""
     if address >> 32 == LOCAL_WINDOW >> 32:
         start = address - LOCAL_WINDOW
         base = lane * spaces.local.stride

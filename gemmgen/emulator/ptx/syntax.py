@@ -240,15 +240,6 @@ class Function:
     problem: ParseError | None = None
     """Reason that the body could not be parsed: only what calls this function cannot be run."""
 
-    def find_label(self, scope: int, name: str) -> int | None:
-        """The body index a label stands for, seen from a scope."""
-        while True:
-            if (scope, name) in self.labels:
-                return self.labels[scope, name]
-            if scope == 0:
-                return None
-            scope = self.scope_parents[scope]
-
     def find_targets(self, scope: int, name: str) -> tuple[str, ...] | None:
         """The labels of a `.branchtargets` list, seen from a scope."""
         while True:

@@ -17,7 +17,7 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 TAP_BYTES = 8
 EXACT_FLOAT_DEPTH = 256
-"""Sums of so many products stay within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
+"""Number of products whose sum stays within 2^22, so that 1.5 * 2^23 plus the sum is an exact float32."""
 OTHER_PARAMETER_BYTES = 256
 """Most bytes of a kernel's parameters beside the table."""
 _ONLY_MMA = (

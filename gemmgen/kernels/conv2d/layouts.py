@@ -178,7 +178,7 @@ def _padded(array: Any, axis: int, what: str) -> Any:
 
 
 def _filled(array: Any, axis: int, missing: int) -> Any:
-    """The array with so many more elements along an axis, which are zeros."""
+    """The array padded with zeros along an axis."""
     if not missing:
         return array
     extent = int(array.shape[axis])

@@ -23,7 +23,7 @@ Float64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 EXACT_DEPTH = 2**53 // 2**14
-"""Sums of so many products of int8 numbers are exact in float64."""
+"""Number of products of int8 numbers whose sum is exact in float64."""
 
 
 def convolution(x: Integers, filter: Integers, problem: Mapping[str, int]) -> Integers:

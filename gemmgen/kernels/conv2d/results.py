@@ -1,4 +1,4 @@
-"""The end of a convolution's kernel, in a plan: what becomes of sums, whatever computes them."""
+"""The epilogue of a convolution, in a plan: from sums to stored results, for every mainloop."""
 
 from __future__ import annotations
 

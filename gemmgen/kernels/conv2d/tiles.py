@@ -41,7 +41,7 @@ class OperandTile:
 
     @property
     def planes_apart(self) -> int:
-        """From one of a thread's planes to its next; so many planes are copied at a time."""
+        """From one of a thread's planes to its next: the number of planes that are copied at a time."""
         return max(1, self.threads // (2 * self.rows))
 
     @property

@@ -113,11 +113,6 @@ class StagedOutput:
     def box(self) -> tuple[int, int]:
         return self.row_channels, self.pixels
 
-    @property
-    def pixels_per_store(self) -> int:
-        """Pixels that four matrices of 8 rows of 16 bytes have: each has 8, and 16 or 8 channels."""
-        return 32 if self.element_bytes == 1 else 16
-
 
 @dataclass(frozen=True)
 class WarpgroupPlan(FinishingPlan):

@@ -367,7 +367,7 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
 def _blocked(
     spec: CpuGemmSpec, loops: BlockedLoops, architecture: CpuArchitecture, right: OperandAccess, reasons: list[Reason]
 ) -> BlockedPlan | None:
-    """The numbers of blocked loops; adds to ``reasons`` what stands against them."""
+    """The numbers of blocked loops; adds to ``reasons`` what speaks against them."""
     swapped = spec.order == "column_major"
     scalar = loops.instructions == "scalar"
     lanes = 1 if scalar else architecture.lanes

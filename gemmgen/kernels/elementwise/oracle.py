@@ -78,7 +78,7 @@ def _extents(plan: ElementwisePlan) -> dict[str, tuple[int, ...]]:
 
 
 def _shaped(plan: ElementwisePlan, elements: int) -> tuple[int, ...]:
-    """Extents with about so many elements; exactly so many along a single axis."""
+    """Extents with approximately a given number of elements; exactly as many along a single axis."""
     if plan.rank == 1:
         return (max(1, elements),)
     outer = {2: (3,), 3: (2, 3), 4: (2, 2, 3)}[plan.rank]

@@ -25,6 +25,7 @@ from gemmgen.kernels.launch import (
     ScalarArgument,
 )
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.source import parameter
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_BYTES = 16
@@ -64,11 +65,6 @@ class ElementwisePlan(KernelPlan):
     @property
     def rank(self) -> int:
         return int(self.spec.rank)
-
-    @property
-    def leading_axes(self) -> range:
-        """Numbers of all axes but the innermost."""
-        return range(self.rank - 1)
 
     @property
     def tile(self) -> int:
@@ -113,6 +109,55 @@ class ElementwisePlan(KernelPlan):
     def outer_axes(self) -> tuple[int, ...]:
         """The axes before the last whose index is the remainder of a division, the fastest first."""
         return tuple(range(self.rank - 2, 0, -1))
+
+    @property
+    def units(self) -> str:
+        """Name of the pieces of y that indices count."""
+        return "Vectors" if self.vector > 1 else "Elements"
+
+    @property
+    def unit_factors(self) -> tuple[str, ...]:
+        """Expressions whose product is the number of units."""
+        return self._units_of_row, *AXES[: self.rank - 1]
+
+    @property
+    def divisors(self) -> tuple[str, ...]:
+        """Numbers that an index is divided by, one after the other, to find the place of its unit."""
+        return ("vectors", *(AXES[axis] for axis in self.outer_axes))
+
+    @property
+    def position(self) -> tuple[tuple[str, str], ...]:
+        """Names and expressions of the indices ``i0``, ``i1`` ... and the ``column`` of the unit ``index``, and of what leads to them."""
+        width = " * kVector" if self.vector > 1 else ""
+        if self.rank == 1:
+            return (("column", f"index{width}"),)
+        found = [("row", "divide(index, divisors.vectors)"), ("column", f"(index - row * {self._units_of_row}){width}")]
+        rest = "row"
+        for axis in self.outer_axes:
+            above = f"above{axis}"
+            found += [(above, f"divide({rest}, divisors.{AXES[axis]})"), (f"i{axis}", f"{rest} - {above} * {AXES[axis]}")]
+            rest = above
+        return (*found, ("i0", rest))
+
+    @property
+    def _units_of_row(self) -> str:
+        return "vectors" if self.vector > 1 else self.inner
+
+    @property
+    def operation_text(self) -> str:
+        """The operations in words."""
+        return ", ".join(step.operation.describe() for step in self.steps) or "that of x"
+
+    @property
+    def apply_parameters(self) -> str:
+        """Declarations of an element of x, of what the operations read for it, and of their numbers."""
+        read = [f"{array.c_type} {array.name}" for array in self.reads[1:]]
+        return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers)])
+
+    def apply_arguments(self, unit: str, element: str) -> list[str]:
+        """The same as expressions; ``unit``, ``element``: subscripts of a thread's units and of the elements of one."""
+        read = [f"{array.name}_values{unit}{element if array.along else ''}" for array in self.reads]
+        return [*read, *(number.name for number in self.numbers)]
 
     @property
     def operation_count(self) -> int:

@@ -14,9 +14,9 @@ ROW_ELEMENTS = 512
 SQUARE = 64
 """Rows and columns of the tile that a block transposes."""
 ROW_BYTES = 16
-"""Rows of a copy begin at multiples of so many bytes."""
+"""Alignment of the rows of a copy, in bytes."""
 PART_BYTES = 256
-"""Each copy begins at a multiple of so many bytes."""
+"""Alignment of each copy, in bytes."""
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,23 @@ class TiledLoop:
         return tuple(o.axis for o in (self.a, self.b) if (o.guards_rows if o.contiguous_along_k else o.guards_columns))
 
     @property
+    def tile_is_inside(self) -> str:
+        """The condition that a tile crosses no edge of a factor along these axes."""
+        return " && ".join(f"block_{axis} + kTile{axis.upper()} <= {axis}" for axis in self.checked_axes)
+
+    def tile_extents(self, operand: Operand) -> str:
+        """Extents of an operand's shared tiles, of all stages."""
+        stages = "[kStages]" if self.stages > 1 else ""
+        return f"{stages}[{operand.shared_rows}][{operand.pitch_constant}]"
+
+    def shared_tiles(self, operand: Operand) -> str:
+        """An operand's tiles within the block's shared memory, those of B behind those of A; with several groups, the thread's own."""
+        groups = self.k_groups > 1
+        before = "" if operand.name == "A" else " + kGroups * sizeof(shared_a)" if groups else " + sizeof(shared_a)"
+        tiles = f"reinterpret_cast<{operand.shared_c_type}(*){self.tile_extents(operand)}>(shared_memory{before})"
+        return f"{tiles}[group]" if groups else f"*{tiles}"
+
+    @property
     def major(self) -> Operand:
         """The operand whose extent runs along the slow dimension of C."""
         return self.a if self.row_major else self.b

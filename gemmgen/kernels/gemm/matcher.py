@@ -56,7 +56,6 @@ ACTIVATIONS = {
     "tanh": {"op": "tanh"},
 }
 """Activations by name."""
-BiasPer = Literal["row", "column", "all"]
 Extent = Literal["none", "m", "n"]
 _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 _OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}

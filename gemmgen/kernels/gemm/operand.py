@@ -235,6 +235,22 @@ class Operand:
         """The address that a pass copies from, as an expression."""
         return "source + static_cast<long long>(row) * ld" + " + column" * (self.copy.passes_per_row > 1)
 
+    def copy_source(self, sliced: bool) -> str:
+        """Elements from the start of the matrix to what a thread copies first; ``sliced``: of a slice of k."""
+        tile, k = f"block_{self.axis} + ", "slice_begin + " if sliced else ""
+        row, column = (tile, k) if self.contiguous_along_k else (k, tile)
+        s = self.suffix
+        return f"static_cast<long long>({row}copy_row_{s}) * {self.leading_dimension} + {column}copy_column_{s}"
+
+    @property
+    def copy_limits(self) -> list[tuple[str, str]]:
+        """Declarations, with their values, of how much of the matrix lies beyond that; along k it shrinks from tile to tile."""
+        s, along_tile, along_k = self.suffix, ("const int", self.extent_left), ("int", "k")
+        rows, columns = (along_tile, along_k) if self.contiguous_along_k else (along_k, along_tile)
+        of_rows = (f"{rows[0]} rows_left_{s}", f"{rows[1]} - copy_row_{s}")
+        of_columns = (f"{columns[0]} columns_left_{s}", f"{columns[1]} - copy_column_{s}")
+        return [of_rows] * self.guards_rows + [of_columns] * self.guards_columns
+
     @property
     def shared_rows(self) -> str:
         """The constant that says how many rows the shared tile has."""

@@ -245,7 +245,7 @@ def flag_bytes(blocks: int, groups: int) -> int:
 
 
 def workspace_argument(element: DataType, size: Formula, width: int, meaning: str) -> ArrayArgument:
-    """The workspace, in elements of so many bytes."""
+    """The workspace, in elements of the given size."""
     return ArrayArgument(
         name="workspace",
         type=element,

@@ -38,7 +38,7 @@ def _sentence(text: str) -> str:
 
 
 def _unit(layouts: list[SharedLayout]) -> int:
-    """Bytes of the narrowest access, or of a word if that is more."""
+    """Bytes of the narrowest access, or of a 4-byte word if that is more."""
     return max(BANK_BYTES, min(layout.access.width for layout in layouts))
 
 

@@ -131,7 +131,7 @@ def warpgroup_loop(
 
 
 def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
-    """Bytes of the values for each of so many columns that the epilogue reads; groups of rows have their own."""
+    """Bytes of the epilogue's values for each of a tile's columns; groups of rows have their own."""
     steps = plan_epilogue(spec.epilogue, matrix, [])
     return sum(
         vector_bytes(columns, ELEMENTS[access.stored].bytes) for step in steps for access in step.accesses if access.operand.per == "column"
@@ -139,7 +139,7 @@ def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
 
 
 def vector_bytes(columns: int, element_bytes: int) -> int:
-    """Shared memory for a value for each of so many columns."""
+    """Shared memory for one value a column."""
     return round_up(columns * element_bytes, COPY_ALIGNMENT)
 
 

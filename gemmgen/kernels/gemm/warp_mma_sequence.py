@@ -24,7 +24,7 @@ from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
 
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
-"""The copy engine's permutation of rows of so many bytes in shared memory."""
+"""The copy engine's permutation of rows in shared memory, by their length in bytes."""
 
 
 def warp_mma_sequence(

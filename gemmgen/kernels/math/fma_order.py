@@ -57,7 +57,7 @@ def swirl() -> tuple[tuple[int, int], ...]:
 
 
 def product_pairs(order: FmaOrder, major: int, minor: int) -> tuple[tuple[int, int], ...]:
-    """The (major, minor) indices of all products of fragments of so many elements, in their order."""
+    """The (major, minor) indices of all products of two fragments, in their order."""
     if order.pairs:
         return order.pairs
     outer, inner = (major, minor) if order.major_first else (minor, major)

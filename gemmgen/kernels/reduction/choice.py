@@ -41,7 +41,7 @@ LARGE_VECTORS = 1 << 24
 LONG_ROW_VECTORS = 512
 """Rows of more vectors than this get a block, or several."""
 BLOCKS_FOR_ROWS = 64 * MULTIPROCESSORS
-"""About so many blocks share few long rows: enough that the last ones to run do not leave most SMs idle."""
+"""Approximate number of blocks that share few long rows: enough that the last ones to run do not leave most SMs idle."""
 FEW_COLUMNS = 512
 SMALL_BYTES = 64 << 20
 

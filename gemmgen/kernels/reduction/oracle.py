@@ -132,7 +132,7 @@ def _tensor_sizes(plan: ReductionPlan, layout: TensorLayout) -> dict[str, dict[s
     ones[layout.inner] = width
 
     def shaped(inner: int, reduced: int = 0) -> dict[str, int]:
-        """``reduced``: about so many elements for a result, along the last axis but one."""
+        """``reduced``: approximate number of elements for a result, along the last axis but one."""
         found = {**outer, layout.inner: _multiple(max(1, inner), width)}
         if reduced:
             found[layout.reduced[-1]] = max(1, reduced // (3 * 2 ** (len(layout.reduced) - 2)) if len(layout.reduced) > 1 else reduced)

@@ -1,4 +1,4 @@
-"""Tensors: which axes a kernel walks along, what it is told of them, and its grid and memory."""
+"""Tensors: the axes that a kernel walks along, its parameters for them, and its grid and memory."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def tensor_of(kept: Iterable[Axis], reduced: Iterable[Axis], in_order: bool) -> 
 
 
 def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
-    """The strategy for a tensor whose address is a multiple of ``alignment`` bytes, on a device of so many SMs."""
+    """The strategy for a tensor whose address is a multiple of ``alignment`` bytes, on a device with ``multiprocessors``."""
     kept, reduced = tensor.kept, tensor.reduced or (Axis(1, 0),)
     if kept and kept[0].stride == 0 and kept[0].extent <= MOST_REPEATED:  # the same results for every place along the first axis
         one = walking(Tensor(kept[1:], tensor.reduced), types, alignment, multiprocessors)

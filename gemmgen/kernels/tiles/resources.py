@@ -61,7 +61,7 @@ class ResidentBlocks:
         )
 
     def too_many(self, shared: int, section: str = "") -> Iterator[Reason]:
-        """Reasons why a block of so much shared memory cannot be launched, or not so many at a time. ``section``: the part of the spec
+        """Reasons why blocks cannot be launched with this shared memory, or too few at a time. ``section``: the part of a spec
         that has ``tile`` and ``min_blocks_per_sm``, with its dot."""
         architecture, blocks = self.architecture, self.blocks
         if shared > architecture.shared_bytes_per_block:

@@ -35,11 +35,6 @@ class Waves:
         (NVIDIA, Matrix Multiplication Background User's Guide, wave quantization)."""
         return self.waves / self.whole_waves if self.whole_waves else 0.0
 
-    @property
-    def idle_places(self) -> int:
-        """Places for blocks that stay empty in the last wave."""
-        return self.whole_waves * self.blocks_per_wave - self.blocks
-
     def to_json(self) -> dict[str, Any]:
         return {
             "entry": self.entry,

@@ -46,7 +46,7 @@ class Need:
     """Registers a thread, bytes of shared memory a block, or threads a block."""
     now: int
     most: int
-    """The most of it with which so many blocks fit, as far as this resource goes."""
+    """The largest amount with which a number of blocks fit, as far as this resource goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MoreBlocks:
 
     blocks_per_sm: int
     needs: tuple[Need, ...]
-    """Empty if nothing could do it: an SM has only so many blocks and warps."""
+    """Empty if nothing could do it: an SM's number of blocks and warps is limited."""
 
 
 def one_more_block(kernel: Residency, architecture: Architecture) -> MoreBlocks:

@@ -218,7 +218,7 @@ def blas_name() -> str:
 
 @contextmanager
 def limited_threads(threads: int) -> Iterator[None]:
-    """The libraries' calls use so many threads meanwhile."""
+    """Sets the number of threads of the libraries' calls meanwhile."""
     if importlib.util.find_spec("threadpoolctl") is None:
         raise LaunchError(f"threadpoolctl is needed to tell other libraries how many threads to use: {install_command('cpu')}")
     import sys

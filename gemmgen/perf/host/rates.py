@@ -29,7 +29,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class HostRates:
-    """Best rate of so many threads together."""
+    """Best rate of a number of threads together."""
 
     threads: int
     operations_per_second: float
@@ -71,7 +71,7 @@ def measure_rates(architecture: CpuArchitecture, threads: int) -> HostRates:
 
 @contextmanager
 def fma_operations(architecture: CpuArchitecture, threads: int) -> Iterator[tuple[Callable[[], object], float]]:
-    """A call that does nothing but multiply-adds, on so many threads, to be timed beside others, and its operations."""
+    """A call that does nothing but multiply-adds, on several threads, to be timed beside others, and its operations."""
     import numpy as np
 
     library, out = _library(architecture.name), np.zeros((threads, 64), np.float32)

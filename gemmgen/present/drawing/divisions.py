@@ -8,7 +8,7 @@ from gemmgen.kernels.pictures import Division, Rectangle, Share
 from gemmgen.present.drawing.svg import COLORS, SIZES, Canvas, number, width_of
 
 LARGEST_ASPECT = 4
-"""A tile is drawn to scale unless one side is so many times as long as the other."""
+"""Ratio of a tile's sides above which it is not drawn to scale."""
 LARGEST_CELL = 48.0
 """Pixels of an element's longer side at most."""
 LEAST_BOLD = 6.0

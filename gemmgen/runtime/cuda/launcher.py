@@ -204,7 +204,7 @@ class _Layout:
         self.size = 0
 
     def place(self, size: int, alignment: int = _ALIGNMENT) -> int:
-        """The offset of so many bytes."""
+        """The offset of a number of bytes, reserved."""
         at = -(-self.size // alignment) * alignment
         self.size = at + size
         return at

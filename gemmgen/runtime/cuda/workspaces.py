@@ -18,7 +18,7 @@ MOST_WORKSPACES = 64
 GRANULARITY = 1 << 16
 
 Allocate = Callable[[int, int], tuple[Any, int]]
-"""Allocates so many bytes for use on a stream: an owner, whose end frees them no earlier than the stream is done, and the address."""
+"""Allocates bytes for use on a stream: an owner, whose end frees them no earlier than the stream is done, and the address."""
 
 
 class Workspace:

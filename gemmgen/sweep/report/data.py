@@ -30,7 +30,7 @@ ABSENT = "(none)"
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure of comparison: a metric, and how it is told."""
+    """Measure of comparison: a metric, and its form in words."""
 
     metric: str
     unit: str

@@ -1,4 +1,4 @@
-"""The page: what became of the points, what each axis does, how far the best is from the roof, what changed since another sweep.
+"""The page: outcomes of the points, effect of each axis, distance of the best from the roof, changes since another sweep.
 
 It needs no network and no other file, escapes all text, and stays a few megabytes at most however many points there are. Its charts
 are drawn by Vega-Lite, of which it holds a copy.
