@@ -115,7 +115,7 @@ def _report_bug() -> int:
     import traceback
 
     with contextlib.suppress(OSError):
-        click.echo(traceback.format_exc(), err=True, nl=False)
+        click.echo(printable(traceback.format_exc()), err=True, nl=False)
         print_error("this is a bug in gemmgen, not a mistake of yours; please report it with the lines above")
     return exit_codes.BUG
 

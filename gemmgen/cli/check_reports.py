@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,7 @@ import click
 
 from gemmgen.cli.options import Decorator
 from gemmgen.cli.selection import write_output
-
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 does not have, not even escaped."""
+from gemmgen.core.text import xml_text
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,14 @@ def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def junit(command: str, checks: Sequence[Check]) -> str:
     """A suite for each group."""
-    root = ElementTree.Element("testsuites", name=command)
+    root = ElementTree.Element("testsuites", name=xml_text(command))
     for group in dict.fromkeys(check.group for check in checks):
         members = [check for check in checks if check.group == group]
         failed = sum(bool(check.failure) for check in members)
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            name=_text(group),
+            name=xml_text(group),
             tests=str(len(members)),
             failures=str(failed),
             errors="0",
@@ -98,11 +95,16 @@ def junit(command: str, checks: Sequence[Check]) -> str:
         )
         for check in members:
             case = ElementTree.SubElement(
-                suite, "testcase", name=_text(check.name), classname=_text(group), file=check.file, time=f"{check.seconds:.3f}"
+                suite,
+                "testcase",
+                name=xml_text(check.name),
+                classname=xml_text(group),
+                file=xml_text(check.file),
+                time=f"{check.seconds:.3f}",
             )
             if check.failure:
-                failure = ElementTree.SubElement(case, "failure", message=_text(check.failure.splitlines()[0]), type=check.rule)
-                failure.text = _text(check.failure)
+                failure = ElementTree.SubElement(case, "failure", message=xml_text(check.failure.splitlines()[0]), type=check.rule)
+                failure.text = xml_text(check.failure)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
@@ -130,10 +132,6 @@ def sarif(command: str, checks: Sequence[Check]) -> str:
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
     return json.dumps(document, indent=2) + "\n"
-
-
-def _text(text: str) -> str:
-    return _NO_XML.sub("�", text)
 
 
 def _escaped(text: str) -> str:

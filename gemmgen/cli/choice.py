@@ -10,6 +10,7 @@ import click
 
 from gemmgen.cli.output import Column, counted, duration, operation_unit, print_json, print_table, rate
 from gemmgen.core.errors import SpecError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.dispatch.selection import Choice, Option
@@ -134,7 +135,7 @@ def _print(choice: Choice, asked: str) -> None:
     lines.append(("roof", f"{bound}: {duration(roofs.least_seconds)}{at}, of which it reaches {roofs.fraction(option.seconds):.0%}"))
     lines.append(("most time", f"{binding_limit(works, device)}, by the model"))
     for label, text in lines:
-        click.echo(f"{label:<10} {text}")
+        click.echo(printable(f"{label:<10} {text}"))
     rows = [
         [
             other.candidate.label,

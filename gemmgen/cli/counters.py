@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmgen.cli.output import Column, count, counted, print_table, styled
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -56,7 +57,7 @@ def _print_lines(cells: Sequence[str], width: int) -> None:
     where, source, *values = cells
     indent = " " * (len(where) + 2)
     room = max(width - len(indent), 20)
-    click.echo(f"{where}  {source if len(source) <= room else source[: room - 3] + '...'}".rstrip())
+    click.echo(printable(f"{where}  {source if len(source) <= room else source[: room - 3] + '...'}".rstrip()))
     told = ", ".join(f"{value} {name}" for value, name in zip(values, _QUANTITIES, strict=True) if value)
     click.echo(textwrap.fill(told, width, initial_indent=indent, subsequent_indent=indent))
 

@@ -10,6 +10,7 @@ import click
 from gemmgen.cli.output import Column, count, counted, print_json, print_table, progress_bar
 from gemmgen.cli.selection import PlannedSpec, SpecFile, plan_specs
 from gemmgen.core.errors import SpecError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.verification.runner import VerificationReport
@@ -57,7 +58,7 @@ def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sa
     if foreign and not planned:
         raise EnvironmentMissing("\n".join(foreign))
     for told in foreign:
-        click.echo(f"left out: {told}", err=True)
+        click.echo(printable(f"left out: {told}"), err=True)
     backend = NativeBackend()
     reports = {}
     with progress_bar() as progress:
@@ -73,7 +74,10 @@ def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sa
         found = verify_sanitized(item.plan)
         if not found.passed:
             raise VerificationError(f"{item.file.label}: under the sanitizers: {found.finding}")
-        click.echo(f"{item.file.label}: {found.cases} cases under AddressSanitizer and UndefinedBehaviorSanitizer, nothing found", err=True)
+        click.echo(
+            printable(f"{item.file.label}: {found.cases} cases under AddressSanitizer and UndefinedBehaviorSanitizer, nothing found"),
+            err=True,
+        )
     return reports
 
 

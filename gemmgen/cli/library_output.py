@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.output import Column, count, counted, print_table, styled
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -51,20 +52,20 @@ def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
     """One instance: what it is, how it is launched, and what is known of it on each architecture."""
     first = certificates[0]
     click.echo(click.style(entry["name"], fg="cyan", bold=True))
-    click.echo(f"{entry['description']}\nSpec {entry['spec_file']}, source {entry['source']}")
+    click.echo(printable(f"{entry['description']}\nSpec {entry['spec_file']}, source {entry['source']}"))
     _title("Launch")
     for launch in first["launch"]["launches"]:
         grid, block = ", ".join(map(_plain, launch["grid"])), ", ".join(map(str, launch["block"]))
-        click.echo(f"  {launch['declaration']}")
-        click.echo(f"    grid {grid}; block {block}; dynamic shared memory {launch['dynamic_shared_bytes']} bytes")
+        click.echo(printable(f"  {launch['declaration']}"))
+        click.echo(printable(f"    grid {grid}; block {block}; dynamic shared memory {launch['dynamic_shared_bytes']} bytes"))
     for argument in first["launch"]["arguments"]:
-        click.echo(f"  {argument['name']}: {_argument(argument)}")
+        click.echo(printable(f"  {argument['name']}: {_argument(argument)}"))
     for constraint in first["launch"]["constraints"]:
-        click.echo(f"  needs {_plain(constraint['condition'])}: {constraint['explanation']}")
+        click.echo(printable(f"  needs {_plain(constraint['condition'])}: {constraint['explanation']}"))
     size, zero = first["launch"]["workspace_bytes"], first["launch"]["workspace_zero_bytes"]
     if size != "0":
         zeroed = f", of which the first {zero} must be zero before the first launch" if zero != "0" else ""
-        click.echo(f"  the workspace has {size} bytes{zeroed}")
+        click.echo(printable(f"  the workspace has {size} bytes{zeroed}"))
     _title("Compiled")
     rows: list[list[str | Text]] = []
     for certificate in certificates:
@@ -85,7 +86,7 @@ def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
     right = [Column(title, "right") for title in ("registers", "spills", "shared", "occupancy")]
     print_table([Column("arch"), Column("kernel"), *right, Column("limited by", folds=True)], rows)
     compiler = first["compiler"]
-    click.echo(f"By {compiler['name']} {compiler['release']} with {' '.join(compiler['options'])}")
+    click.echo(printable(f"By {compiler['name']} {compiler['release']} with {' '.join(compiler['options'])}"))
     for certificate in certificates:
         _print_evidence(certificate)
     _print_predicted(first)
@@ -97,17 +98,21 @@ def _print_evidence(certificate: Entry) -> None:
         same = f", as {item['architecture']}, whose PTX is the same" if item["architecture"] != certificate["architecture"] else ""
         outcome = f"error/bound at most {item['worst_ratio']:g}" if item["passed"] else f"WRONG: {item['failure']}"
         cases = f"{counted(item['cases'], 'case')}, {count(item['elements'])} elements"
-        click.echo(f"  {item['date']}  verified on {item['device']}{same}: {cases}, {outcome}")
+        click.echo(printable(f"  {item['date']}  verified on {item['device']}{same}: {cases}, {outcome}"))
     if not certificate["verification"]:
         click.echo("  not verified")
     for item in certificate["sanitizer"]:
         outcome = "nothing found" if item["passed"] else f"FOUND: {item['failure']}"
-        click.echo(f"  {item['date']}  compute-sanitizer {item['tool']} on {item['device']}, {counted(item['cases'], 'case')}: {outcome}")
+        click.echo(
+            printable(
+                f"  {item['date']}  compute-sanitizer {item['tool']} on {item['device']}, {counted(item['cases'], 'case')}: {outcome}"
+            )
+        )
     for item in certificate["benchmarks"]:
         problem = " ".join(f"{name}={value}" for name, value in item["problem"].items())
         peer = item.get("peer")
         beside = f"; {peer['name']} {peer['median_us']:g} µs: {peer['speedup']:.2f}x" if peer else ""
-        click.echo(f"  {item['date']}  {item['median_us']:g} µs on {item['device']} for {problem}{beside}")
+        click.echo(printable(f"  {item['date']}  {item['median_us']:g} µs on {item['device']} for {problem}{beside}"))
 
 
 def _print_predicted(certificate: Entry) -> None:

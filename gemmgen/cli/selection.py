@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.resources import resource_directory
+from gemmgen.core.text import printable
 from gemmgen.kernels.shipped import find_shipped, shipped_specs
 
 if TYPE_CHECKING:
@@ -89,6 +92,11 @@ def _find(argument: str) -> Iterator[SpecFile]:
         yield SpecFile(argument, path)
     else:
         yield from (SpecFile(name, path) for name, path in find_shipped(argument).items())
+
+
+def tell_written(path: Path, changed: bool, *, err: bool = False) -> None:
+    """Says of an output whether it changed."""
+    click.echo(f"{'written  ' if changed else 'unchanged'}  {printable(str(path))}", err=err)
 
 
 def write_output(path: Path, content: str | bytes) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.output import Column, count, counted, print_table, rate, styled
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -112,7 +113,7 @@ def print_comparison(name: str, before: Sequence[PointResult], results: Sequence
     from gemmgen.sweep.report.page import comparison_words
 
     found = compared(before, results)
-    click.echo(f"\nBeside {name}: {comparison_words(found)}")
+    click.echo(printable(f"\nBeside {name}: {comparison_words(found)}"))
     moved = [(pair, ratio) for pair, ratio in found.measured if abs(ratio - 1) >= SAME]
     few = moved[:BEST] + moved[BEST:][-BEST:]
     rows: list[list[str | Text]] = [

@@ -46,13 +46,14 @@ def read_plain_text(path: str | os.PathLike[str]) -> str:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool:
-    """Writes `content` (text as UTF-8, line ends as given) to `path`; returns whether the file changed.
+    """Writes `content` to `path`; returns whether the file changed. Text is UTF-8, line ends as given.
 
     The content goes to a temporary file beside `path`, which then takes its place in one step; a file that already
     holds it is not touched. A symbolic link gives way to the file; where it leads, nothing is written. Missing folders
     are made. A device or a pipe, such as /dev/stdout, is written to and stays what it is. Raises OSError.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    # A file name of the system may hold what UTF-8 does not: a question mark stands for it.
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if _is_special(path):
         with open(path, "wb") as stream:
             stream.write(data)

@@ -11,6 +11,8 @@ MAXIMUM_CHARACTERS = 20_000
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """All but tab and line feed: controls of C0 and C1, and what turns the direction of writing around (unicode.org, UAX #9)."""
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 does not have, not even escaped (w3.org/TR/xml, 2.2)."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -25,3 +27,8 @@ def printable(text: str, limit: int = MAXIMUM_CHARACTERS) -> str:
         left_out = len(text) - limit
         text = f"{text[: limit - limit // 4]} ... ({left_out} characters left out) ... {text[len(text) - limit // 4 :]}"
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def xml_text(text: str) -> str:
+    """``text`` with a replacement character for each that XML cannot hold."""
+    return _NO_XML.sub("\ufffd", text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
 from gemmgen.emulator.textures import Texture
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
-from gemmgen.sanitizer.array_files import load_array
+from gemmgen.sanitizer.array_files import LARGEST_ARRAY_BYTES, load_array
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
 from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
@@ -137,7 +137,10 @@ class KernelArgument:
         return None if self.initialised else np.zeros(self.value.nbytes, np.bool_)
 
 
-LARGEST_ARRAY_BYTES = 1 << 30
+MOST_AXES = 32
+"""Of an array; NumPy has 64 at most."""
+DEEPEST = 16
+"""Structures and arrays of pointers inside each other."""
 
 Layouts = Callable[[], Layout]
 """The layout of the structure that a parameter takes; raises ``UnusableInput`` if it is not known."""
@@ -146,6 +149,8 @@ Layouts = Callable[[], Layout]
 def parse_argument(text: str, index: int, layout: Layouts | None = None) -> KernelArgument:
     """The argument that ``text`` describes; random values depend on ``index`` only. Raises ``UnusableInput``."""
     text = text.strip()
+    if _depth(text) > DEEPEST:
+        raise _wrong(text, f"braces and brackets inside each other, need at most {DEEPEST}")
     if text == "null":
         return KernelArgument(text, "null", None)
     if text.startswith(PREFIX):
@@ -244,6 +249,15 @@ def _mapped(value: TensorMap, index: int) -> KernelArgument:
             f"{array.value.nbytes} bytes"
         )
     return replace(array, text=f"a tensor map over {array.text}", tensor_map=replace(value, base=None))
+
+
+def _depth(text: str) -> int:
+    """Deepest nesting of brackets and braces."""
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _parts(text: str) -> list[str]:
@@ -350,6 +364,8 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
             raise _wrong(text, f"[{shape}] is no length; expected a number, or several separated by commas") from None
         if min(extents) < 0:
             raise _wrong(text, "a length cannot be negative")
+        if len(extents) > MOST_AXES:
+            raise _wrong(text, f"{len(extents)} axes, need at most {MOST_AXES}")
         if prod(extents) * dtype.itemsize > LARGEST_ARRAY_BYTES:
             got = f"{prod(extents) * dtype.itemsize / 2**30:.3g} GiB"
             raise _wrong(text, f"{got}, need at most {LARGEST_ARRAY_BYTES >> 30} GiB: the emulator keeps several bytes for each")

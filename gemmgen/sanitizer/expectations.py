@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import runpy
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, parse_argument
 from gemmgen.sanitizer.array_files import load_array
 from gemmgen.sanitizer.findings import Finding
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
 Expectation = Any
 """An array of numbers, or a function from the arrays that were given, by name, to one."""
 
+_SHOWN = 400
+"""Characters of a user's own error that are told."""
+
 
 def parse_expectation(text: str, array: KernelArgument) -> Expectation:
-    """`@file.npy`, a filling such as `zeros`, or `file.py:function`. Raises ``UnusableInput``."""
+    """`@file.npy`, a filling such as `zeros`, or `file.py:function`, whose file is run. Raises ``UnusableInput``."""
     if text.startswith("@"):
         try:
             return load_array(text[1:])
@@ -28,9 +33,7 @@ def parse_expectation(text: str, array: KernelArgument) -> Expectation:
             raise UnusableInput(f"--expect {text!r}: {error}") from None
     file, _, name = text.rpartition(":")
     if file.endswith(".py"):
-        if not Path(file).is_file():
-            raise UnusableInput(f"--expect {text!r}: there is no file {file}")
-        function = runpy.run_path(file).get(name)
+        function = _run(text, file).get(name)
         if not callable(function):
             raise UnusableInput(f"--expect {text!r}: {file} has no function {name}")
         return function
@@ -38,16 +41,28 @@ def parse_expectation(text: str, array: KernelArgument) -> Expectation:
     return parse_argument(f"{array.type}[{shape}]={text}", 0).numbers()
 
 
+def _run(text: str, file: str) -> dict[str, Any]:
+    """Names that a file of Python defines. Raises ``UnusableInput`` with its own error, whatever that is."""
+    try:
+        if not Path(file).is_file():
+            raise UnusableInput(f"--expect {text!r}: there is no file {file}")
+        return runpy.run_path(file)
+    except UnusableInput:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UnusableInput(f"--expect {text!r}: {file} cannot be run: {_told(error, file)}") from None
+
+
 def compare(
     name: str, arrays: Mapping[str, KernelArgument], given: Mapping[str, KernelArgument], wanted: Expectation, rtol: float, atol: float
 ) -> Finding | None:
-    """The finding that an array is not what it should be; None if it is."""
+    """The finding that an array is not what it should be; None if it is. Raises ``UnusableInput``."""
     import numpy as np
 
-    if callable(wanted):
-        wanted = _call(wanted, given)
-    expected = np.asarray(wanted)
+    expected = _call(wanted, given) if callable(wanted) else np.asarray(wanted)
     got = arrays[name].numbers()
+    if expected.dtype.kind not in "biufc":
+        raise UnusableInput(f"--expect: {name} is expected to hold {expected.dtype}; need numbers")
     if expected.size != got.size:
         raise UnusableInput(f"--expect: {name} has {got.size} elements, the expected array {expected.size}")
     flat, reference = got.reshape(-1), expected.reshape(-1)
@@ -60,6 +75,23 @@ def compare(
 
 
 def _call(function: Callable[..., Any], given: Mapping[str, KernelArgument]) -> npt.NDArray[Any]:
+    """Result of the user's function as an array. Raises ``UnusableInput`` with its own error, whatever that is."""
     import numpy as np
 
-    return np.asarray(function({name: argument.numbers() for name, argument in given.items()}))
+    try:
+        found = function({name: argument.numbers() for name, argument in given.items()})
+        if isinstance(found, np.ma.MaskedArray):
+            raise ValueError("it gave a masked array; give filled() with a value")
+        return np.asarray(found)
+    except (Exception, SystemExit) as error:
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        raise UnusableInput(f"--expect: {getattr(function, '__name__', 'the function')} failed: {_told(error, file)}") from None
+
+
+def _told(error: BaseException, file: str) -> str:
+    """A user's own error in a line, with the line of the user's file where it arose."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        line = number if frame.f_code.co_filename == file else line
+    where = f"line {line}: " if line else ""
+    return printable(f"{where}{type(error).__name__}: {error}", _SHOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gemmgen.emulator.counters import Counters
 
 Dimensions = tuple[int, ...]
+MOST_THREADS = 2**40
+"""Of a launch."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ def run_launches(
     from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
     from gemmgen.hardware.target import ARCHITECTURES
 
+    for launch in launches:
+        threads = prod(launch.grid) * prod(launch.block)
+        if threads > MOST_THREADS:
+            raise UnusableInput(f"{launch.entry.name}: {threads:,} threads, need at most {MOST_THREADS:,}: the emulator would take months")
     arguments = {name: argument.fresh() for name, argument in given.items()}
     buffers = {name: argument.launched(name) for name, argument in arguments.items()}
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from gemmgen.core.text import xml_text
 from gemmgen.sanitizer.findings import Finding, Place
 
 _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
@@ -60,20 +61,15 @@ def junit(name: str, findings: Sequence[Finding]) -> str:
     """A test suite of one case, which fails if there is an error."""
     errors = [finding for finding in findings if finding.severity == "error"]
     suite = ElementTree.Element("testsuite", name="gemmgen emulate", tests="1", failures=str(int(bool(errors))), errors="0")
-    case = ElementTree.SubElement(suite, "testcase", name=name, classname="gemmgen.emulate")
+    case = ElementTree.SubElement(suite, "testcase", name=xml_text(name), classname="gemmgen.emulate")
     if errors:
-        failure = ElementTree.SubElement(case, "failure", message=_printable(errors[0].message), type=errors[0].code)
-        failure.text = _printable("\n\n".join(finding.text for finding in errors))
+        failure = ElementTree.SubElement(case, "failure", message=xml_text(errors[0].message), type=errors[0].code)
+        failure.text = xml_text("\n\n".join(finding.text for finding in errors))
     others = [finding.text for finding in findings if finding.severity != "error"]
     if others:
-        ElementTree.SubElement(case, "system-out").text = _printable("\n\n".join(others))
+        ElementTree.SubElement(case, "system-out").text = xml_text("\n\n".join(others))
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
-
-
-def _printable(text: str) -> str:
-    """Text without the control characters that XML does not know."""
-    return "".join(character for character in text if character >= " " or character in "\n\t")
 
 
 def workflow_commands(findings: Sequence[Finding]) -> Iterator[str]:

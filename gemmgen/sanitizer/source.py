@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import CompileError, GemmgenError
-from gemmgen.core.files import read_plain_text
+from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
 from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, stand_ins
 from gemmgen.sanitizer.host_code import device_part, has_host_code
@@ -63,8 +63,8 @@ class KernelCode:
         if file == self.name:
             return self.source
         try:
-            return Path(file).read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            return read_plain(file, MAXIMUM_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError):
             return None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree
 
+from gemmgen.core.text import xml_text
 from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import PointResult, Status
 
@@ -27,9 +27,6 @@ _OUTCOMES = {
     Status.RUNTIME: "error",
     Status.TIMEOUT: "error",
 }
-
-# Characters that XML 1.0 does not have, not even escaped.
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _EPOCH = "1970-01-01T00:00:00"
 
@@ -124,7 +121,7 @@ def _timestamp(date: str) -> str:
 
 
 def _text(text: str) -> str:
-    return _NO_XML.sub("\ufffd", encodable(text))
+    return xml_text(encodable(text))
 
 
 def _token(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from gemmgen.sweep.records import Stage, SweepError
 from gemmgen.sweep.worker import kill_tree
@@ -29,6 +29,8 @@ GRACE_SECONDS = 0.2
 """Time that a worker past its deadline has to answer still: the clock may have gone on while the machine stood still."""
 _QUOTED = 300
 """Characters that are quoted of what a worker printed before it died."""
+_QUOTED_BYTES = 10_000
+"""End of what it printed, in which there is a line to quote."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,14 @@ class Worker:
                 start_new_session=True,
             )
         except OSError as error:
+            for opened in (self._printed, self.connection, theirs):
+                opened.close()
+            for end in (lifeline, self._lifeline):
+                os.close(end)
             raise SweepError(f"workers cannot be started: {sys.executable}: {error.strerror or error}") from None
         theirs.close()
         os.close(lifeline)
-        self.stop = weakref.finalize(self, _end, self._process, self.connection, self._lifeline)
+        self.stop = weakref.finalize(self, _end, self._process, self.connection, self._lifeline, self._printed)
         self.task: Task | None = None
         self._began = False
         self._stage: Stage | None = None
@@ -137,9 +143,9 @@ class Worker:
             code = self._process.wait(5.0)
         except subprocess.TimeoutExpired:  # it closed its connection, and goes on
             code = None
+        self._printed.seek(max(self._printed.seek(0, os.SEEK_END) - _QUOTED_BYTES, 0))
+        lines = self._printed.read(_QUOTED_BYTES).decode(errors="replace").split("\n")
         self._kill()
-        self._printed.seek(0)
-        lines = self._printed.read()[-10_000:].decode(errors="replace").split("\n")
         last = next((line.strip()[:_QUOTED] for line in reversed(lines) if line.strip()), "")
         text = f"the worker {_how(code)}{f'; it said: {last}' if last else ''}"
         if not self._began and self._stage is None:
@@ -160,9 +166,10 @@ def _how(code: int | None) -> str:
     return f"died of {name}{', for lack of memory perhaps' if -code == signal.SIGKILL else ''}"
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], lifeline: int) -> None:
+def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], lifeline: int, printed: IO[bytes]) -> None:
     """Ends a worker for good: busy or idle, it dies when its lifeline is cut."""
     connection.close()
+    printed.close()
     os.close(lifeline)
     try:
         process.wait(2.0)

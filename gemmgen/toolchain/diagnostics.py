@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+
+from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 
 _SHOWN_ERRORS = 10
 _CONTEXT_LIMIT = 160
@@ -82,8 +83,8 @@ def _explain_ptx_error(number: int, text: str, source: str, ptx: str, file_name:
 def _text_of(file: str) -> str:
     """A header as it is on disk; empty if it cannot be read."""
     try:
-        return Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return read_plain(file, MAXIMUM_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ""
 
 

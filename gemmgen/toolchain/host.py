@@ -19,6 +19,7 @@ from typing import Literal
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing
 from gemmgen.core.extras import install_command
+from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 from gemmgen.hardware.cpu import CpuArchitecture
 
 COMPILER_VARIABLE = "GEMMGEN_CC"
@@ -71,16 +72,24 @@ def find_compiler(architecture: CpuArchitecture | None = None) -> HostCompiler:
         return _cross_compiler(architecture)
     given = os.environ.get(COMPILER_VARIABLE)
     if given:
-        found = _compiler(tuple(shlex.split(given)))
+        found = _compiler(_words(given))
         if found is None:
             raise EnvironmentMissing(f"{COMPILER_VARIABLE}={given!r} is no C compiler that runs here")
         return found
     return _default_compiler(os.environ.get("CC", ""))
 
 
+def _words(command: str) -> tuple[str, ...]:
+    """A command as the shell splits it; none if it has an open quote."""
+    try:
+        return tuple(shlex.split(command))
+    except ValueError:
+        return ()
+
+
 @cache
 def _default_compiler(preferred: str) -> HostCompiler:
-    for command in (tuple(shlex.split(preferred)), ("cc",), ("gcc",), ("clang",)):
+    for command in (_words(preferred), ("cc",), ("gcc",), ("clang",)):
         found = _compiler(command)
         if found is not None:
             return found
@@ -109,10 +118,10 @@ def _compiler(command: tuple[str, ...]) -> HostCompiler | None:
     if not command or shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return HostCompiler(command, done.stdout.splitlines()[0] if done.stdout else command[0], "cc")
+    return HostCompiler(command, next(iter(done.stdout.splitlines()), command[0]), "cc")
 
 
 @cache
@@ -150,13 +159,16 @@ def compile_c(
         file.write_text(source)
         command = [*compiler.command, *wanted, file.name, "-o", library.name, *libraries]
         try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
             raise CompileError(f"{name}: {compiler.version} could not be run: {error}") from None
         if done.returncode != 0 or not library.exists():
             first = next((line for line in done.stderr.splitlines() if "error" in line), "it said nothing")
             raise CompileError(f"{name}: {compiler.version} rejected the source: {first}", done.stderr)
-        data = library.read_bytes()
+        try:
+            data = read_plain(library, MAXIMUM_BYTES)
+        except OSError as error:
+            raise CompileError(f"{name}: the library of {compiler.version} cannot be read: {error.strerror or error}") from None
     if cache is not None:
         cache.store(key, {"library.so": data})
     return HostBinary(name, architecture.name, data, compiler.version, wanted)

@@ -173,16 +173,16 @@ def compile_file(
     nvrtc = _load_nvrtc()
     given = headers or {}
     texts, names = [text.encode() for text in given.values()], [name.encode() for name in given]
-    result, program = nvrtc.nvrtcCreateProgram(source.encode(errors="replace"), path.encode(), len(given), texts, names)
+    result, program = nvrtc.nvrtcCreateProgram(source.encode(errors="replace"), os.fsencode(path), len(given), texts, names)
     _check(nvrtc, result, "nvrtcCreateProgram")
     try:
         for expression in expressions:
-            (result,) = nvrtc.nvrtcAddNameExpression(program, expression.encode())
+            (result,) = nvrtc.nvrtcAddNameExpression(program, os.fsencode(expression))
             _check(nvrtc, result, f"nvrtcAddNameExpression({expression})")
         standard = () if any(re.match(r"--?std\b", option) for option in options) else ("--std=c++17",)
         target = architecture if assemble else architecture.replace("sm_", "compute_")
         arguments = [f"--gpu-architecture={target}", *standard, *options, *(["--ptxas-options=-v"] if assemble else [])]
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [os.fsencode(argument) for argument in arguments])
         log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             shown = shown_as or path
@@ -190,7 +190,7 @@ def compile_file(
         ptx = _fetch(nvrtc, program, "PTX").decode(errors="replace")
         symbols = {}
         for expression in expressions:
-            result, lowered = nvrtc.nvrtcGetLoweredName(program, expression.encode())
+            result, lowered = nvrtc.nvrtcGetLoweredName(program, os.fsencode(expression))
             _check(nvrtc, result, f"nvrtcGetLoweredName({expression})")
             symbols[expression] = lowered.decode()
         cubin = _fetch(nvrtc, program, "CUBIN", text=False) if assemble else b""

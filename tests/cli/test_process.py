@@ -70,12 +70,12 @@ def test_a_thousand_specs_are_rendered_in_seconds(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_early_is_no_error_message() -> None:
-    process = subprocess.Popen([*GEMMGEN, "render", "gemm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(10)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.wait(PATIENCE)
+    with subprocess.Popen([*GEMMGEN, "render", "gemm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait(PATIENCE)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

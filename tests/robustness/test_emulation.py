@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,6 +13,8 @@ from click.testing import CliRunner, Result
 from gemmgen.cli import cli
 
 KERNEL = "__global__ void copy(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
+STRAY = KERNEL.replace("y[threadIdx.x] =", "y[threadIdx.x + n] =")
+HOSTILE = "a\x1b[2J<img src=x onerror=alert(1)>\x01\udcff.cu"
 LAUNCH = ("--grid", "1", "--block", "32", "--arg", "f32[32]=ones", "--arg", "f32[32]=zeros", "--arg", "i32=32")
 
 
@@ -97,3 +101,118 @@ def test_a_number_beyond_all_bounds_is_a_mistake(kernel: str, option: str) -> No
 def test_an_offset_that_is_no_number_is_a_mistake(pattern: str) -> None:
     result = run("banks", "--", pattern)
     assert (result.exit_code, "no number" in result.output, len(result.output) < 400) == (2, True, True)
+
+
+@pytest.mark.parametrize("text", ["0:" + "9" * 5000, "9" * 5000, "0:x", "y:-1"], ids=range(4))
+def test_a_print_of_no_number_is_a_short_message(kernel: str, text: str) -> None:
+    result = run("emulate", kernel, *LAUNCH, "--print", text)
+    assert (result.exit_code, "--print" in result.output, len(result.output) < 12_000) == (2, True, True)
+
+
+NESTED = ["[" * 40_000, "[" * 900 + "f32[1]" + "]" * 900, "{" * 40_000, "f32[" + "1," * 100 + "1]"]
+
+
+@pytest.mark.parametrize("text", NESTED, ids=range(len(NESTED)))
+def test_a_deep_argument_is_a_message(kernel: str, text: str) -> None:
+    result = run("emulate", kernel, "--grid", "1", "--block", "32", "--arg", text, "--arg", "f32[32]", "--arg", "i32=32")
+    assert (result.exit_code, len(result.output) < 25_000) == (2, True)
+
+
+def test_a_grid_that_takes_months_is_refused(kernel: str) -> None:
+    result = run("emulate", kernel, "--grid", "2147483647,65535,65535", *LAUNCH[2:])
+    assert (result.exit_code, "need at most" in result.output) == (2, True)
+
+
+def test_an_array_file_larger_than_memory_is_refused(kernel: str, tmp_path: Path) -> None:
+    import numpy as np
+
+    with (tmp_path / "large.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (2**38,)})
+        file.truncate(2**40)
+    for more in (("--expect", f"y=@{file.name}"), ("--symbol", f"x=@{file.name}")):
+        result = run("emulate", kernel, *LAUNCH, *more)
+        assert (result.exit_code, "need at most 1 GiB" in result.output) == (2, True)
+
+
+HEADERS = ["[" * 9000, "{'descr': 3}", "{'descr':'|O','fortran_order':False,'shape':(1,)}", "(" + "9" * 5000 + ",)"]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
+def test_a_damaged_header_of_an_array_is_a_message(kernel: str, tmp_path: Path, header: str) -> None:
+    data = header.encode()
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(data).to_bytes(2, "little") + data)
+    result = run("emulate", kernel, *LAUNCH, "--expect", f"y=@{tmp_path / 'x.npy'}")
+    assert (result.exit_code, "--expect" in result.output) == (2, True)
+
+
+EXPECTATIONS = {
+    "def f(arrays):\n    raise KeyError('\x1b[2J')\n": "line 2: KeyError",
+    "def f(:\n": "line 1: SyntaxError",
+    "import sys\nsys.exit(0)\n": "line 2: SystemExit",
+    "import sys\ndef f(arrays):\n    sys.exit(0)\n": "line 3: SystemExit",
+    "def f(arrays):\n    return ['x'] * 32\n": "need numbers",
+    "def f(arrays):\n    return None\n": "need numbers",
+    "def f(arrays):\n    return [[1], [2, 3]]\n": "ValueError",
+    "def f():\n    return 1\n": "TypeError",
+    "def f(arrays):\n    return f(arrays)\n": "RecursionError",
+    "import numpy\ndef f(arrays):\n    return numpy.ma.masked_less(arrays['x'], 2)\n": "filled()",
+    "\0": "SyntaxError",
+    "(" * 5000: "SyntaxError",
+}
+
+
+@pytest.mark.parametrize("text", EXPECTATIONS, ids=range(len(EXPECTATIONS)))
+def test_a_function_that_fails_is_told_with_its_line(kernel: str, tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.py").write_text(text)
+    result = run("emulate", kernel, *LAUNCH, "--expect", f"y={tmp_path}/own.py:f")
+    assert (result.exit_code, "\x1b" in result.output, len(result.output) < 1500) == (2, False, True)
+    assert EXPECTATIONS[text] in result.output
+
+
+@pytest.mark.parametrize("name", ["x" * 5000 + ".py", "\0.py", "nothing.py", "."])
+def test_a_function_of_no_file_is_a_message(kernel: str, name: str) -> None:
+    result = run("emulate", kernel, *LAUNCH, "--expect", f"y={name}:f")
+    assert (result.exit_code, "--expect" in result.output or "--arg" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("text", [STRAY, STRAY.replace("x[threadIdx.x]", "nothing")], ids=["runs", "does not compile"])
+def test_a_line_of_a_pipe_is_not_waited_for(tmp_path: Path, text: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", "/dev/zero"):
+        (tmp_path / "stray.cu").write_text(text.replace("{", f'{{\n#line 7 "{name}"\n', 1))
+        assert run("emulate", str(tmp_path / "stray.cu"), *LAUNCH).exit_code in (1, 2)
+
+
+@pytest.mark.parametrize("more", [["--counters"], ["--json"], ["--annotations"], []], ids=["counters", "json", "annotations", "text"])
+@pytest.mark.parametrize("text", [KERNEL, STRAY], ids=["clean", "stray"])
+def test_no_name_and_no_line_reaches_the_terminal_raw(tmp_path: Path, text: str, more: list[str]) -> None:
+    (tmp_path / HOSTILE).write_text(text.replace("{", "{ // \x1b[2J\n", 1))
+    result = run("emulate", str(tmp_path / HOSTILE), *LAUNCH, *more)
+    assert (result.exit_code, "\x1b" in result.output, "\x01" in result.output) == (int(text == STRAY), False, False)
+
+
+def test_text_of_a_kernel_does_not_reach_the_terminal_raw(tmp_path: Path) -> None:
+    (tmp_path / "copy.cu").write_text(KERNEL.replace("{", '{ printf("\\033[2J%d\\n", n);', 1))
+    result = run("emulate", str(tmp_path / "copy.cu"), *LAUNCH)
+    assert (result.exit_code, "\x1b" in result.output, "\\x1b[2J32\n" in result.output) == (0, False, True)
+
+
+def test_reports_of_hostile_names_are_well_formed(tmp_path: Path) -> None:
+    (tmp_path / HOSTILE).write_text(STRAY)
+    files = {"--junit": tmp_path / "junit.xml", "--sarif": tmp_path / "findings.sarif"}
+    assert run("emulate", str(tmp_path / HOSTILE), *LAUNCH, *(str(part) for item in files.items() for part in item)).exit_code == 1
+    case = ElementTree.parse(files["--junit"]).getroot().find("testcase")
+    assert case is not None and "<img src=x" in case.attrib["name"]
+    assert json.loads(files["--sarif"].read_text())["runs"][0]["results"]
+
+
+def test_a_page_of_a_hostile_name_holds_no_markup_of_it(tmp_path: Path) -> None:
+    (tmp_path / HOSTILE).write_text(STRAY.replace("{", "{ // <script>alert(2)</script>\n", 1))
+    (tmp_path / "copy.cu").write_text(KERNEL)
+    assert run("diff", str(tmp_path / HOSTILE), str(tmp_path / "copy.cu"), "-o", str(tmp_path / "diff.html")).exit_code == 0
+    clean = tmp_path / HOSTILE.replace("a", "b", 1)
+    clean.write_text(KERNEL.replace("{", "{ // <script>alert(2)</script>\n", 1))
+    assert run("emulate", str(clean), *LAUNCH, "--counters-html", str(tmp_path / "counters.html")).exit_code == 0
+    for page in ("diff.html", "counters.html"):
+        text = (tmp_path / page).read_text()
+        assert ("<script>alert" in text, "<img" in text, "alert(1)" in text) == (False, False, True)

@@ -9,6 +9,7 @@ import click
 
 from gemmgen.cli.options import NAMED_PATH, json_option
 from gemmgen.cli.output import Column, counted, print_json, print_table
+from gemmgen.cli.selection import tell_written
 
 if TYPE_CHECKING:
     from gemmgen.present.access_pattern import Pattern
@@ -43,7 +44,7 @@ def command(pattern: str, width: str, store: bool, row: int | None, output: Path
         from gemmgen.present.drawing import draw
 
         changed = write_picture(output, draw(pattern, [picture_of(found)]))
-        click.echo(f"{'written  ' if changed else 'unchanged'}  {output}", err=as_json)
+        tell_written(output, changed, err=as_json)
     if as_json:
         print_json(_to_json(found))
         return

@@ -14,8 +14,9 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors, print_compiled
 from gemmgen.cli.options import ALL_ARCHITECTURES, NAMED_PATH, architectures_option, json_option, set_option, specs_argument
 from gemmgen.cli.output import Column, count, print_json, print_table
-from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
+from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import PlanError, SpecError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.perf.analysis.residency import Residency
@@ -88,7 +89,7 @@ def command(
     _print_table(compiled)
     for outcome in files.values():
         for path, changed in outcome.items():
-            click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+            tell_written(path, changed)
 
 
 def _require_plain_output(kinds: Sequence[str], as_json: bool) -> None:
@@ -117,7 +118,7 @@ def _plan_everywhere(files: Sequence[SpecFile], overrides: Sequence[str], archit
                 planned += plan_specs([own.file], overrides, target)
             except (PlanError, SpecError) as error:
                 if target.compute_capability >= own.plan.architecture.compute_capability:
-                    click.echo(f"left out: {error}", err=True)
+                    click.echo(printable(f"left out: {error}"), err=True)
     return planned
 
 

@@ -18,8 +18,9 @@ from gemmgen.cli.options import (
     parse_dimensions,
 )
 from gemmgen.cli.output import Column, print_json, print_table, styled
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, write_output
+from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import SpecError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -124,7 +125,7 @@ def command(
         from gemmgen.present.web.diff import diff_page
 
         changed_file = write_output(output, diff_page(found, device))
-        click.echo(f"{'written  ' if changed_file else 'unchanged'}  {output}", err=as_json)
+        tell_written(output, changed_file, err=as_json)
     if as_json:
         print_json(found.to_json())
     elif output is None:
@@ -162,7 +163,7 @@ def _label(side: PlannedSpec, overrides: Sequence[str], with_overrides: bool) ->
 def _print(found: Comparison, source: bool) -> None:
     before, after = found.names
     if found.same:
-        click.echo(f"{before} and {after} are the same kernel.")
+        click.echo(printable(f"{before} and {after} are the same kernel."))
         return
     groups = {
         "Spec": found.spec,
@@ -173,16 +174,16 @@ def _print(found: Comparison, source: bool) -> None:
     }
     for title, changes in groups.items():
         if changes:
-            click.secho(f"\n{title}\n", bold=True)
+            click.secho(printable(f"\n{title}\n"), bold=True)
             _print_changes(changes, before, after)
     if found.missing:
-        click.echo(f"\nMachine code is not compared: {found.missing}")
+        click.echo(printable(f"\nMachine code is not compared: {found.missing}"))
     if not found.counters and "not counted" in (uncounted := next((case for case in found.case if case.startswith("not")), "")):
-        click.echo(f"\nCounters are not compared: {uncounted.removeprefix('not counted: ')}")
+        click.echo(printable(f"\nCounters are not compared: {uncounted.removeprefix('not counted: ')}"))
     if source and found.source:
         click.secho("\nSource\n", bold=True)
         for line in found.source:
-            click.secho(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
+            click.secho(printable(line), fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
 
 
 def _print_changes(changes: Sequence[Change], before: str, after: str) -> None:

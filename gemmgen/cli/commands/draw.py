@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from gemmgen.cli.options import architecture_option, complete_spec, json_option, named_specs, set_option
 from gemmgen.cli.output import Column, counted, print_json, print_table
 from gemmgen.cli.pictures import write_picture
-from gemmgen.cli.selection import find_specs, plan_specs
+from gemmgen.cli.selection import find_specs, plan_specs, tell_written
 from gemmgen.core.errors import GemmgenError, SpecError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def command(
     else:
         written = [(path, draw(shown, pictures))]
     for file, text in written:
-        click.echo(f"{'written  ' if write_picture(file, text) else 'unchanged'}  {file}")
+        tell_written(file, write_picture(file, text))
 
 
 def _registers(plan: Any) -> Picture:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.cli.options import complete_architecture, json_option, parse_dimensions
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
+from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, parse_argument
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
@@ -231,7 +233,7 @@ def command(
     finally:
         progress.close()
     if run.output and not as_json:
-        click.echo(run.output, nl=False)
+        click.echo(printable(run.output, len(run.output)), nl=False)
     findings = list(run.findings)
     if not run.failed and schedules:
         from gemmgen.sanitizer.api import schedule_finding
@@ -289,7 +291,7 @@ def _find_array(what: str, token: str, entry: str, given: Mapping[str, KernelArg
     names = list(given)
     if token in arrays:
         return token
-    name = names[int(token)] if token.isdecimal() and int(token) < len(names) else token
+    name = names[int(token)] if re.fullmatch(r"[0-9]{1,9}", token) and int(token) < len(names) else token
     if name in arrays:
         return name
     if name not in given:
@@ -300,7 +302,7 @@ def _find_array(what: str, token: str, entry: str, given: Mapping[str, KernelArg
 
 def _parse_print(text: str, entry: str, given: Mapping[str, KernelArgument], arrays: Mapping[str, KernelArgument]) -> tuple[str, int]:
     token, _, limit = text.partition(":")
-    if limit and not limit.isdecimal():
+    if limit and not re.fullmatch(r"[0-9]{1,18}", limit):
         raise click.UsageError(f"--print {text!r}: {limit!r} is no number of elements")
     return _find_array(f"--print {text!r}", token, entry, given, arrays), int(limit) if limit else SHOWN_ELEMENTS
 
@@ -347,12 +349,13 @@ def _print_run(
     file: Path, entry: str, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], schedules: int, seed: int
 ) -> None:
     failed = any(finding.severity == "error" for finding in findings)
+    where = printable(f"{entry} in {file}")
     if failed:
-        click.echo(f"{click.style('not clean', fg='red', bold=True)}  {entry} in {file}\n")
+        click.echo(f"{click.style('not clean', fg='red', bold=True)}  {where}\n")
     else:
         seeds = f", seeds {seed} to {seed + schedules - 1}," if schedules > 1 else f", seed {seed},"
         agree = f"; {counted(schedules, 'random schedule')}{seeds if seed else ''} gave the same result" if schedules else ""
-        click.echo(f"{click.style('clean', fg='green')}  {entry} in {file}{agree}")
+        click.echo(f"{click.style('clean', fg='green')}  {where}{agree}")
         for result in run.results:
             grid, block = (",".join(map(str, size)) for size in (result.grid, result.block))
             click.echo(
@@ -362,7 +365,7 @@ def _print_run(
         if findings:
             click.echo()
     for finding in findings:
-        click.echo(finding.text)
+        click.echo(printable(finding.text))
     if findings:
         click.echo(f"  more  gemmgen emulate --explain {findings[0].code}")
 

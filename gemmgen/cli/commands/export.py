@@ -15,8 +15,9 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors
 from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, complete_spec, json_option, set_option
 from gemmgen.cli.output import print_json
-from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, write_output
+from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import GemmgenError, PlanError, SpecError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.export.images import Bundle
@@ -116,7 +117,7 @@ def command(
         raise click.UsageError(f"{output} would be one file and there are {count} to write; name a directory, {output.with_suffix('')}/")
     bundles = [(item, _bundle(item, each, line_info)) for item, each in targets]
     for item, found in bundles:
-        click.echo(f"{item.file.label}: the binaries are {found.standing}", err=True)
+        click.echo(printable(f"{item.file.label}: the binaries are {found.standing}"), err=True)
     file_name = None if output is None or to_directory else output.name
     contents = {name: (item, make) for item, bundle in bundles for name, make in _contents(bundle, kind, prefix, file_name).items()}
     if output is None:
@@ -136,7 +137,7 @@ def command(
         )
         return
     for path, (_, changed) in outcome.items():
-        click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+        tell_written(path, changed)
 
 
 def _write_for_processors(planned: Sequence[PlannedSpec], kind: str, target: str | None, as_json: bool) -> None:
@@ -165,7 +166,7 @@ def _write_for_processors(planned: Sequence[PlannedSpec], kind: str, target: str
         )
         return
     for _, path, changed in outcome:
-        click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+        tell_written(path, changed)
 
 
 def _is_directory(path: Path) -> bool:

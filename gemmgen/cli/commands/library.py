@@ -15,6 +15,7 @@ from gemmgen.cli import exit_codes
 from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.options import NAMED_PATH, complete_architecture, json_option
 from gemmgen.cli.output import counted, print_json, progress_bar
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.library.folder import LibraryFolder
@@ -92,7 +93,7 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
         report = build(listing, folder, only=only, seed=shipped_folder(), jobs=jobs, progress=progress)
     for verb, files in (("written", report.written), ("removed", report.removed)):
         for name, number in sorted(Counter(file.partition(".")[0] for file in files).items()):
-            click.echo(f"{verb}    {name} ({counted(number, 'file')})")
+            click.echo(printable(f"{verb}    {name} ({counted(number, 'file')})"))
     click.echo(
         f"{counted(len(only) if only is not None else len(listing.instances), 'instance')}: {report.compiled} compiled, "
         f"{report.verified} verified, {len(report.written)} files written, {len(report.removed)} removed, {report.unchanged} unchanged",
@@ -155,9 +156,9 @@ def check_command(
         print_json({**asdict(report), "passed": report.passed})
     else:
         for problem in report.problems:
-            click.echo(f"{click.style(f'{problem.state:<10}', fg='red')}  {problem.file}: {problem.why}")
+            click.echo(f"{click.style(f'{problem.state:<10}', fg='red')}  {printable(f'{problem.file}: {problem.why}')}")
         for note in report.notes:
-            click.echo(f"Note: {note}", err=True)
+            click.echo(printable(f"Note: {note}"), err=True)
         again = f"{report.compiled} compiled again, {report.verified} verified again"
         click.echo(f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} compared, {again}", err=True)
     if not report.passed:
@@ -276,7 +277,7 @@ def measure_command(
         finally:
             write_file(output, measurement.text())
     for failure in measurement.failures:
-        click.echo(f"{click.style('failed', fg='red')}  {failure}")
+        click.echo(f"{click.style('failed', fg='red')}  {printable(failure)}")
     counts = [
         f"{sum(field in record for record in measurement.records.values())} {done}"
         for field, done in (("verification", "verified"), ("sanitizer", "watched by the sanitizer"), ("benchmarks", "timed"))

@@ -10,7 +10,7 @@ import click
 
 from gemmgen.cli.options import NAMED_PATH, json_option, set_option, specs_argument
 from gemmgen.cli.output import counted, print_json
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, write_output
+from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import GemmgenError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[st
         )
         return
     for path, changed in outcome.values():
-        click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+        tell_written(path, changed)
     written = sum(changed for _, changed in outcome.values())
     click.echo(f"{counted(written, 'file')} written, {len(outcome) - written} unchanged", err=True)
 

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gemmgen.cli.options import NAMED_PATH
-from gemmgen.cli.selection import write_output
+from gemmgen.cli.selection import tell_written, write_output
 
 
 def output_schemas() -> dict[str, str]:
@@ -50,4 +50,4 @@ def command(file: Path | None, of: str | None) -> None:
         click.echo(text, nl=False)
     else:
         changed = write_output(file, text)
-        click.echo(f"{'written  ' if changed else 'unchanged'}  {file}")
+        tell_written(file, changed)

@@ -15,6 +15,7 @@ from gemmgen.cli import exit_codes
 from gemmgen.cli.options import json_option
 from gemmgen.cli.output import counted, print_json
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.cli.sweep_search import Search
@@ -204,7 +205,7 @@ def command(
         except EnvironmentMissing as error:
             if not dry_run:
                 raise
-            click.echo(f"This would not run here: {error}", err=True)
+            click.echo(printable(f"This would not run here: {error}"), err=True)
             machine = Machine(backend="gpu")
         conditions = conditions_of(space, machine)
         gpus = gpu_environments() if machine.backend == "gpu" and not cluster else ()
@@ -322,7 +323,7 @@ class Run:
                 f"{engine.duplicates:,} more the same as others" if engine.duplicates else "",
                 f"{left_out:,} left out by --where" if left_out else "",
             ]
-            click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {self.path}")
+            click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {printable(str(self.path))}")
         self.reports.write(results)
         if live is not None:
             live.finish(results)
@@ -390,7 +391,9 @@ def _dry_run(context: click.Context, selection: Selection, settings: Settings, p
         click.echo(f"{engine.duplicates:,} more combinations are the same as others.")
     if selection.left_out:
         click.echo(f"{selection.left_out:,} are left out by --where.")
-    click.echo(f"To be run up to {conditions.stage}: {len(waiting):,}; with a result in {path} already: {accepted - len(waiting):,}.")
+    click.echo(
+        printable(f"To be run up to {conditions.stage}: {len(waiting):,}; with a result in {path} already: {accepted - len(waiting):,}.")
+    )
     parts = [
         f"{stage} {clock(seconds)} ({f'{expected.measured[stage]:,} measured' if expected.measured[stage] else 'a guess'})"
         for stage, seconds in expected.stages.items()
@@ -442,7 +445,7 @@ def _show_stored(results_path: str | None, reports: Reports, as_json: bool) -> N
         print_counts(results)
         print_best(results)
     reports.print_comparison(results)
-    click.echo(f"\n{totals(results)}. From {results_path}")
+    click.echo(printable(f"\n{totals(results)}. From {results_path}"))
 
 
 @dataclass(frozen=True)
@@ -460,7 +463,7 @@ class Reports:
 
         if self.live_path is None:
             return None
-        click.echo(f"{self.live_path}: the report, written anew while the sweep runs", err=True)
+        click.echo(printable(f"{self.live_path}: the report, written anew while the sweep runs"), err=True)
         return LiveReport(self.live_path, title, self.before)
 
     def write(self, results: Sequence[PointResult]) -> None:

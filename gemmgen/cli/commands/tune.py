@@ -11,6 +11,7 @@ import click
 from gemmgen.cli import exit_codes
 from gemmgen.cli.options import NAMED_PATH, json_option
 from gemmgen.cli.output import Column, counted, print_json, print_table, progress_bar
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from gemmgen.dispatch.evaluation import Regret
@@ -106,7 +107,7 @@ def command(
             raise GemmgenError(f"{path}: cannot be written: {error.strerror or error}") from None
     for reasons in (outcome.skipped, outcome.wrong):
         for text, reason in reasons.items():
-            click.echo(f"{text}: {reason.splitlines()[0]}", err=True)
+            click.echo(printable(f"{text}: {reason.splitlines()[0]}"), err=True)
     if as_json:
         print_json(table.to_json())
     left = f", {outcome.left} left for want of time" if outcome.left else ""

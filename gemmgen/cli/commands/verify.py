@@ -16,6 +16,7 @@ from gemmgen.cli.options import architecture_option, json_option, set_option, sp
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs
 from gemmgen.core.errors import PlanError, Reason, SpecError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -171,12 +172,12 @@ def _print_reports(reports: dict[str, VerificationReport]) -> None:
     click.echo("error/bound: the largest error of an element over the bound proven for it; 0 is exact.")
     for label, report in reports.items():
         if report.failures:
-            click.echo(f"\n{label}: {counted(len(report.failures), 'case')} failed")
+            click.echo(printable(f"\n{label}: {counted(len(report.failures), 'case')} failed"))
             for result in report.failures:
-                click.echo(f"  - {_case_text(result.case)}\n    {result.failure}")
+                click.echo(printable(f"  - {_case_text(result.case)}\n    {result.failure}"))
     for label, report in reports.items():
         if report.counters is not None:
-            click.echo(f"\n{label}: what one case costs ({_case_text(report.counters.case)}), counted on the emulator\n")
+            click.echo(printable(f"\n{label}: what one case costs ({_case_text(report.counters.case)}), counted on the emulator\n"))
             print_counters(report.counters.counters)
 
 

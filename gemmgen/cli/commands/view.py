@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gemmgen.cli.options import NAMED_PATH, architecture_option, complete_device, complete_spec, parse_size, set_option
-from gemmgen.cli.selection import find_specs, plan_specs, write_output
+from gemmgen.cli.selection import find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import SpecError
 
 
@@ -42,4 +42,4 @@ def command(spec: str, output: Path | None, architecture: str | None, device_nam
     analysis = analyse(planned.plan, binary, device, parse_size(size) if size else None)
     path = output or Path(f"{planned.plan.name}.html")
     changed = write_output(path, view(analysis, binary))
-    click.echo(f"{'written  ' if changed else 'unchanged'}  {path}")
+    tell_written(path, changed)
