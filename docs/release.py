@@ -32,4 +32,6 @@ def notes(tag: str, root: Path = ROOT) -> str:
 
 
 if __name__ == "__main__":
-    print(notes(*sys.argv[1:]))
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python docs/release.py vX.Y.Z")
+    print(notes(sys.argv[1]))

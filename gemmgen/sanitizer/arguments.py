@@ -177,6 +177,8 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
         for prefix, example in ((PREFIX, "tensormap[bf16, 64x128, box 64x64]=random"), (TEXTURE_PREFIX, "texture[f32, 64x128]=random")):
             if text.startswith(prefix.rstrip("[")):
                 raise _wrong(text, f"what it holds is missing: {example}")
+        if text.isdecimal():
+            raise _wrong(text, f"a number needs its type, s32={text} or f32={text} for example")
         raise _wrong(text, f"{kind!r} is no type; the types are {', '.join(TYPES)}")
     try:
         if shape is not None:

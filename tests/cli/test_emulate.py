@@ -152,6 +152,7 @@ def test_random_values_are_the_same_each_time(run: Run) -> None:
     ("argument", "message"),
     [
         ("f33[4]", "'f33' is no type; the types are f32"),
+        ("1024", "a number needs its type, s32=1024 or f32=1024 for example"),
         ("f32", "a scalar needs a value"),
         ("f32[four]", "[four] is no length"),
         ("f32[-1]", "cannot be negative"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -47,6 +49,16 @@ def _typed(value: object) -> object:
     if isinstance(value, list):
         return [_typed(item) for item in value]
     return {"true": True, "false": False, "": None}.get(value, int(value) if str(value).isdigit() else value)  # type: ignore[arg-type, call-overload]
+
+
+def test_every_input_of_the_action_says_whether_it_is_required() -> None:
+    action = yaml.safe_load((ROOT / ".github" / "actions" / "emulate" / "action.yml").read_text())
+    assert action["inputs"] and all("required" in entry for entry in action["inputs"].values())
+
+
+def test_the_program_without_a_tag_says_how_it_is_used() -> None:
+    result = subprocess.run([sys.executable, str(ROOT / "docs" / "release.py")], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (1, "usage: python docs/release.py vX.Y.Z\n")
 
 
 def test_a_workflow_makes_targets_that_exist() -> None:
