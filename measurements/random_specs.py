@@ -6,6 +6,7 @@ allow. --assembled 4 has ptxas assemble every fourth one only; the others are co
 unless told, has a line for each spec; the same command goes on where it was stopped, --hours ends it in time, and --first begins
 elsewhere, for parts on several machines, whose journals --merge puts together. The result is written beside this file: how many were
 accepted, verified, refused for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone.
+--again runs the failures of the result on all their cases, and writes what became of each under "again".
 """
 
 from __future__ import annotations
@@ -78,7 +79,11 @@ def compiled(plan: InstancePlan, assemble: bool) -> tuple[Any, Backend]:
 
 def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled: int = 1) -> Entry:
     """What became of one spec; each has a seed of its own, so that any of them can be made again."""
-    spec = SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied()
+    return tried(SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied(), number, case_seconds, assembled)
+
+
+def tried(spec: dict[str, Any], number: int, case_seconds: float, assembled: int, seconds: int = SECONDS) -> Entry:
+    """What became of a spec."""
     started, elements, done, cases = time.process_time(), 0, 0, []
 
     def ended(outcome: str, **more: Any) -> Entry:
@@ -89,7 +94,7 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled:
         raise CutOffError
 
     signal.signal(signal.SIGPROF, cut_off)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         try:
             plan = gemmgen.plan(spec)
@@ -190,6 +195,18 @@ def summary(entries: list[Entry], seed: int, wanted: int, where: dict[str, str])
     }
 
 
+def run_failures_again(result: Path) -> None:
+    """Runs every failure of a result on all its cases, and writes down what became of it."""
+    found = json.loads(result.read_text())
+    for failure in found["failures"]:
+        again = tried(failure["spec"], failure["number"], case_seconds=math.inf, assembled=1, seconds=600)
+        kept = ("outcome", "cases", "of", "elements", "sources", "failure")
+        failure["again"] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit()}
+        failure["again"] |= {name: again[name] for name in kept if name in again}
+        print(failure["number"], failure["kind"], failure["again"])
+    write_atomically(result, json.dumps(found, indent=1) + "\n")
+
+
 def main() -> None:
     """Goes through the specs that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -203,7 +220,11 @@ def main() -> None:
     parser.add_argument("--journal", type=Path, default=ROOT / "build" / "random_specs.jsonl")
     parser.add_argument("--merge", type=Path, nargs="*", help="journals that are put together; nothing is run")
     parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--again", action="store_true", help="run the failures of the result again; nothing else is run")
     given = parser.parse_args()
+    if given.again:
+        run_failures_again(given.result)
+        return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     given.journal.parent.mkdir(parents=True, exist_ok=True)
     known: dict[int, Entry] = {}
