@@ -4,7 +4,9 @@ A page keeps its words; what lies behind one of these comments is made anew:
 
     <!-- run [from=REGEX] [match=REGEX] [first=N] [last=N] [exit=N] -->
                                                    and a fenced block whose first line is `$ gemmgen ...`: the command's output
-    <!-- diff SPEC SPEC [context=N] [first=N] -->   and a fenced block: the difference of the two rendered kernels
+    <!-- diff SPEC SPEC [set=FIELD=VALUE] [context=N] [first=N] -->
+                                                   and a fenced block: the difference of the two rendered kernels, the second with a
+                                                   field changed
     <!-- code SPEC from=REGEX lines=N -->           and a fenced block: a piece of a rendered kernel
     <!-- draw SPEC options of gemmgen draw -->      and an image: the picture is written where the image says
     <!-- chart CHAPTER -->                         and an image: bars of what measurements/stories.json has of a chapter
@@ -87,7 +89,7 @@ def _fenced(match: re.Match[str]) -> str:
             lines = [line for line in lines if re.search(options["match"], line)]
         lines = [command, *_selected(lines, options)]
     elif kind == "diff":
-        lines = _selected(_diff(words[0], words[1], int(options.get("context", 2))), options)
+        lines = _selected(_diff(words[0], words[1], int(options.get("context", 2)), options.get("set")), options)
     else:
         lines = _code(words[0], options)
     body = "\n".join(line.rstrip() for line in lines)
@@ -102,11 +104,12 @@ def _selected(lines: list[str], options: dict[str, str]) -> list[str]:
     return [*lines[:first], "...", *(lines[-last:] if last else [])]
 
 
-def _diff(one: str, other: str, context: int) -> list[str]:
-    import gemmgen
+def _diff(one: str, other: str, context: int, change: str | None) -> list[str]:
     from gemmgen.present.comparison import source_diff
 
-    return list(source_diff(gemmgen.render(one).text, gemmgen.render(other).text, (one, other), context))
+    changes = [f"--set {change}"] if change else []
+    first, second = run(f"gemmgen render {one} -o -"), run(" ".join([f"gemmgen render {other} -o -", *changes]))
+    return list(source_diff(first, second, (one, " ".join([other, *([change] if change else [])])), context))
 
 
 def _code(spec: str, options: dict[str, str]) -> list[str]:

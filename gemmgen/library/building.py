@@ -12,7 +12,7 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.manifest import MANIFEST
 from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.compiled import Facts, entries, facts_of, kept_facts
-from gemmgen.library.digests import cases_digest, options_digest
+from gemmgen.library.digests import cases_digest, options_digest, text_digest
 from gemmgen.library.emulator_run import prove
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
 from gemmgen.library.folder import LibraryFolder, write_file
@@ -154,14 +154,19 @@ def compile_facts(
     return facts
 
 
-def _moved(instance: Instance, folder: LibraryFolder, evidence: Evidence, facts: Facts, cases: str) -> Record | None:
+def _moved(
+    listing: Listing, instance: Instance, architecture: str, folder: LibraryFolder, evidence: Evidence, facts: Facts, cases: str
+) -> Record | None:
     """The evidence of an instance whose lines have moved since, but not its code."""
     path = folder.path / instance.source.file_name
     old = path.read_text(encoding="utf-8") if path.is_file() else instance.source.text
     if old == instance.source.text:
         return None
     about = [record for record in evidence.emulator.values() if record["instance"] == instance.name]
-    return moved_record(about, facts, cases, options_digest(), old, instance.source.text)
+    options = options_digest()
+    certificate = folder.certificate(certificate_name(instance.name, architecture))
+    before = kept_facts(certificate, text_digest(old), options, listing.release)
+    return moved_record(about, facts, cases, options, old, instance.source.text, before.program if before else None)
 
 
 def _verify(
@@ -180,7 +185,7 @@ def _verify(
         key = (facts[instance.name, architecture].program, cases_digest(plan))
         if key in evidence.emulator:
             used[key] = evidence.emulator[key]
-        elif moved := _moved(instance, folder, evidence, facts[instance.name, architecture], key[1]):
+        elif moved := _moved(listing, instance, architecture, folder, evidence, facts[instance.name, architecture], key[1]):
             used[key] = moved
             evidence.add(moved)
         else:

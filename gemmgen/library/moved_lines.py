@@ -14,14 +14,19 @@ LEAST_ALIKE = 0.6
 """Similarity, from 0 to 1, of two spellings of a line of the same machine code."""
 
 
-def moved_record(records: Iterable[Record], facts: Facts, cases: str, options: str, old: str, new: str) -> Record | None:
+def moved_record(
+    records: Iterable[Record], facts: Facts, cases: str, options: str, old: str, new: str, program: str | None = None
+) -> Record | None:
     """The record of a run of the same code on the same cases, from the source text ``old``, with the lines of ``new``.
 
-    None if there is no such record, or if a line that it names has no successor.
+    ``program``: the digest of the program that ``old`` is compiled to. A record of the same program from an earlier text, whose lines
+    are those of ``old``, holds as well. None if there is no such record, or if a line that it names has no successor.
     """
     about = text_digest(old)
     for record in records:
-        if (record["code"], record["cases"], record["options"], record["source"]) == (facts.code, cases, options, about):
+        if (record["code"], record["cases"], record["options"]) != (facts.code, cases, options):
+            continue
+        if record["source"] == about or record["program"] == program:
             sites = _moved_sites(record["traffic"]["sites"], old, new)
             if sites is not None:
                 traffic = {**record["traffic"], "sites": sites}

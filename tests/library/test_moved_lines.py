@@ -46,6 +46,13 @@ def test_other_code_and_other_sources_have_no_evidence_here() -> None:
     assert moved_record(others, FACTS, "cases", "o", OLD, "// new\n" + OLD) is None
 
 
+def test_a_record_of_the_same_program_holds_as_well() -> None:
+    earlier = [record(source="a head that no line of code knows")]
+    assert moved_record(earlier, FACTS, "cases", "o", OLD, "// new\n" + OLD, "another program") is None
+    moved = moved_record(earlier, FACTS, "cases", "o", OLD, "// new\n" + OLD, "old")
+    assert moved is not None and [site["line"] for site in moved["traffic"]["sites"]] == [4, 5]
+
+
 def test_a_build_after_a_comment_changed_runs_nothing(
     listing: Listing, folder: LibraryFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
