@@ -8,7 +8,8 @@ from gemmgen.emulator.ptx.syntax import Function, Group, Instruction, Module, Sy
 
 RUNTIME_CALLS = ("vprintf", "malloc", "free")
 """Functions of the CUDA runtime that the emulator executes itself."""
-DEVICE_LAUNCHES = ("cudaLaunchDevice", "cudaGetParameterBuffer", "cudaDeviceSynchronize", "cudaStreamCreateWithFlags")
+DEVICE_LAUNCHES = ("__cudaCDP2", "cudaLaunchDevice", "cudaGetParameterBuffer", "cudaDeviceSynchronize", "cudaStreamCreateWithFlags")
+"""How the names of the runtime's functions begin with which a kernel launches another one."""
 FUNCTION_ADDRESSES = 0x7E00_0000_0000
 """Addresses of functions, 16 bytes apart: code has an address, but nobody can read it."""
 

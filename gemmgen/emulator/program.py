@@ -334,7 +334,7 @@ class _Linker:
             self.flat.body.append(replace(call, opcode="trap", modifiers=("assert",), operands=operands))
         elif name in RUNTIME_CALLS:
             self.flat.body.append(replace(call, opcode="call", modifiers=(name,), operands=(Group(operands),)))
-        elif name in DEVICE_LAUNCHES:
+        elif name.startswith(DEVICE_LAUNCHES):
             raise UnknownInstruction(f"{name}: kernels that launch kernels are not supported", instruction=call)
         else:
             raise UnknownInstruction(f"call of {name}, which the module does not define", instruction=call)

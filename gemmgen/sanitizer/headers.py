@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,7 +64,28 @@ _EMPTY = (
     "nvtx3/nvToolsExt.h",
     "omp.h",
     "cublas_v2.h",
+    "cublasLt.h",
+    "cudnn.h",
+    "cufft.h",
     "curand.h",
+    "cusolverDn.h",
+    "cusparse.h",
+    "helper_cuda.h",
+    "helper_functions.h",
+    "helper_string.h",
+    "helper_timer.h",
+    "mpi.h",
+    "nccl.h",
+    "atomic",
+    "cctype",
+    "condition_variable",
+    "ctype.h",
+    "locale",
+    "pthread.h",
+    "signal.h",
+    "string_view",
+    "sys/stat.h",
+    "sys/types.h",
 )
 _THROUGH_CUDA_STD = ("type_traits", "limits", "utility", "tuple", "array", "complex", "initializer_list", "ratio", "span")
 _INTEGERS = (
@@ -190,6 +212,13 @@ _CUB_PARTS = (
 """The part of CUB that is device code: the algorithms of blocks and warps. Those of the whole device launch kernels from the host."""
 
 
+def host_algorithms(text: str) -> dict[str, str]:
+    """Nothing, for the headers of Thrust that a text includes without calling Thrust: the calls were in code for the host."""
+    if re.search(r"\bthrust\s*::", text):
+        return {}
+    return dict.fromkeys(re.findall(r"^[ \t]*#[ \t]*include[ \t]*[<\"](thrust/[\w./]+)[>\"]", text, re.MULTILINE), "#pragma once\n")
+
+
 def stand_ins() -> dict[str, str]:
     """Texts for the host's headers, by the name that they are included with: what device code may use of them, else nothing."""
     nothing = "#pragma once\nnamespace std {}\n"
@@ -215,7 +244,8 @@ def header_folders() -> list[str]:
     folders = [folder for folder in candidates if (folder / "cuda_fp16.h").is_file()]
     with_library = [folder / "cccl" for folder in folders if (folder / "cccl").is_dir()]
     with_library += [folder for folder in folders if (folder / "cuda" / "std").is_dir()]
-    return [str(folder) for folder in (*folders[:1], *with_library[:1])]
+    random = [folder for folder in candidates if (folder / "curand_kernel.h").is_file() and folder not in folders[:1]]
+    return [str(folder) for folder in (*folders[:1], *with_library[:1], *random[:1])]
 
 
 def found_in(name: str, folders: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import CompileError, GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
-from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, stand_ins
+from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, host_algorithms, stand_ins
 from gemmgen.sanitizer.host_code import device_part, has_host_code
 
 if TYPE_CHECKING:
@@ -121,13 +121,15 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     arguments.append("--device-as-default-execution-space")
     arguments += options.options
     own_folders = [*options.include_directories, str(folder)]
-    headers = {header: content for header, content in stand_ins().items() if not found_in(header, own_folders)}
+    for_device = device_part(text) if has_host_code(text) else text
+    known = stand_ins() | host_algorithms(for_device)
+    headers = {header: content for header, content in known.items() if not found_in(header, own_folders)}
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
 
     def compiled(*more: str) -> DeviceCode:
         return compile_file(
-            device_part(text) if has_host_code(text) else text,
+            for_device,
             path=path,
             architecture=options.architecture or DEFAULT_ARCHITECTURE,
             options=[*arguments, *more],
@@ -140,6 +142,12 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     try:
         code = compiled()
     except CompileError as error:
+        if "device-side kernel launch" in str(error):
+            # The kernels that launch none can run, so the file is compiled.
+            launching = ("--pre-include=cuda_device_runtime_api.h", "--relocatable-device-code=true")
+            return replace(code := compiled(*launching), ptx=_with_names_of_files(code.ptx, path, name))
+        if 'cannot open source file "curand_kernel.h"' in str(error):
+            raise CompileError(f"{error}\nNVIDIA's package nvidia-curand has this header", error.log) from None
         if not re.search(r"is undefined|has no member", str(error)):
             raise
         # nvcc includes headers of the host that NVRTC does not. What a file defines by itself must not meet them, so they come second.
@@ -147,11 +155,12 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
             code = compiled(f"--pre-include={PRE_INCLUDED}")
         except CompileError:
             raise error from None
-    return replace(code, ptx=_with_short_names(code.ptx.replace(f'"{path}"', f'"{name}"')))
+    return replace(code, ptx=_with_names_of_files(code.ptx, path, name))
 
 
-def _with_short_names(ptx: str) -> str:
-    """The PTX with files below the current folder called by their relative names."""
+def _with_names_of_files(ptx: str, path: str, name: str) -> str:
+    """The PTX with the file at `path` called `name`, and files below the current folder by their relative names."""
+    ptx = ptx.replace(f'"{path}"', f'"{name}"')
     here = f"{Path.cwd()}/"
     return re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(here)}', r"\1", ptx, flags=re.MULTILINE)
 
@@ -178,7 +187,7 @@ def find_entry(code: KernelCode, name: str | None) -> Entry:
     else:
         symbol = _matching(name, code, names, there)
     parameters = functions[symbol].parameters
-    declared = _declared_parameters(code.source or "", plain_name(symbol))
+    declared = _declared_parameters(code.source or "", plain_name(symbol), names[symbol])
     if len(declared) != len(parameters):
         declared = [("", parameter.name) for parameter in parameters]
     types, own_names = zip(*declared, strict=True) if declared else ((), ())
@@ -204,8 +213,9 @@ def _matching(name: str, code: KernelCode, names: dict[str, str], there: str) ->
     return found[0]
 
 
-def _declared_parameters(source: str, function: str) -> list[tuple[str, str]]:
-    """Types and names of a kernel's parameters in the source; a guess that holds where there is one plain definition."""
+def _declared_parameters(source: str, function: str, instance: str = "") -> list[tuple[str, str]]:
+    """Types and names of a kernel's parameters in the source; a guess that holds where there is one plain definition. The template's
+    parameters are those of `instance`, `scale<float, 4>`."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
     for match in re.finditer(rf"\b{re.escape(function)}\s*\(", plain):
         before = plain[max(0, match.start() - 400) : match.start()]
@@ -222,8 +232,22 @@ def _declared_parameters(source: str, function: str) -> list[tuple[str, str]]:
             else:
                 piece += character
         named = [(text, re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", text, re.DOTALL)) for text in [*pieces, piece]]
-        return [(_type_of(text[: found.start()]), found[1]) for text, found in named if found is not None]
+        values = _template_values(re.split(r"[;}]", before)[-1], instance)
+        return [(_type_of(_with_values(text[: found.start()], values)), found[1]) for text, found in named if found is not None]
     return []
+
+
+def _template_values(head: str, instance: str) -> dict[str, str]:
+    """What the parameters of a template are in one of its instances, as far as both list them plainly."""
+    declared, given = re.search(r"\btemplate\s*<([^<>]*)>", head), re.search(r"<([^<>()]*)>$", instance)
+    if declared is None or given is None:
+        return {}
+    parameters = [re.search(r"(\w+)\s*(?:=.*)?$", piece.strip()) for piece in declared[1].split(",")]
+    return {found[1]: value.strip() for found, value in zip(parameters, given[1].split(","), strict=False) if found is not None}
+
+
+def _with_values(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"\b\w+\b", lambda word: values.get(word[0], word[0]), text)
 
 
 def _type_of(text: str) -> str:

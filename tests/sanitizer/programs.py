@@ -1405,3 +1405,122 @@ __global__ void k(const unsigned short* a, const unsigned short* b, float* c) {
     block=128,
     architecture="sm_90a",
 )
+
+
+def _relaxed(a: np.ndarray, steps: int) -> np.ndarray:
+    now, then = a.copy(), a.copy()
+    for _ in range(steps):
+        then[1:-1] = (now[:-2] + now[2:]) / 2
+        now, then = then, now
+    return now
+
+
+def _twice(random: np.random.Generator) -> list[Any]:
+    a = _floats(random, 256)
+    return [a, a.copy(), 256, 4]
+
+
+add(
+    "a_grid_barrier_by_hand",
+    """__device__ unsigned count, generation;
+__device__ void meet() {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned mine = *(volatile unsigned*)&generation;
+    __threadfence(); // releases
+    if (atomicAdd(&count, 1) == gridDim.x - 1) { count = 0; __threadfence(); atomicAdd(&generation, 1); }
+    else while (*(volatile unsigned*)&generation == mine) {}
+    __threadfence(); // acquires
+  }
+  __syncthreads();
+}
+__global__ void k(float* a, float* b, int n, int steps) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int step = 0; step < steps; ++step) {
+    if (i > 0 && i < n - 1) b[i] = (a[i - 1] + a[i + 1]) / 2;
+    meet(); /* all */
+    float* other = a; a = b; b = other;
+  }
+}""",
+    _twice,
+    lambda a, b, n, steps: {"a": _relaxed(a, steps)},
+    Mistake("no_release", "__threadfence(); // releases", "", GLOBAL_RACE),
+    Mistake("no_acquire", "__threadfence(); // acquires", "", GLOBAL_RACE),
+    Mistake("no_meeting", "meet(); /* all */", "", GLOBAL_RACE),
+    Mistake("one_block_counted_twice", "gridDim.x - 1) {", "gridDim.x) {", ("deadlock",)),
+    block=64,
+    grid=4,
+)
+
+add(
+    "two_arrays_carved_from_dynamic_memory",
+    """__global__ void k(const double* x, double* y, int n) {
+  extern __shared__ char raw[];
+  int* index = (int*)raw;
+  double* value = (double*)(raw + (n * 4 + 7) / 8 * 8);
+  index[threadIdx.x] = n - 1 - threadIdx.x;
+  value[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = value[index[threadIdx.x]];
+}""",
+    lambda r: [r.random(33), _out(33, np.float64), 33],
+    lambda x, y, n: {"y": x[::-1]},
+    Mistake("not_rounded_up", "(n * 4 + 7) / 8 * 8", "n * 4", ("misaligned",)),
+    Mistake("they_overlap", "(n * 4 + 7) / 8 * 8", "n / 4 * 8", SHARED_RACE),
+    Mistake("too_far_apart", "(n * 4 + 7) / 8 * 8", "(n * 8 + 7) / 8 * 8", ("out-of-bounds",)),
+    block=33,
+    shared=33 * 8 + 136,
+)
+
+add(
+    "matrices_of_a_warp_through_shared_memory",
+    """#include <mma.h>
+using namespace nvcuda;
+__global__ void k(const half* a, const half* b, float* c, int n) {
+  __shared__ half s[16][24], t[16][24];
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+  wmma::fill_fragment(sum, 0.0f);
+  for (int k = 0; k < n; k += 16) {
+    for (int i = threadIdx.x; i < 256; i += 32) {
+      s[i / 16][i % 16] = a[i / 16 * n + k + i % 16];
+      t[i / 16][i % 16] = b[i / 16 * n + k + i % 16];
+    }
+    __syncwarp(); // stored
+    wmma::load_matrix_sync(left, &s[0][0], 24);
+    wmma::load_matrix_sync(right, &t[0][0], 24);
+    wmma::mma_sync(sum, left, right, sum);
+    __syncwarp(); // loaded
+  }
+  wmma::store_matrix_sync(c, sum, 16, wmma::mem_row_major);
+}""",
+    lambda r: [_floats(r, 16, 48).astype(np.float16), _floats(r, 16, 48).astype(np.float16), _out(256), 48],
+    lambda a, b, c, n: {"c": a.astype(np.float32) @ b.astype(np.float32).T},
+    Mistake("no_barrier_after_the_stores", "__syncwarp(); // stored", "", SHARED_RACE),
+    Mistake("no_barrier_after_the_loads", "__syncwarp(); // loaded", "", SHARED_RACE),
+    Mistake("rows_lie_further_apart", "&t[0][0], 24", "&t[0][0], 16", ("unwritten-read",)),
+)
+
+add(
+    "bins_in_the_shared_memory_of_a_cluster",
+    """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void __cluster_dims__(2) k(const int* x, int n, int* bins) {
+  __shared__ int own[64];
+  auto cluster = cg::this_cluster();
+  own[threadIdx.x] = 0;
+  cluster.sync(); // cleared
+  for (int i = blockIdx.x * 64 + threadIdx.x; i < n; i += gridDim.x * 64)
+    atomicAdd(cluster.map_shared_rank(own, x[i] / 64) + x[i] % 64, 1);
+  cluster.sync(); // counted
+  atomicAdd(bins + cluster.block_rank() * 64 + threadIdx.x, own[threadIdx.x]);
+}""",
+    lambda r: [_ints(r, 256, 128), 256, _out(128, np.int32)],
+    lambda x, n, bins: {"bins": np.bincount(x, minlength=128)},
+    Mistake("blocks_clear_alone", "cluster.sync(); // cleared", "__syncthreads();", ("cluster-misuse", "shared-race")),
+    Mistake("blocks_count_alone", "cluster.sync(); // counted", "__syncthreads();", ("outliving-access", "shared-race")),
+    block=64,
+    grid=4,
+    architecture="sm_90",
+)

@@ -11,6 +11,7 @@ import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import TensorMap
 from gemmgen.sanitizer.api import FindingsError
+from gemmgen.sanitizer.headers import header_folders
 
 SAXPY = """
 __global__ void saxpy(int n, float a, const float* x, float* y) {
@@ -187,6 +188,45 @@ __global__ void k(const int* in, int* out) {
 """
     result = gemmgen.emulate(source, grid=1, block=128, args=[np.arange(128, dtype=np.int32), np.zeros(129, np.int32)]).check()
     assert result["out"].tolist() == [*np.cumsum(np.arange(128)).tolist(), 127 * 64]
+
+
+def test_thrust_on_the_host_is_left_out():
+    source = """#include <thrust/device_vector.h>
+#include <thrust/sort.h>
+#include <helper_cuda.h>
+template <typename T> struct Matrix { T* data; int width, height; };
+template <typename T> __global__ void transpose(Matrix<T> a, Matrix<T> b) {
+  int i = threadIdx.x;
+  if (i < a.width * a.height) b.data[i % a.width * b.width + i / a.width] = a.data[i];
+}
+int main() {
+  thrust::device_vector<int> v(10);
+  thrust::sort(v.begin(), v.end());
+  transpose<float><<<1, 64>>>({nullptr, 1, 1}, {nullptr, 1, 1});
+}
+"""
+    a = np.arange(40, dtype=np.float32)
+    matrices = [{"data": a, "width": 10, "height": 4}, {"data": np.zeros_like(a), "width": 4, "height": 10}]
+    result = gemmgen.emulate(source, "transpose<float>", grid=1, block=64, args=matrices).check()
+    assert (result["b.data"].reshape(10, 4) == a.reshape(4, 10).T).all()
+
+
+LAUNCHING = """__global__ void inner(int* x) { x[threadIdx.x] = 1; }
+__global__ void outer(int* x) { inner<<<1, 32>>>(x); }
+"""
+
+
+def test_a_kernel_that_launches_kernels_is_refused_by_itself():
+    assert gemmgen.emulate(LAUNCHING, "inner", grid=1, block=4, args=["i32[4]"]).check()["x"].tolist() == [1, 1, 1, 1]
+    with pytest.raises(GemmgenError, match="kernels that launch kernels are not supported"):
+        gemmgen.emulate(LAUNCHING, "outer", grid=1, block=1, args=["i32[32]"])
+
+
+def test_headers_of_random_numbers_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "curand_kernel.h").write_text("")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert str(tmp_path / "include") in header_folders()
 
 
 def test_methods_without_a_word_about_where_they_run():

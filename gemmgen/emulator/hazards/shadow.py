@@ -500,11 +500,23 @@ class Shadow:
         keep = []
         for index, (position, other) in enumerate(zip(found.tolist(), others.tolist(), strict=True)):
             readers = np.concatenate([s.accesses_to(int(granules[position])) for s in self._strong_sets()])
-            readers = readers[readers >> 32 > other >> 32]
+            readers = readers[self._after(readers, other)]
             lanes = np.full(len(readers), who[position])
             if not (len(readers) and self.order.ordered(lanes, *self.records.unpack(readers)).any()):
                 keep.append(index)
         return found[keep], others[keep]
+
+    def _after(self, accesses: np.ndarray, other: int) -> np.ndarray:
+        """True for strong accesses (packed) that came after another one; updates by one instruction come lane after lane."""
+        after: np.ndarray = accesses >> 32 > other >> 32
+        together = np.flatnonzero(accesses >> 32 == other >> 32)
+        site = self.records.sites[other >> 32]
+        if len(together) > 1 and site is not None and site.reads and site.writes:
+            turns = {thread: lane for lane, thread in enumerate(self.order.threads.tolist())}
+            turn = turns.get(other & 0xFFFFFFFF)
+            if turn is not None:
+                after[together] = [turns.get(thread, -1) > turn for thread in (accesses[together] & 0xFFFFFFFF).tolist()]
+        return after
 
     def _strong_sets(self) -> list[AccessSet]:
         return [self._set(kind) for kind in (STRONG_READ, STRONG_WRITE)]
