@@ -121,9 +121,10 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     arguments.append("--device-as-default-execution-space")
     arguments += options.options
     own_folders = [*options.include_directories, str(folder)]
+    with_random_numbers = [directory for directory in folders if found_in("curand_kernel.h", [directory])]
     for_device = device_part(text) if has_host_code(text) else text
     known = stand_ins() | host_algorithms(for_device)
-    headers = {header: content for header, content in known.items() if not found_in(header, own_folders)}
+    headers = {header: content for header, content in known.items() if not found_in(header, [*own_folders, *with_random_numbers])}
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
 
