@@ -13,6 +13,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ SLOW_STEP_SIZE = 1024
 """Above it, steps without vectors are left out: a call takes seconds."""
 SLOW_STEP_ROUNDS = 5
 PLAIN_STEPS = ("c0_naive", "c2_blocked", "c3_packed")
+MOST_DISTURBED = 0.04
+"""Part of the processors' time that other processes may have while a product is measured; above it, that is done again."""
+ATTEMPTS = 4
 FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_CPU_TYPE")
 """Set, they have a BLAS take other kernels than it would."""
 
@@ -58,6 +62,28 @@ def measured(
     return benchmark_host(chosen, problem, threads, rounds or rounds_for(sizes, seconds, threads), peers, names=[name])
 
 
+def busy_seconds() -> tuple[float, float]:
+    """Seconds that this machine's processors have worked, and that there were, since it was started; Linux counts hundredths."""
+    numbers = [int(number) for number in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    idle = numbers[3] + numbers[4]
+    return (sum(numbers) - idle) / 100, sum(numbers) / 100
+
+
+def undisturbed_row(spec: KernelSpec, name: str, sizes: tuple[int, ...], threads: int, seconds: float) -> dict[str, Any]:
+    """The figures of the first run in which other processes had next to nothing of the processors, else of the least disturbed one."""
+    rows = []
+    for _ in range(ATTEMPTS):
+        busy, there = busy_seconds()
+        own = time.process_time()
+        report = measured(spec, name, sizes, threads, seconds)
+        busy_then, there_then = busy_seconds()
+        others = max(0.0, busy_then - busy - (time.process_time() - own)) / (there_then - there)
+        rows.append(row_of(report, name) | {"others_share": others})
+        if others <= MOST_DISTURBED:
+            break
+    return min(rows, key=lambda row: float(row["others_share"]))
+
+
 def bars(threads: int, seconds: float) -> list[dict[str, Any]]:
     """The shapes of the bars, NN and NT, each with the kernel that operations choose for it on this processor."""
     rows = []
@@ -66,8 +92,7 @@ def bars(threads: int, seconds: float) -> list[dict[str, Any]]:
             chosen = general_spec(class_of(*sizes), transpose)
             assert chosen is not None, "this processor runs no kernel of specs/cpu"
             kernel = gemmgen.plan(chosen).name
-            report = measured(chosen, kernel, sizes, threads, seconds)
-            row = row_of(report, kernel) | {"transpose": transpose}
+            row = undisturbed_row(chosen, kernel, sizes, threads, seconds) | {"transpose": transpose}
             rows.append(row)
             others = ", ".join(f"{name} {row['ratios'][name]:.3f}" for name in row["ratios"])
             print(f"{threads} threads {sizes} {transpose}: {row['gflops']:.1f} GFLOP/s, {row['of_fma_rate']:.1%}; {others}", flush=True)
@@ -89,6 +114,7 @@ def row_of(report: HostReport, name: str) -> dict[str, Any]:
         "rounds": report.rounds,
         "peers": {other.name: other.operations_per_second * 1e-9 for other in others},
         "ratios": {other.name: report.ratio(name, other.name) for other in others},
+        "quartiles": {other.name: report.quartiles[name][other.name] for other in others},
         "ratios_of_medians": {other.name: other.median_us / own.median_us for other in others},
     }
 
@@ -164,19 +190,24 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         "Times are the first quartile of all rounds, in each of which everybody takes a turn; one thread by its own processor time,",
         "several by the clock on the wall, each when no other library's thread is awake. *of FMA*: part of the rate of multiply-adds that",
-        "do nothing else, which take turns with the others. A ratio is the library's time over gemmgen's, the median of all rounds: above",
-        "1, gemmgen is faster.",
+        "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median of all rounds: above",
+        "1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*: part of the",
+        "processors' time that other processes had meanwhile; "
+        f"where it is above {MOST_DISTURBED:.0%}, the product is measured again, {ATTEMPTS} times at most.",
     ]
     for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
         peers = list(rows[0]["ratios"])
         load = report["loads"][threads]
         lines += ["", f"## {threads} thread{'s' * (int(threads) > 1)}", ""]
         lines += [f"Load of the machine when this began: {load:.1f}.", ""]
-        head = ["m×n×k", "", "GFLOP/s", "of FMA", *(f"{peer} GFLOP/s" for peer in peers), *(f"ratio to {peer}" for peer in peers)]
+        head = ["m×n×k", "", "GFLOP/s", "of FMA", *(f"{peer} GFLOP/s" for peer in peers), *(f"ratio to {peer}" for peer in peers), "others"]
         lines += [f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}"]
         for row in rows:
             cells = ["×".join(map(str, row["sizes"])), row["transpose"].upper(), f"{row['gflops']:.1f}", f"{row['of_fma_rate']:.0%}"]
             cells += [f"{row['peers'][peer]:.1f}" for peer in peers] + [f"{row['ratios'][peer]:.2f}" for peer in peers]
+            least, most = row["quartiles"][peers[0]]
+            cells[-len(peers)] += f" ({least:.2f}–{most:.2f})"
+            cells.append(f"{row['others_share']:.1%}")
             lines.append(f"| {' | '.join(cells)} |")
         found = summary(rows)
         for peer in peers:
@@ -195,6 +226,18 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def step_gains(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Each step's speed over that of the step before: the geometric mean over the cubes that both were measured on."""
+    speeds: dict[str, dict[int, float]] = {}
+    for row in rows:
+        speeds.setdefault(row["spec"], {})[row["sizes"][0]] = row["gflops"]
+    pairs = zip(speeds, list(speeds)[1:], strict=False)
+    return {
+        step: geometric_mean([speeds[step][size] / speeds[last][size] for size in speeds[step] if size in speeds[last]])
+        for last, step in pairs
+    }
+
+
 def plot(report: dict[str, Any], path: Path) -> bool:
     """The steps as a picture; False where matplotlib is not installed."""
     try:
@@ -205,7 +248,7 @@ def plot(report: dict[str, Any], path: Path) -> bool:
     matplotlib.rcParams["svg.hashsalt"] = "gemmgen"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8.5, 4.6))
+    figure, (axes, gains) = pyplot.subplots(1, 2, figsize=(11, 4.6), width_ratios=(2, 1))
     for spec in dict.fromkeys(row["spec"] for row in report["steps"]):
         own = [row for row in report["steps"] if row["spec"] == spec]
         threads = f", {own[0]['threads']} threads" if own[0]["threads"] > 1 else ""
@@ -216,7 +259,13 @@ def plot(report: dict[str, Any], path: Path) -> bool:
     axes.set(xscale="log", yscale="log", xlabel="m = n = k", ylabel="GFLOP/s", title="SGEMM on a processor, step by step")
     axes.set_xticks(STEP_SIZES, [str(size) for size in STEP_SIZES])
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=7)
+    found = step_gains(report["steps"])
+    drawn = gains.barh(list(found), list(found.values()), color="tab:blue")
+    gains.bar_label(drawn, [f"{gain:.2f}" for gain in found.values()], fontsize=8, padding=2)
+    gains.set(xscale="log", xlabel="speed, of the step before's", title="Gain of each step", xlim=(0.25, 40))
+    gains.axvline(1.0, color="gray", linewidth=1)
+    gains.invert_yaxis()
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     return True

@@ -69,6 +69,8 @@ class HostReport:
     ratios: dict[str, dict[str, float]]
     """For each contestant the times of all others over its own: the median of the rounds' ratios, since what slows down the machine
     for a while slows down whole rounds."""
+    quartiles: dict[str, dict[str, tuple[float, float]]]
+    """The first and the third quartile of those ratios."""
 
     def ratio(self, name: str, other: str) -> float:
         """Time of ``other`` over that of ``name``."""
@@ -126,6 +128,7 @@ def benchmark_host(
     cost = cost_model_of(first.spec.kind).cost(first, problem)
     rate = operations / float(np.percentile(samples[""], BEST_PART))
     found = {name: {other: float(np.median(np.divide(samples[other], samples[name]))) for other in calls} for name in calls}
+    spread = {name: {other: _quartiles(np.divide(samples[other], samples[name])) for other in calls} for name in calls}
     timings = []
     for name, (kind, _) in calls.items():
         seconds, median, p90 = (float(value) for value in np.percentile(samples[name], [BEST_PART, 50, 90]))
@@ -133,7 +136,14 @@ def benchmark_host(
         part = float(np.median(np.divide(samples[""], samples[name]))) * cost.operations / operations
         timings.append(HostTiming(name, kind, seconds * 1e6, median * 1e6, p90 * 1e6, done, part))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings), found)
+    return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings), found, spread)
+
+
+def _quartiles(values: npt.NDArray[Any]) -> tuple[float, float]:
+    import numpy as np
+
+    first, third = (float(value) for value in np.percentile(values, [25, 75]))
+    return first, third
 
 
 def in_turns(

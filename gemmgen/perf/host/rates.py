@@ -55,6 +55,11 @@ def _library(architecture: str) -> Any:
     return library
 
 
+def turns_for(threads: int) -> int:
+    """Turns of the chains: of several threads ten times as many, which is long beside the time in which they are handed their work."""
+    return TURNS if threads == 1 else 10 * TURNS
+
+
 def measure_rates(architecture: CpuArchitecture, threads: int) -> HostRates:
     """The rates of ``threads`` threads that all run at once; the best of a few rounds. Raises ``EnvironmentMissing`` without a compiler."""
     import numpy as np
@@ -63,9 +68,10 @@ def measure_rates(architecture: CpuArchitecture, threads: int) -> HostRates:
     out = np.zeros((threads, 64), np.float32)
     floats = READ_BYTES // 4 // threads
     memory = np.ones((threads, floats), np.float32)  # written, so that every page is memory of its own
-    multiply = _best(threads, lambda index: library.fma_chains(TURNS, out[index].ctypes.data))
+    turns = turns_for(threads)
+    multiply = _best(threads, lambda index: library.fma_chains(turns, out[index].ctypes.data))
     read = _best(threads, lambda index: library.read_floats(memory[index].ctypes.data, floats, out[index].ctypes.data))
-    operations = 2.0 * threads * TURNS * CHAINS * architecture.lanes
+    operations = 2.0 * threads * turns * CHAINS * architecture.lanes
     return HostRates(threads, operations / multiply, 4.0 * threads * floats / read)
 
 
@@ -79,8 +85,7 @@ def fma_operations(architecture: CpuArchitecture, threads: int) -> Iterator[tupl
         turns = TURNS // 10
         yield lambda: library.fma_chains(turns, out.ctypes.data), 2.0 * turns * CHAINS * architecture.lanes
         return
-    # Long beside the time in which threads are handed their work.
-    turns = 10 * TURNS
+    turns = turns_for(threads)
     with ThreadPoolExecutor(threads) as pool:
         places = [out[index].ctypes.data for index in range(threads)]
         yield (
