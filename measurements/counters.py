@@ -44,6 +44,7 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import nvrtc_version
 from gemmgen.verification.counters import count_case
 from gemmgen.verification.oracle import oracle_of
+from measurements.copy_sites import CopySites
 from measurements.counters_report import markdown
 
 HERE = Path(__file__).resolve().parent
@@ -154,7 +155,8 @@ def predict(job: tuple[SpecFile, str, bool]) -> dict[str, Any]:
         planned = plan(file.path, find_architecture(architecture))
         binary = compile_plan(planned)
         case = oracle_of(planned.spec.kind).counted_case(planned)
-        counted = count_case(planned, binary, case) if counts else None
+        sites = CopySites()
+        counted = count_case(planned, binary, case, sites) if counts else None
     except GemmgenError as error:
         return {"spec": file.label, "error": str(error)}
     row = {
@@ -166,6 +168,7 @@ def predict(job: tuple[SpecFile, str, bool]) -> dict[str, Any]:
     }
     if counted is not None:
         row["predicted"] = {quantity.name: quantity.predict(counted.counters.total) for quantity in QUANTITIES}
+        row["profiled"] = sites.profiled(binary, row["predicted"])
     return row | {"seconds": round(time.perf_counter() - started, 2)}
 
 

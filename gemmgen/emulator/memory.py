@@ -108,6 +108,10 @@ class Observer:
         """These lanes' part of an issued copy is about to be written, because they execute `wait`. Called once a copy of
         each group, `accessed` with the same lanes and addresses right after."""
 
+    def box_moved(self, instruction: Instruction, kind: str, rows: np.ndarray, unit: int, blocks: int) -> None:
+        """A tensor copy loads or stores a box, one row of the array each: byte offsets of its units, -1 outside of the array. It goes to so
+        many blocks."""
+
     def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:
         """Warpgroups, given by their first lanes, start a wgmma, each with its number of bytes of shared memory to read."""
 

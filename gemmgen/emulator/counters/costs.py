@@ -79,35 +79,87 @@ def shared_costs(offsets: np.ndarray, width: int, *, pairs: bool) -> SharedCosts
 
 
 def copy_costs(
-    sources: np.ndarray, destinations: np.ndarray, filled: np.ndarray, width: int, form: CopyForm, bypass: bool = False
+    sources: np.ndarray,
+    destinations: np.ndarray,
+    filled: np.ndarray,
+    width: int,
+    form: CopyForm,
+    bypass: bool = False,
+    *,
+    first_predicate: bool = False,
 ) -> SharedCosts:
     """Wavefronts of a ``cp.async`` of ``width`` bytes a lane (4, 8 or 16); ``filled`` lanes only fill with zeros.
 
-    Banks count on both sides, those of the source being address / 4 mod 32 as well. A group of lanes costs the larger of two
-    degrees: how many words of its lanes meet in one bank of the destination, and in one of the source; equal words are not merged.
-    A filled lane has no source. ``.cg`` (``bypass``) is another matter. ``whole`` copies cost a wavefront for each arrival from the
-    L2 and ``chosen`` ones the degree of the destination; ``sized`` ones cost both degrees and the arrivals, and their filled lanes as
-    much as others. Measured on an H200 (tests/data/async_copy_wavefronts_h200.json and copy_wavefronts_h200.json): exact where one
-    side is regular, up to 40% low where both are random.
+    Banks count on both sides, those of the source being address / 4 mod 32 as well; equal words are not merged, and a filled lane
+    has no source. ``.ca``: see ``_turns``. ``.cg`` (``bypass``): a warp none of whose lanes reads costs the degree of the destination,
+    the words of a group of lanes that meet in one bank. One that only reads, without a number of bytes in its addresses, costs that or
+    the arrivals from the L2, whichever is more. Every other warp costs the larger of both sides' degrees, and the arrivals.
+
+    ``first_predicate``: as Nsight Compute counts a ``.cg`` copy whose condition is in the machine's predicate register P0. Then a
+    ``chosen`` copy has the degree of the destination alone, and filled lanes of a ``sized`` one seem to read.
+
+    Measured on an H200, instruction by instruction (tests/data/async_copy_wavefronts_h200.json and copy_wavefronts_h200.json) and over
+    whole kernels (measurements/counters.json).
     """
     words_per_lane = width // BANK_BYTES
     degrees = _degrees(destinations, words_per_lane)
-    if not bypass:
-        degrees = np.maximum(_degrees(np.where(filled, -1, sources), words_per_lane), degrees)
-    elif form == "sized":
-        degrees = np.maximum(_degrees(sources, words_per_lane), degrees)
-    wavefronts = degrees.sum(axis=1)
+    groups = np.count_nonzero(degrees, axis=1)
     words = np.where(destinations < 0, -1, destinations // BANK_BYTES)[:, :, None] + np.arange(words_per_lane)
     words[destinations < 0] = -1
-    groups = np.count_nonzero(degrees, axis=1)
     ideal = np.maximum(-(-_count_distinct(words.reshape(len(words), -1)) // BANKS), groups)
-    if not bypass or form == "chosen":
+    live = np.where(filled, -1, sources)
+    if not bypass:
+        wavefronts = _turns(live, destinations, degrees, words_per_lane)
         return SharedCosts(wavefronts, wavefronts - groups, ideal)
-    arrivals = _arrivals(sources, destinations)
-    if form == "whole":
-        wavefronts = np.maximum(arrivals, wavefronts)
+    if first_predicate and form == "chosen":
+        wavefronts = degrees.sum(axis=1)
         return SharedCosts(wavefronts, wavefronts - groups, ideal)
-    return SharedCosts(wavefronts + arrivals, wavefronts - groups, 2 * ideal)
+    if first_predicate and form == "sized":
+        live = sources
+    reads = (live >= 0).any(axis=1)
+    alone = ((live >= 0) == (destinations >= 0)).all(axis=1) & (form != "sized")
+    banks = np.maximum(_degrees(live, words_per_lane), degrees).sum(axis=1)
+    arrivals = _arrivals(live, destinations)
+    wavefronts = np.where(alone, np.maximum(arrivals, degrees.sum(axis=1)), banks + arrivals)
+    extra = np.where(reads & ~alone, arrivals, 0)
+    return SharedCosts(wavefronts, wavefronts - extra - groups, np.where(reads & ~alone, 2 * ideal, ideal))
+
+
+def _turns(sources: np.ndarray, destinations: np.ndarray, degrees: np.ndarray, words_per_lane: int) -> np.ndarray:
+    """Wavefronts of a ``cp.async.ca``, each warp; addresses are -1 for lanes that take no part, or have no source.
+
+    In each wavefront every bank of the source offers the first lane that waits for it, and of the lanes that are offered the last one
+    gets its banks of the destination. So a lane may wait although its own banks are free, and a group of lanes whose words meet
+    on both sides can cost more than the larger degree. That gives every pattern with one regular side and those of whole kernels;
+    where both sides are random it is 10 to 15% low on average, at most 31%.
+    """
+    of_source = _degrees(sources, words_per_lane)
+    found: np.ndarray = np.maximum(of_source, degrees)
+    for warp, group in np.argwhere((of_source > 1) & (degrees > 1)):
+        lanes = slice(group * (WARP // words_per_lane), (group + 1) * (WARP // words_per_lane))
+        pairs = zip(sources[warp, lanes].tolist(), destinations[warp, lanes].tolist(), strict=True)
+        found[warp, group] = _turns_of_group([pair for pair in pairs if pair[1] >= 0], (1 << words_per_lane) - 1)
+    return found.sum(axis=1)
+
+
+def _turns_of_group(lanes: list[tuple[int, int]], words: int) -> int:
+    waiting = [(words << of // BANK_BYTES % BANKS if of >= 0 else 0, words << to // BANK_BYTES % BANKS) for of, to in lanes]
+    turns = 0
+    while waiting:
+        turns += 1
+        claimed, taken = 0, 0
+        offered = []
+        for number, (of, _) in enumerate(waiting):
+            if not of & claimed:
+                offered.append(number)
+            claimed |= of
+        served = set()
+        for number in reversed(offered):
+            if not waiting[number][1] & taken:
+                taken |= waiting[number][1]
+                served.add(number)
+        waiting = [lane for number, lane in enumerate(waiting) if number not in served]
+    return turns
 
 
 def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:

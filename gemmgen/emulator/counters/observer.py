@@ -130,13 +130,16 @@ class CounterObserver(Observer):
 
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
         # A copy counts when it is issued, as one request; when its parts land depends on the waits.
-        fills = np.ones(self._warps * WARP, np.int64)
-        for who, _, _ in self._copy_reads:
-            fills[... if who is None else who] = 0
-        filled = rows_of_warps(lanes, fills if lanes is None else fills[lanes]) == 1
+        taken = np.zeros(self._warps * WARP, np.int64)
+        for who, _, width in self._copy_reads:
+            taken[... if who is None else who] += width
+        filled = rows_of_warps(lanes, taken if lanes is None else taken[lanes]) == 0
         self._count_copy(access, rows_of_warps(lanes, origins), rows_of_warps(lanes, addresses), filled)
         if self._copy_reads:
             self._count_global(access, costs_of_pieces(self._copy_reads, self._warps))
+            if access.instruction.has("cg"):
+                # A lane that takes a part of its bytes costs a sector more, as an H200 counts in kernels whose rows end so.
+                _site(self._global, access).units += int(np.count_nonzero((taken > 0) & (taken < access.width)))
             self._copy_reads = []
 
     def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:

@@ -56,7 +56,7 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
     width = size.value
     sizes = _source_sizes(inst, binder, operands[3], width) if len(operands) == 4 else None
     shared, in_flight = binder.spaces.shared, in_flight_of(binder)
-    store = Access(inst, "store", width, width, copy_form="whole" if sizes is None else _form_of(binder, operands[3]))
+    store = Access(inst, "store", width, width, copy_form="whole" if sizes is None else _form_of(binder, operands[3], width))
     read = _reader(inst, binder, width, sizes)
     all_targets, some_targets = binder.addresses(inst, operands[0])
     all_origins, some_origins = binder.addresses(inst, operands[1])
@@ -71,17 +71,34 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
     )
 
 
-def _form_of(binder: Binder, operand: Operand) -> CopyForm:
-    """The form that ptxas gives to a copy with a fourth operand: it sees where a number is one of two constants."""
+def _form_of(binder: Binder, operand: Operand, width: int) -> CopyForm:
+    """The form that ptxas gives to a copy with a fourth operand: it sees a constant, and where a number is one of two constants."""
     register = operand.register if isinstance(operand, Negated) else operand
     if not isinstance(register, Register) or register.type == "pred":
         return "chosen"
+    definition = _definition(binder, register)
+    if definition is None:
+        return "sized"
+    if definition.opcode == "mov":
+        return "whole" if definition.operands[1] == Integer(width) else "sized"
+    constants = definition.opcode == "selp" and all(_is_constant(binder, value) for value in definition.operands[1:3])
+    return "chosen" if constants else "sized"
+
+
+def _is_constant(binder: Binder, operand: Operand) -> bool:
+    if isinstance(operand, Register):
+        definition = _definition(binder, operand)
+        return definition is not None and definition.opcode == "mov" and isinstance(definition.operands[1], Integer)
+    return isinstance(operand, Integer)
+
+
+def _definition(binder: Binder, register: Register) -> Instruction | None:
+    """The first instruction that writes a register."""
     for block in binder.program.blocks:
         for inst in block.body:
             if inst.operands and inst.operands[0] == register:
-                constants = inst.opcode == "selp" and all(isinstance(value, Integer) for value in inst.operands[1:3])
-                return "chosen" if constants else "sized"
-    return "sized"
+                return inst
+    return None
 
 
 def _source_sizes(inst: Instruction, binder: Binder, operand: Operand, width: int) -> Sizes | None:

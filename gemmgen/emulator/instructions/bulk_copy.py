@@ -90,6 +90,13 @@ class _Ends:
             addresses = (units * unit).astype(np.uint64) + np.uint64(GLOBAL_BASE)
             self.global_.locate(access, np.full(len(units), lane), addresses)
 
+    def box_moved(self, kind: str, placed: PlacedMap, box: Box, blocks: int) -> None:
+        """Tells observers of the rows of a box."""
+        if self.shared.observers:
+            rows = np.where(box.inside, box.array * box.unit, -1).reshape(placed.map.rows, -1)
+            for observer in self.shared.observers:
+                observer.box_moved(self.inst, kind, rows, box.unit, blocks)
+
     def aligned(self, offset: int, lane: int, alignment: int, what: str) -> None:
         """Raises Misaligned for an address that is no multiple of `alignment`."""
         address = offset % self.shared.stride
@@ -468,6 +475,7 @@ def _load(inst: Instruction, binder: Binder, destination: Operand | None, operan
             targets = list(ends.targets(lane, to[position], signals[position], None if masks is None else masks[position]))
             for _, signal in targets:
                 ends.use_barrier(lane, signal)
+            ends.box_moved("load", placed, box, len(targets))
             stride = shared.stride
             places = [target // stride * stride // box.unit + box.shared for target, _ in targets]
             writes = [ends.writes(lane, _chunks_of(place, box.unit)) for place in places]
@@ -539,6 +547,7 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
             ends.global_units(kind, lane, inside, box.unit)
             if not len(inside):
                 continue
+            ends.box_moved(kind, placed, box, 1)
             place = (origin // shared.stride * shared.stride // box.unit + box.shared)[box.inside]
             reads = ends.reads(lane, _chunks_of(place, box.unit), GROUP_READ)
             combine = _combination(inst, placed.map.element)

@@ -35,10 +35,13 @@ BOTH_RANDOM = "rand2_ rand4_"
 
 
 def copy_wavefronts(pattern) -> int:
+    """Wavefronts as the profiler counts these patterns, whose condition is in P0."""
     taken, width = np.array([pattern["bytes"]]), pattern["width"]
     sources, destinations = (np.where(taken >= 0, pattern[side], -1) for side in ("source", "destination"))
-    form = pattern.get("form", "sized")
-    return int(copy_costs(sources, destinations, taken == 0, width, form, pattern["mode"] == "cg").wavefronts[0])
+    costs = copy_costs(
+        sources, destinations, taken == 0, width, pattern.get("form", "sized"), pattern["mode"] == "cg", first_predicate=True
+    )
+    return int(costs.wavefronts[0])
 
 
 @pytest.mark.parametrize(("mode", "count"), [("ca", 137), ("cg", 47)])
@@ -57,16 +60,43 @@ def test_reproduces_every_measured_form_of_a_copy(form: str) -> None:
     assert [copy_wavefronts(pattern) for pattern, _ in of_form] == [count for _, count in of_form]
 
 
-def test_is_at_most_40_percent_low_for_copies() -> None:
-    random = [p for p in COPIES if p["mode"] == "ca" and p["name"].startswith(tuple(BOTH_RANDOM.split()))]
+@pytest.mark.parametrize(("mode", "exact", "least"), [("ca", 10, 0.75), ("cg", 0, 0.89)])
+def test_is_a_little_low_where_both_sides_are_random(mode: str, exact: int, least: float) -> None:
+    random = [p for p in COPIES if p["mode"] == mode and p["name"].startswith(tuple(BOTH_RANDOM.split()))]
     ratios = [copy_wavefronts(pattern) / pattern["wavefronts"] for pattern in random]
-    assert len(ratios) == 24 and min(ratios) >= 0.58 and max(ratios) <= 1
+    assert least <= min(ratios) and max(ratios) <= 1 and ratios.count(1) == exact
 
 
-def test_is_at_most_12_percent_low_for_uncached_copies() -> None:
-    random = [p for p in COPIES if p["mode"] == "cg" and p["name"].startswith(tuple(BOTH_RANDOM.split()))]
-    ratios = [copy_wavefronts(pattern) / pattern["wavefronts"] for pattern in random]
-    assert len(ratios) == 8 and min(ratios) >= 0.88 and max(ratios) <= 1
+ROWS_OF_64 = np.arange(32)[None] % 16 * 4
+"""Sixteen words to a row."""
+
+
+@pytest.mark.parametrize(("apart", "wavefronts"), [(64, 2), (128, 3), (5088, 3)])
+def test_a_lane_waits_behind_another_of_its_source_bank(apart: int, wavefronts: int) -> None:
+    """Rows that a GEMM transposes into columns 272 bytes apart, as H200 counted them in whole kernels: half of a row's lanes meet in each
+    bank of the destination, and rows that begin in one bank hold each other up."""
+    lanes = np.arange(32)[None]
+    sources, destinations = ROWS_OF_64 + lanes // 16 * apart, lanes % 16 * 272 + lanes // 16 * 4
+    assert copy_costs(sources, destinations, lanes < 0, 4, "whole").wavefronts[0] == wavefronts
+
+
+@pytest.mark.parametrize(
+    ("form", "filled", "wavefronts"),
+    [
+        ("whole", 0, 8),
+        ("chosen", 0, 8),
+        ("sized", 0, 12),
+        ("sized", 32, 4),
+        ("chosen", 32, 4),
+        ("sized", 16, 8),
+        ("chosen", 16, 8),
+    ],
+)
+def test_lanes_that_fill_with_zeros_bring_no_arrivals(form, filled: int, wavefronts: int) -> None:
+    """Rows of 64 bytes 192 apart, as H200 counted them in kernels of mma.sync: eight arrivals, four rows of all banks."""
+    lanes = np.arange(32)[None]
+    sources = lanes // 4 * 192 + lanes % 4 * 16
+    assert copy_costs(sources, lanes * 16, lanes < filled, 16, form, True).wavefronts[0] == wavefronts
 
 
 @st.composite

@@ -205,6 +205,19 @@ def test_a_copy_with_fewer_bytes_is_still_one_request() -> None:
     assert empty.shared_memory["cp.async"].wavefronts == 4
 
 
+def test_a_part_of_an_uncached_copy_costs_a_sector_more() -> None:
+    source = ASYNC.replace("STRIDE", "1").replace(".ca.", ".cg.").replace('"r"(bytes)', '"r"(threadIdx.x == 20 ? bytes : 16)')
+    whole, part = (count(source, [np.ones(128, np.float32), np.zeros(128, np.float32), size]).total for size in (16, 12))
+    assert (whole.global_memory["cp.async"].sectors, part.global_memory["cp.async"].sectors) == (16, 17)
+
+
+@pytest.mark.parametrize(("size", "wavefronts"), [("bytes", 8), ("bytes ? 16 : 0", 4), ("16", 4)])
+def test_the_form_of_a_copy_is_seen_in_its_number_of_bytes(size: str, wavefronts: int) -> None:
+    source = ASYNC.replace("STRIDE", "1").replace(".ca.", ".cg.").replace('"r"(bytes)', f'"r"({size})')
+    total = count(source, [np.ones(128, np.float32), np.zeros(128, np.float32), 16]).total
+    assert total.shared_memory["cp.async"].wavefronts == wavefronts
+
+
 @pytest.mark.parametrize(("stride", "wavefronts"), [(1, 4), (2, 8), (8, 32)])
 def test_copies_count_the_banks_of_their_sources(stride: int, wavefronts: int) -> None:
     source = ASYNC.replace("STRIDE", "1").replace("in + threadIdx.x", f"in + threadIdx.x * {stride}")
