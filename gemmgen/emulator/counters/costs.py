@@ -139,7 +139,8 @@ def _turns(sources: np.ndarray, destinations: np.ndarray, degrees: np.ndarray, w
         lanes = slice(group * (WARP // words_per_lane), (group + 1) * (WARP // words_per_lane))
         pairs = zip(sources[warp, lanes].tolist(), destinations[warp, lanes].tolist(), strict=True)
         found[warp, group] = _turns_of_group([pair for pair in pairs if pair[1] >= 0], (1 << words_per_lane) - 1)
-    return found.sum(axis=1)
+    turns: np.ndarray = found.sum(axis=1)
+    return turns
 
 
 def _turns_of_group(lanes: list[tuple[int, int]], words: int) -> int:
