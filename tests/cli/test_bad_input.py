@@ -61,6 +61,8 @@ def test_a_file_that_is_not_there(run: Run) -> None:
 
 def test_a_shipped_spec_with_a_typing_mistake(run: Run) -> None:
     assert "did you mean gemm/v0_naive" in run("render", "gemm/v0_naiv", code=2).err
+    assert "did you mean gemm/v3_double_buffer" in run("render", "gemm/v3", code=2).err
+    assert "did you mean gemm/v3_double_buffer" in run("render", "v3_double", code=2).err
 
 
 def test_all_missing_files_are_named(run: Run) -> None:
