@@ -190,10 +190,10 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         "Times are the first quartile of all rounds, in each of which everybody takes a turn; one thread by its own processor time,",
         "several by the clock on the wall, each when no other library's thread is awake. *of FMA*: part of the rate of multiply-adds that",
-        "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median of all rounds: above",
-        "1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*: part of the",
-        "processors' time that other processes had meanwhile; "
-        f"where it is above {MOST_DISTURBED:.0%}, the product is measured again, {ATTEMPTS} times at most.",
+        "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median",
+        "of all rounds: above 1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*:",
+        f"part of the processors' time that other processes had meanwhile; where it is above {MOST_DISTURBED:.0%}, the product is measured",
+        f"again, {ATTEMPTS} times at most.",
     ]
     for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
         peers = list(rows[0]["ratios"])
