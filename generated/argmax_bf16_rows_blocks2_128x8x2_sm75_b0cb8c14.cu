@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = where the first largest is: each row of X, outer x reduced.
-// Elements bfloat16, computed in float, stored as long long.
+// Elements bfloat16, computed in float32, stored as int64.
 // The first NaN if there is one, +0 and -0 equal; nothing at all is an error; the same bits on every run.
 //
 // Launch:  grid outer * 2, 1, 1; block 128, 1, 1; dynamic shared memory 0 bytes.
@@ -39,7 +39,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

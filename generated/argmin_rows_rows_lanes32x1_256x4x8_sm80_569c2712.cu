@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = where the first smallest is: each row of X, outer x reduced.
-// Elements float32, computed in float, stored as long long.
+// Elements float32, computed in float32, stored as int64.
 // The first NaN if there is one, +0 and -0 equal; nothing at all is an error; the same bits on every run.
 //
 // Launch:  grid ceil_div(outer, 8), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.

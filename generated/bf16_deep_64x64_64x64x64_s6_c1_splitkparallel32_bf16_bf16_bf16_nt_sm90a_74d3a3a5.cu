@@ -110,13 +110,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives.
+// Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;
@@ -179,14 +179,16 @@ __device__ __forceinline__ void wgmma_m64n64k16(
 // A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
-    constexpr unsigned kLayout = 1 << 30 | 1024 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
 // A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
-    constexpr unsigned kLayout = 1 << 30 | 1024 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -208,13 +210,17 @@ __device__ __forceinline__ void load_tile_b(
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
 {
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
+    constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n64k16(
-                products[block], descriptor_a(a + (block * 8192 + step * 32) / 16),
-                descriptor_b(b + step * 32 / 16), accumulate || step > 0);
+                products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -236,8 +242,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -245,7 +251,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n) * kSlices;
 }
 
-// The piece of this index: tiles are counted along n; then come the next slices of k.
+// The piece of work of this index: tiles are counted along n; then come the next slices of k.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -269,17 +275,24 @@ bf16_deep_64x64_64x64x64_s6_c1_splitkparallel32_bf16_bf16_bf16_nt_sm90a_74d3a3a5
     int m, int n, int k, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
     float* __restrict__ workspace)
 {
+    constexpr int kGroupThreads = 128;
+    constexpr int kReaders = 4;  // warps that read a stage
+    constexpr int kBarrierBytes = 8;
+    constexpr int kInstructionM = 64;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
-    const unsigned empty = full + 8 * kStages;  // and: they have been read
-    // the same for all of a warp, as the compiler sees so
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+    const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
+    // the shuffle tells the compiler that it is the same for a whole warp
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kStages; ++stage) {
-            mbarrier_init(full + 8 * stage, 1);
-            mbarrier_init(empty + 8 * stage, 4);  // one for each warp that reads it
+            mbarrier_init(full + kBarrierBytes * stage, 1);
+            mbarrier_init(empty + kBarrierBytes * stage, kReaders);
         }
         mbarrier_init_fence();
         if (k > 0) {
@@ -304,22 +317,22 @@ bf16_deep_64x64_64x64x64_s6_c1_splitkparallel32_bf16_bf16_bf16_nt_sm90a_74d3a3a5
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, m, n, k);
                 for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
-                    mbarrier_wait(empty + 8 * stage, phase ^ 1);
-                    mbarrier_arrive_expect(full + 8 * stage, kBytesA + kBytesB);
-                    load_tile_a(shared + stage * kBytesA, map_a, full + 8 * stage, work.row, step * kTileK);
-                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + 8 * stage, work.column,
-                        step * kTileK);
+                    mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
+                    mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
+                    load_tile_a(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, work.row, step * kTileK);
+                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + kBarrierBytes * stage,
+                        work.column, step * kTileK);
                     advance(stage, phase);
                 }
             }
         }
     } else {
         // Consumers: one group.
-        const int thread = threadIdx.x % 128;
+        const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
             float accumulators[kBlocksM][kTileN / 2];
@@ -331,15 +344,16 @@ bf16_deep_64x64_64x64x64_s6_c1_splitkparallel32_bf16_bf16_bf16_nt_sm90a_74d3a3a5
                 for (int i = 0; i < kTileN / 2; ++i)
                     accumulators[block][i] = 0;
             for (int step = 0; step < work.steps; ++step) {
-                mbarrier_wait(full + 8 * stage, phase);
+                mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
-                multiply_stage(accumulators, a + stage * (kBytesA / 16), b + stage * (kBytesB / 16), 1);
+                multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
+                    b + stage * (kBytesB / kDescriptorUnit), 1);
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
                     const int previous = stage == 0 ? kStages - 1 : stage - 1;
                     if (lane == 0)
-                        mbarrier_arrive(empty + 8 * previous);
+                        mbarrier_arrive(empty + kBarrierBytes * previous);
                 }
                 advance(stage, phase);
             }
@@ -347,7 +361,7 @@ bf16_deep_64x64_64x64x64_s6_c1_splitkparallel32_bf16_bf16_bf16_nt_sm90a_74d3a3a5
             if (work.steps > 0) {
                 const int previous = stage == 0 ? kStages - 1 : stage - 1;
                 if (lane == 0)
-                    mbarrier_arrive(empty + 8 * previous);
+                    mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
             // The slice's part of every result goes to the workspace; the kernel below adds them up.
@@ -359,7 +373,7 @@ bf16_deep_64x64_64x64x64_s6_c1_splitkparallel32_bf16_bf16_bf16_nt_sm90a_74d3a3a5
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * 64 + half * 8;
+                    const int row = first_row + block * kInstructionM + half * 8;
                     if (row >= m)
                         break;
                     #pragma unroll

@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_guarded(unsigned short (&values)[1], const 
     values[0] = available > 0 ? *source : 0;
 }
 
-// Reads 1 consecutive half as float.
+// Reads one half as a float.
 __device__ __forceinline__ void load_guarded(float (&values)[1], const unsigned short* source, int available)
 {
     unsigned short bits[1];

@@ -135,13 +135,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives.
+// Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;
@@ -439,14 +439,16 @@ __device__ __forceinline__ void wgmma_m64n64k16_fresh(
 // A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
-    constexpr unsigned kLayout = 1 << 30 | 1024 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
 // A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
-    constexpr unsigned kLayout = 1 << 30 | 1024 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -468,30 +470,41 @@ __device__ __forceinline__ void load_tile_b(
 __device__ __forceinline__ void multiply_leading(float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b,
     int first)
 {
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
+    constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = first; step < first + kPromotedSteps; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             if (step == first)
-                wgmma_m64n64k16_fresh(products[block], descriptor_a(a + (block * 8192 + step * 32) / 16),
-                    descriptor_b(b + (step * 32) / 16));
+                wgmma_m64n64k16_fresh(products[block],
+                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit));
             else
-                wgmma_m64n64k16(products[block], descriptor_a(a + (block * 8192 + step * 32) / 16),
-                    descriptor_b(b + (step * 32) / 16), 1);
+                wgmma_m64n64k16(products[block],
+                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
 }
 
 // Starts to add the product of two other planes, over the same steps.
 __device__ __forceinline__ void multiply_planes(
     float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b, int plane_a, int plane_b, int first)
 {
-    a += plane_a * (kBytesA / kPlanes / 16);
-    b += plane_b * (kBytesB / kPlanes / 16);
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
+    constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kStepBytesB = 32;  // of one instruction, along k
+    a += plane_a * (kBytesA / kPlanes / kDescriptorUnit);
+    b += plane_b * (kBytesB / kPlanes / kDescriptorUnit);
     #pragma unroll
     for (int step = first; step < first + kPromotedSteps; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
-            wgmma_m64n64k16(products[block], descriptor_a(a + (block * 8192 + step * 32) / 16),
-                descriptor_b(b + (step * 32) / 16), 1);
+            wgmma_m64n64k16(products[block],
+                descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -512,8 +525,8 @@ struct Work {
 };
 
 // Tiles along an extent; those of a cluster count as one.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -521,12 +534,11 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: tiles are counted along n.
-__device__ __forceinline__ Work work_at(int index, int m, int n, int k, int rank)
+// The piece of work of this index: tiles are counted along n.
+__device__ __forceinline__ Work work_at(int index, int n, int k, int rank)
 {
     Work work;
     const int along = tiles_n(n);
-    const int across = tiles_m(m);
     const int tile_m = index / along;
     const int tile_n = index % along;
     work.row = tile_m * kTileM;
@@ -544,18 +556,25 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
     const __grid_constant__ TensorMap map_b, float beta, float* __restrict__ C, int ldc,
     unsigned char* __restrict__ workspace)
 {
+    constexpr int kGroupThreads = 128;
+    constexpr int kReaders = 4;  // warps that read a stage
+    constexpr int kBarrierBytes = 8;
+    constexpr int kInstructionM = 64;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
-    const unsigned empty = full + 8 * kStages;  // and: they have been read
-    // the same for all of a warp, as the compiler sees so
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+    const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
+    // the shuffle tells the compiler that it is the same for a whole warp
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
     const int rank = block_of_cluster();
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kStages; ++stage) {
-            mbarrier_init(full + 8 * stage, 1);
-            mbarrier_init(empty + 8 * stage, 4);  // one for each warp that reads it
+            mbarrier_init(full + kBarrierBytes * stage, 1);
+            mbarrier_init(empty + kBarrierBytes * stage, kReaders);
         }
         mbarrier_init_fence();
         if (k > 0) {
@@ -582,16 +601,16 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
         // Producer: one thread keeps the stages full.
         if (threadIdx.x == 0) {
             for (; index < works; index += gridDim.x / kClusterBlocks) {
-                const Work work = work_at(index, m, n, k, rank);
+                const Work work = work_at(index, n, k, rank);
                 for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
-                    mbarrier_wait(empty + 8 * stage, phase ^ 1);
-                    mbarrier_arrive_expect(full + 8 * stage, kBytesA + kBytesB);
+                    mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
+                    mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
                     #pragma unroll
                     for (int plane = 0; plane < kPlanes; ++plane) {
-                        load_tile_a(shared + stage * kBytesA + plane * (kBytesA / kPlanes), map_a, full + 8 * stage,
-                            work.row, step * kTileK, plane);
+                        load_tile_a(shared + stage * kBytesA + plane * (kBytesA / kPlanes), map_a,
+                            full + kBarrierBytes * stage, work.row, step * kTileK, plane);
                         load_tile_b(shared + kStages * kBytesA + stage * kBytesB + plane * (kBytesB / kPlanes), map_b,
-                            full + 8 * stage, work.column, step * kTileK, plane);
+                            full + kBarrierBytes * stage, work.column, step * kTileK, plane);
                     }
                     advance(stage, phase);
                 }
@@ -600,21 +619,19 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
         sync_cluster();
     } else {
         // Consumers: one group.
-        const int thread = threadIdx.x % 128;
+        const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | ((shared) & 0x3ffff) / 16;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {
-            const Work work = work_at(index, m, n, k, rank);
+            const Work work = work_at(index, n, k, rank);
             float accumulators[kBlocksM][kTileN / 2];
             // Every kPromotedSteps steps the product of the leading planes goes to float32 registers, rounded to
-            // nearest, before
-            // the tensor core has cut off much of it. The other products are smaller by 2^-11 or more, and stay in its
-            // own sums.
-            // What an addition of leading products rounds off is as small, and goes there too, when the others of its
-            // steps are done.
+            // nearest, before the tensor core has cut off much of it. The other products are smaller by 2^-11 or more,
+            // and stay in its own sums. What an addition of leading products rounds off is as small, and goes there
+            // too, when the others of its steps are done.
             float kept[kBlocksM][kTileN / 2];
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)
@@ -624,9 +641,9 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     kept[block][i] = 0;
                 }
             for (int step = 0; step < work.steps; ++step) {
-                const unsigned stage_a = a + stage * (kBytesA / 16);
-                const unsigned stage_b = b + stage * (kBytesB / 16);
-                mbarrier_wait(full + 8 * stage, phase);
+                const unsigned stage_a = a + stage * (kBytesA / kDescriptorUnit);
+                const unsigned stage_b = b + stage * (kBytesB / kDescriptorUnit);
+                mbarrier_wait(full + kBarrierBytes * stage, phase);
                 #pragma unroll
                 for (int first = 0; first < kTileK / kInstructionK; first += kPromotedSteps) {
                     float leading[kBlocksM][kTileN / 2];
@@ -640,7 +657,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     if (first == 0 && step > 0) {
                         const int previous = stage == 0 ? kStages - 1 : stage - 1;
                         if (lane == 0)
-                            mbarrier_arrive(empty + 8 * previous);
+                            mbarrier_arrive(empty + kBarrierBytes * previous);
                     }
                     #pragma unroll
                     for (int block = 0; block < kBlocksM; ++block)
@@ -660,7 +677,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
             if (work.steps > 0) {
                 const int previous = stage == 0 ? kStages - 1 : stage - 1;
                 if (lane == 0)
-                    mbarrier_arrive(empty + 8 * previous);
+                    mbarrier_arrive(empty + kBarrierBytes * previous);
             }
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)
@@ -672,7 +689,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
             // alone.
             if (rank > 0) {
                 const unsigned target = address_in_block(sums
-                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x - 128) * 16, 0);
+                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x - kGroupThreads) * 16, 0);
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll
@@ -693,7 +710,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const float4 sum = load_floats(
                             sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * 16
-                                + (threadIdx.x - 128) * 16);
+                                + (threadIdx.x - kGroupThreads) * 16);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;
@@ -701,9 +718,8 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     }
 
             // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below. What the
-            // scales multiplied is divided out again; rows and columns that planes cannot hold are left to the kernel
-            // below.
+            // below. What the scales multiplied is divided out again; rows and columns that planes cannot hold are left
+            // to the kernel below.
             const Workspace parts = parts_of(workspace, m, n, k);
             const int* exponents_a = parts.exponents_a;
             const int* exponents_b = parts.exponents_b;
@@ -719,7 +735,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * 64 + half * 8;
+                    const int row = first_row + block * kInstructionM + half * 8;
                     const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
                     if (row >= m || row_exponent == kRepaired)
                         continue;

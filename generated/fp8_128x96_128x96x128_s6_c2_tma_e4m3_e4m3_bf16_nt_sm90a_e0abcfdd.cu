@@ -141,13 +141,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives.
+// Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;
@@ -249,14 +249,16 @@ __device__ __forceinline__ void wgmma_m64n96k32(
 // A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
-    constexpr unsigned kLayout = 1 << 30 | 1024 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
 // A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
-    constexpr unsigned kLayout = 1 << 30 | 1024 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -278,13 +280,17 @@ __device__ __forceinline__ void load_tile_b(
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
 {
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
+    constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n96k32(
-                products[block], descriptor_a(a + (block * 8192 + step * 32) / 16),
-                descriptor_b(b + step * 32 / 16), accumulate || step > 0);
+                products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -305,8 +311,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -314,7 +320,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -339,17 +345,26 @@ fp8_128x96_128x96x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_e0abcfdd(
     int m, int n, int k, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
     const __grid_constant__ TensorMap map_c)
 {
+    constexpr int kGroupThreads = 128;
+    constexpr int kReaders = 8;  // warps that read a stage
+    constexpr int kBarrierBytes = 8;
+    constexpr int kInstructionM = 64;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kProducerRegisters = 40;  // of a thread
+    constexpr int kConsumerRegisters = 232;
+
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
-    const unsigned empty = full + 8 * kStages;  // and: they have been read
-    // the same for all of a warp, as the compiler sees so
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+    const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
+    // the shuffle tells the compiler that it is the same for a whole warp
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kStages; ++stage) {
-            mbarrier_init(full + 8 * stage, 1);
-            mbarrier_init(empty + 8 * stage, 8);  // one for each warp that reads it
+            mbarrier_init(full + kBarrierBytes * stage, 1);
+            mbarrier_init(empty + kBarrierBytes * stage, kReaders);
         }
         mbarrier_init_fence();
         if (k > 0) {
@@ -370,28 +385,29 @@ fp8_128x96_128x96x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_e0abcfdd(
 
     if (group < 0) {
         // Producer: one thread keeps the stages full.
-        release_registers<40>();
+        release_registers<kProducerRegisters>();
         if (threadIdx.x == 0) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, m, n, k);
                 for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
-                    mbarrier_wait(empty + 8 * stage, phase ^ 1);
-                    mbarrier_arrive_expect(full + 8 * stage, kBytesA + kBytesB);
-                    load_tile_a(shared + stage * kBytesA, map_a, full + 8 * stage, work.row, step * kTileK);
-                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + 8 * stage, work.column,
-                        step * kTileK);
+                    mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
+                    mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
+                    load_tile_a(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, work.row, step * kTileK);
+                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + kBarrierBytes * stage,
+                        work.column, step * kTileK);
                     advance(stage, phase);
                 }
             }
         }
     } else {
         // Consumers: each group has its own rows of the tile.
-        claim_registers<232>();
-        const int thread = threadIdx.x % 128;
+        claim_registers<kConsumerRegisters>();
+        const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | ((shared + group * 8192) & 0x3ffff) / 16;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
+constexpr int kGroupBytes = 8192;  // of a group's rows of a tile of A
+        const unsigned a = 1 << 16 | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
+        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
@@ -403,14 +419,15 @@ fp8_128x96_128x96x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_e0abcfdd(
                 for (int i = 0; i < kTileN / 2; ++i)
                     accumulators[block][i] = 0;
             for (int step = 0; step < work.steps; ++step) {
-                mbarrier_wait(full + 8 * stage, phase);
+                mbarrier_wait(full + kBarrierBytes * stage, phase);
                 float products[kBlocksM][kInstructionN / 2];
                 wgmma_fence();
-                multiply_stage(products, a + stage * (kBytesA / 16), b + stage * (kBytesB / 16), 0);
+                multiply_stage(products, a + stage * (kBytesA / kDescriptorUnit),
+                    b + stage * (kBytesB / kDescriptorUnit), 0);
                 wgmma_commit();
                 wgmma_wait<0>();
                 if (lane == 0)
-                    mbarrier_arrive(empty + 8 * stage);
+                    mbarrier_arrive(empty + kBarrierBytes * stage);
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll
@@ -420,19 +437,21 @@ fp8_128x96_128x96x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_e0abcfdd(
             }
 
             // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below. Each group collects 64 x kChunk results in shared memory, from where the copy engine takes
-            // them: swizzled by the row modulo 8, which is the address's part if buffers begin where periods do.
-            static_assert(kStages * (kBytesA + kBytesB) % 1024 == 0);
+            // below. Each group collects kInstructionM x kChunk results in shared memory, from where the copy engine
+            // takes them: swizzled by the row modulo 8, which is the address's part if buffers begin where periods do.
+            constexpr int kRowBytes = 128;
+            constexpr int kBufferBytes = kInstructionM * kRowBytes;
+            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0);
             constexpr int kChunk = 48;
             constexpr int kBuffers = 2;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int chunk = 0; chunk < kTileN / kChunk; ++chunk) {
-                    const unsigned buffer = staging + (block * (kTileN / kChunk) + chunk) % kBuffers * 8192;
+                    const unsigned buffer = staging + (block * (kTileN / kChunk) + chunk) % kBuffers * kBufferBytes;
                     if (thread == 0)
                         store_boxes_wait<kBuffers - 1>();
-                    sync_group<128>(group);
+                    sync_group<kGroupThreads>(group);
                     unsigned packed[kChunk / 8][2];
                     #pragma unroll
                     for (int j = chunk * (kChunk / 8); j < (chunk + 1) * (kChunk / 8); ++j) {
@@ -449,14 +468,14 @@ fp8_128x96_128x96x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_e0abcfdd(
                     for (int j = 0; j < kChunk / 8; j += 2) {
                         const int row = warp * 16 + lane % 16;
                         const int vector = (j + lane / 16) ^ lane % 8;
-                        store_matrices(buffer + row * 128 + vector * 16, packed[j][0], packed[j][1], packed[j + 1][0],
-                            packed[j + 1][1]);
+                        store_matrices(buffer + row * kRowBytes + vector * 16, packed[j][0], packed[j][1],
+                            packed[j + 1][0], packed[j + 1][1]);
                     }
                     fence_async_proxy();
-                    sync_group<128>(group);
+                    sync_group<kGroupThreads>(group);
                     if (thread == 0) {
                         store_box_2d(map_c, buffer, work.column + chunk * kChunk,
-                            work.row + (group * kBlocksM + block) * 64);
+                            work.row + (group * kBlocksM + block) * kInstructionM);
                         store_boxes_commit();
                     }
                 }

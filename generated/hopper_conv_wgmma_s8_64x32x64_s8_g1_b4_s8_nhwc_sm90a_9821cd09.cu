@@ -10,10 +10,8 @@
 // bytes.
 // Expects: c is a multiple of 16: the copy engine wants pixels 16 bytes apart.
 // Expects: k is a multiple of 16: the copy engine wants pixels of y 16 bytes apart.
-// Expects: p is select((h + 2 * padding_h - dilation_h * (r - 1)) >= 1, ((h + 2 * padding_h - dilation_h * (r - 1)) -
-// 1) // stride_h + 1, 0).
-// Expects: q is select((w + 2 * padding_w - dilation_w * (s - 1)) >= 1, ((w + 2 * padding_w - dilation_w * (s - 1)) -
-// 1) // stride_w + 1, 0).
+// Expects: p follows from h, padding, filter, stride and dilation.
+// Expects: q follows from w, padding, filter, stride and dilation.
 // Expects: groups is 1.
 // Expects: n p q is at most 2147481599: an int counts the pixels of y.
 // Expects: y has at most 2147482623 tiles: an int counts them.
@@ -150,13 +148,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives.
+// Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;
@@ -247,14 +245,16 @@ __device__ __forceinline__ void wgmma_m64n32k32(
 // A descriptor of A in shared memory: rows of 64 bytes along k, swizzled, eight rows every 512 bytes.
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
-    constexpr unsigned kLayout = 2u << 30 | 512 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 2u << 30 | 512 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
 // A descriptor of B in shared memory: rows of 64 bytes along k, swizzled, eight rows every 512 bytes.
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
-    constexpr unsigned kLayout = 2u << 30 | 512 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 2u << 30 | 512 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -269,13 +269,17 @@ __device__ __forceinline__ void load_filter(
 __device__ __forceinline__ void multiply_stage(
     int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
 {
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr int kBlockBytes = 4096;  // of the rows of A of one instruction
+    constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n32k32(
-                products[block], descriptor_a(a + (block * 4096 + step * 32) / 16),
-                descriptor_b(b + step * 32 / 16), accumulate || step > 0);
+                products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -343,17 +347,24 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
     int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h, int dilation_w, float alpha,
     const __grid_constant__ Divisors divisors)
 {
+    constexpr int kGroupThreads = 128;
+    constexpr int kReaders = 4;  // warps that read a stage
+    constexpr int kBarrierBytes = 8;
+    constexpr int kInstructionM = 64;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
-    const unsigned empty = full + 8 * kStages;  // and: they have been read
-    // the same for all of a warp, as the compiler sees so
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
+    // the shuffle tells the compiler that it is the same for a whole warp
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kStages; ++stage) {
-            mbarrier_init(full + 8 * stage, 1);
-            mbarrier_init(empty + 8 * stage, 4);  // one for each warp that reads it
+            mbarrier_init(full + kBarrierBytes * stage, 1);
+            mbarrier_init(empty + kBarrierBytes * stage, kReaders);
         }
         mbarrier_init_fence();
         prefetch_tensor_map(map_filter);
@@ -375,7 +386,7 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
 
     if (group == kGroups) {
         // Producer: one thread keeps the stages full.
-        if (threadIdx.x == 128 * kGroups) {
+        if (threadIdx.x == kGroupThreads * kGroups) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
                 // Where the first pixel's first filter tap lies.
@@ -390,11 +401,12 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                 int dx = 0;
                 int dy = 0;
                 for (int step = 0; step < steps; ++step) {
-                    mbarrier_wait(empty + 8 * stage, phase ^ 1);
-                    mbarrier_arrive_expect(full + 8 * stage, kBytesA + kBytesB);
-                    load_filter(shared + stage * kBytesA, map_filter, full + 8 * stage, channel, tap, work.channel);
-                    load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + 8 * stage, channel, left,
-                        top, image, dx, dy);
+                    mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
+                    mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
+                    load_filter(shared + stage * kBytesA, map_filter, full + kBarrierBytes * stage, channel, tap,
+                        work.channel);
+                    load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + kBarrierBytes * stage,
+                        channel, left, top, image, dx, dy);
                     advance(stage, phase);
                     // On to the next channels, then to the next column of the filter, then to its next row.
                     channel += kTileK;
@@ -412,11 +424,11 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
         }
     } else {
         // Consumers: one group.
-        const int thread = threadIdx.x % 128;
+        const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
@@ -429,15 +441,16 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                 for (int i = 0; i < kTileN / 2; ++i)
                     accumulators[block][i] = 0;
             for (int step = 0; step < work.steps; ++step) {
-                mbarrier_wait(full + 8 * stage, phase);
+                mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
-                multiply_stage(accumulators, a + stage * (kBytesA / 16), b + stage * (kBytesB / 16), 1);
+                multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
+                    b + stage * (kBytesB / kDescriptorUnit), 1);
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
                     const int previous = stage == 0 ? kStages - 1 : stage - 1;
                     if (lane == 0)
-                        mbarrier_arrive(empty + 8 * previous);
+                        mbarrier_arrive(empty + kBarrierBytes * previous);
                 }
                 advance(stage, phase);
             }
@@ -445,25 +458,23 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
             if (work.steps > 0) {
                 const int previous = stage == 0 ? kStages - 1 : stage - 1;
                 if (lane == 0)
-                    mbarrier_arrive(empty + 8 * previous);
+                    mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below, which
-            // is the next channel, as the filter is ordered.
+            // another, eight rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
             const int first_channel = work.channel + warp * 16 + lane / 4 * 2;
-            const int first_pixel = work.pixel + lane % 4 * 2;
             // Its group collects them in shared memory, swizzled.
             const int first_output = work.pixel;
             const int outputs = min(total_pixels - first_output, kTileN);
-            sync_group<128>(group);
+            sync_group<kGroupThreads>(group);
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 float shift[2];
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int channel = min(first_channel + block * 64 + half * kNextRow, k - 1);
+                    const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel] * kUnit;
                 }
                 #pragma unroll
@@ -472,10 +483,10 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                     #pragma unroll
                     for (int part = 0; part < 4; ++part) {
                         const float values[4] = {
-                            finish(accumulators[block][4 * (4 * i + part) + 2 * 0 + 0], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2 * 1 + 0], shift[1], alpha * kUnit),
-                            finish(accumulators[block][4 * (4 * i + part) + 2 * 0 + 1], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2 * 1 + 1], shift[1], alpha * kUnit)};
+                            finish(accumulators[block][4 * (4 * i + part)], shift[0], alpha * kUnit),
+                                finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
+                            finish(accumulators[block][4 * (4 * i + part) + 1], shift[0], alpha * kUnit),
+                                finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
                         packed[part] = pack_s8(values);
                     }
                     const int vector = warp ^ lane / 2 % 4;
@@ -484,10 +495,10 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                             packed[3]);
                 }
             }
-            sync_group<128>(group);
+            sync_group<kGroupThreads>(group);
             #pragma unroll
-            for (int part = 0; part < 1 * kBlocksM; ++part)
-                for (int i = thread; i < outputs * 4; i += 128) {
+            for (int part = 0; part < kBlocksM; ++part)
+                for (int i = thread; i < outputs * 4; i += kGroupThreads) {
                     const int row = i / 4;
                     const int vector = i % 4;
                     const int channel = work.channel + part * 64 + vector * 16;

@@ -11,10 +11,8 @@
 // memory 194624 bytes.
 // Expects: c is a multiple of 16: the copy engine wants pixels 16 bytes apart.
 // Expects: k is a multiple of 16: the copy engine wants pixels of y 16 bytes apart.
-// Expects: p is select((h + 2 * padding_h - dilation_h * (r - 1)) >= 1, ((h + 2 * padding_h - dilation_h * (r - 1)) -
-// 1) // stride_h + 1, 0).
-// Expects: q is select((w + 2 * padding_w - dilation_w * (s - 1)) >= 1, ((w + 2 * padding_w - dilation_w * (s - 1)) -
-// 1) // stride_w + 1, 0).
+// Expects: p follows from h, padding, filter, stride and dilation.
+// Expects: q follows from w, padding, filter, stride and dilation.
 // Expects: groups is 1.
 // Expects: n p (q + 2) is at most 2147481599: an int counts the pixels of y.
 // Expects: y has at most 2147482623 tiles: an int counts them.
@@ -155,13 +153,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives.
+// Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;
@@ -271,14 +269,16 @@ __device__ __forceinline__ void wgmma_m64n224k32(
 // A descriptor of A in shared memory: rows of 64 bytes along k, swizzled, eight rows every 512 bytes.
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
-    constexpr unsigned kLayout = 2u << 30 | 512 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 2u << 30 | 512 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
 // A descriptor of B in shared memory: rows of 64 bytes along k, swizzled, eight rows every 512 bytes.
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
-    constexpr unsigned kLayout = 2u << 30 | 512 / 16;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kLayout = 2u << 30 | 512 / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -294,6 +294,11 @@ __device__ __forceinline__ void load_filter(
 __device__ __forceinline__ void multiply_stage(
     int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
 {
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr int kBlockBytes = 4096;  // of the rows of A of one instruction
+    constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kStepBytesB = 32;  // of one instruction, along k
+    constexpr int kPixelBytes = 64;  // of some channels of a pixel
     #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap)
         #pragma unroll
@@ -301,8 +306,11 @@ __device__ __forceinline__ void multiply_stage(
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)
                 wgmma_m64n224k32(
-                    products[block], descriptor_a(a + (tap * 4096 + block * 4096 + step * 32) / 16),
-                    descriptor_b(b + (tap * 64 + step * 32) / 16), accumulate || tap > 0 || step > 0);
+                    products[block],
+                        descriptor_a(a
+                        + (tap * (kBytesA / kTaps) + block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                    descriptor_b(b + (tap * kPixelBytes + step * kStepBytesB) / kDescriptorUnit),
+                        accumulate || tap > 0 || step > 0);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -384,17 +392,24 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
     int stride_h, int padding_h, int padding_w, int dilation_h, float alpha,
     const __grid_constant__ Divisors divisors)
 {
+    constexpr int kGroupThreads = 128;
+    constexpr int kReaders = 8;  // warps that read a stage
+    constexpr int kBarrierBytes = 8;
+    constexpr int kInstructionM = 64;
+    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
-    const unsigned empty = full + 8 * kStages;  // and: they have been read
-    // the same for all of a warp, as the compiler sees so
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
+    // the shuffle tells the compiler that it is the same for a whole warp
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kStages; ++stage) {
-            mbarrier_init(full + 8 * stage, 1);
-            mbarrier_init(empty + 8 * stage, 8);  // one for each warp that reads it
+            mbarrier_init(full + kBarrierBytes * stage, 1);
+            mbarrier_init(empty + kBarrierBytes * stage, kReaders);
         }
         mbarrier_init_fence();
         prefetch_tensor_map(map_filter);
@@ -416,7 +431,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
 
     if (group == kGroups) {
         // Producer: one thread keeps the stages full.
-        if (threadIdx.x == 128 * kGroups) {
+        if (threadIdx.x == kGroupThreads * kGroups) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
                 // Where the first pixel lies; rows have the pixels of the padding too.
@@ -430,14 +445,14 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                 int tap = 0;
                 int dy = 0;
                 for (int step = 0; step < steps; ++step) {
-                    mbarrier_wait(empty + 8 * stage, phase ^ 1);
-                    mbarrier_arrive_expect(full + 8 * stage, kBytesA + kBytesB);
+                    mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
+                    mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
                     #pragma unroll
                     for (int i = 0; i < kTaps; ++i)
-                        load_filter(shared + stage * kBytesA + i * (kBytesA / kTaps), map_filter, full + 8 * stage,
-                            channel, tap + i, work.channel);
-                    load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + 8 * stage, channel, left,
-                        top, image, 0, dy);
+                        load_filter(shared + stage * kBytesA + i * (kBytesA / kTaps), map_filter,
+                            full + kBarrierBytes * stage, channel, tap + i, work.channel);
+                    load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + kBarrierBytes * stage,
+                        channel, left, top, image, 0, dy);
                     advance(stage, phase);
                     // On to the next channels, then to the next row of the filter.
                     channel += kTileK;
@@ -451,11 +466,11 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
         }
     } else {
         // Consumers: each group has its own pixels of the tile.
-        const int thread = threadIdx.x % 128;
+        const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & 0x3ffff) / 16;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA + group * 14336) & 0x3ffff) / 16;
+        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA + group * 14336) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
@@ -468,15 +483,16 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                 for (int i = 0; i < kTileN / 2; ++i)
                     accumulators[block][i] = 0;
             for (int step = 0; step < work.steps; ++step) {
-                mbarrier_wait(full + 8 * stage, phase);
+                mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
-                multiply_stage(accumulators, a + stage * (kBytesA / 16), b + stage * (kBytesB / 16), 1);
+                multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
+                    b + stage * (kBytesB / kDescriptorUnit), 1);
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
                     const int previous = stage == 0 ? kStages - 1 : stage - 1;
                     if (lane == 0)
-                        mbarrier_arrive(empty + 8 * previous);
+                        mbarrier_arrive(empty + kBarrierBytes * previous);
                 }
                 advance(stage, phase);
             }
@@ -484,27 +500,25 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
             if (work.steps > 0) {
                 const int previous = stage == 0 ? kStages - 1 : stage - 1;
                 if (lane == 0)
-                    mbarrier_arrive(empty + 8 * previous);
+                    mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below, which
-            // is the next channel, as the filter is ordered.
+            // another, eight rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
             const int first_channel = work.channel + warp * 16 + lane / 4 * 2;
-            const int first_pixel = work.pixel + group * kTileN + lane % 4 * 2;
             // Its group collects those that are pixels in shared memory, swizzled, one behind the other.
             const int begin = work.pixel + group * kTileN;
             const int first_output = output_pixel(begin, q, divisors.row_positions);
             const int outputs =
                 max(output_pixel(min(begin + kTileN, total_pixels), q, divisors.row_positions) - first_output, 0);
-            sync_group<128>(group);
+            sync_group<kGroupThreads>(group);
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 float shift[2];
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int channel = min(first_channel + block * 64 + half * kNextRow, k - 1);
+                    const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel] * kUnit;
                 }
                 #pragma unroll
@@ -513,10 +527,10 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                     #pragma unroll
                     for (int part = 0; part < 4; ++part) {
                         const float values[4] = {
-                            finish(accumulators[block][4 * (4 * i + part) + 2 * 0 + 0], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2 * 1 + 0], shift[1], alpha * kUnit),
-                            finish(accumulators[block][4 * (4 * i + part) + 2 * 0 + 1], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2 * 1 + 1], shift[1], alpha * kUnit)};
+                            finish(accumulators[block][4 * (4 * i + part)], shift[0], alpha * kUnit),
+                                finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
+                            finish(accumulators[block][4 * (4 * i + part) + 1], shift[0], alpha * kUnit),
+                                finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
                         packed[part] = pack_s8(values);
                     }
                     const int column = i * 32 + lane;
@@ -530,10 +544,10 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                             packed[2], packed[3]);
                 }
             }
-            sync_group<128>(group);
+            sync_group<kGroupThreads>(group);
             #pragma unroll
-            for (int part = 0; part < 1 * kBlocksM; ++part)
-                for (int i = thread; i < outputs * 4; i += 128) {
+            for (int part = 0; part < kBlocksM; ++part)
+                for (int i = thread; i < outputs * 4; i += kGroupThreads) {
                     const int row = i / 4;
                     const int vector = i % 4;
                     const int channel = work.channel + part * 64 + vector * 16;

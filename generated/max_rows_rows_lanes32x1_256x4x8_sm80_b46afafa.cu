@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = the largest of each row of X, outer x reduced.
-// Elements float32, computed in float, stored as float.
+// Elements float32, computed in float32, stored as float32.
 // NaN if there is one; -0 is less than +0; nothing at all is an error; the same bits on every run.
 //
 // Launch:  grid ceil_div(outer, 8), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.

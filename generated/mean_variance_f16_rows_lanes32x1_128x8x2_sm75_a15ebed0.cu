@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Mean and variance (squared distances over count) of each row of X, outer x reduced.
-// Elements float16, computed in float, stored as float.
+// Elements float16, computed in float32, stored as float32.
 // NaN and infinities make both NaN, and so may values further apart than the type reaches; of nothing: NaN; the same
 // bits on every run.
 //

@@ -203,8 +203,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -212,7 +212,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n) * kSlices;
 }
 
-// The piece of this index: tiles are counted along n; then come the next slices of k.
+// The piece of work of this index: tiles are counted along n; then come the next slices of k.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -236,6 +236,7 @@ mma_bf16_deep_64x64x64_w32x32_s3_splitkparallel128_bf16_bf16_bf16_nt_sm80_bcbb9e
     int m, int n, int k, const unsigned short* __restrict__ A, int lda, const unsigned short* __restrict__ B,
     int ldb, float* __restrict__ workspace)
 {
+    constexpr int kInstructionM = 16;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -298,7 +299,7 @@ mma_bf16_deep_64x64x64_w32x32_s3_splitkparallel128_bf16_bf16_bf16_nt_sm80_bcbb9e
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 if (row >= m)
                     break;
                 #pragma unroll

@@ -205,8 +205,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -214,7 +214,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -239,6 +239,7 @@ mma_bf16_large_k64_128x256x64_w64x64_s3_ahead_bf16_bf16_bf16_nt_sm80_d3e71fc8(
     int m, int n, int k, const unsigned short* __restrict__ A, int lda, const unsigned short* __restrict__ B,
     int ldb, unsigned short* __restrict__ C, int ldc)
 {
+    constexpr int kInstructionM = 16;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -316,7 +317,7 @@ mma_bf16_large_k64_128x256x64_w64x64_s3_ahead_bf16_bf16_bf16_nt_sm80_d3e71fc8(
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 if (row >= m)
                     break;
                 #pragma unroll

@@ -8,7 +8,7 @@
 //
 // Launch:  grid select(ceil_div(m, 128) * ceil_div(n, 128) > 0, 216, 0), 1, 1; block 256, 1, 1; dynamic shared memory
 // 65536 bytes.
-// Workspace: (14156800) // 1 bytes of device memory.
+// Workspace: 14156800 bytes of device memory.
 // The first 864 of them are zero before the first launch; every run leaves them zero.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 8, as the spec's alignment promises for A.
@@ -103,7 +103,7 @@ __device__ __forceinline__ int load_acquire(const int* source)
     return value;
 }
 
-// Comes back when the condition holds; between looks a pause, longer each time, leaves memory to those waited for.
+// Returns once the condition holds. Between checks it pauses, longer each time, and leaves memory to those waited for.
 template <typename Condition>
 __device__ __forceinline__ void wait_until(Condition holds)
 {
@@ -244,8 +244,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -253,7 +253,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -321,6 +321,7 @@ mma_bf16_stream_k_128x128x32_w64x32_s4_streamk216_bf16_bf16_bf16_nt_sm80_a522fe5
     int m, int n, int k, const unsigned short* __restrict__ A, int lda, const unsigned short* __restrict__ B,
     int ldb, unsigned short* __restrict__ C, int ldc, unsigned char* __restrict__ workspace)
 {
+    constexpr int kInstructionM = 16;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -420,7 +421,7 @@ mma_bf16_stream_k_128x128x32_w64x32_s4_streamk216_bf16_bf16_bf16_nt_sm80_a522fe5
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 if (row >= m)
                     break;
                 #pragma unroll

@@ -117,7 +117,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;
@@ -229,8 +229,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -238,7 +238,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -263,6 +263,8 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
     int m, int n, int k, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
     unsigned short* __restrict__ C, int ldc)
 {
+    constexpr int kInstructionM = 16;
+    constexpr int kBarrierBytes = 8;
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -272,7 +274,7 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kStages; ++stage)
-            mbarrier_init(full + 8 * stage, 1);
+            mbarrier_init(full + kBarrierBytes * stage, 1);
         mbarrier_init_fence();
         if (k > 0) {
             prefetch_tensor_map(map_a);
@@ -293,9 +295,9 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
             for (int step = 0; step < min(kStages - 1, work.steps); ++step) {
                 const int filled = (stage + step) % kStages;
                 const int at_k = (work.first_step + step) * kTileK;
-                mbarrier_arrive_expect(full + 8 * filled, kBytesA + kBytesB);
-                load_tile_a(tiles_a + filled * kBytesA, map_a, full + 8 * filled, work.row, at_k);
-                load_tile_b(tiles_b + filled * kBytesB, map_b, full + 8 * filled, work.column, at_k);
+                mbarrier_arrive_expect(full + kBarrierBytes * filled, kBytesA + kBytesB);
+                load_tile_a(tiles_a + filled * kBytesA, map_a, full + kBarrierBytes * filled, work.row, at_k);
+                load_tile_b(tiles_b + filled * kBytesB, map_b, full + kBarrierBytes * filled, work.column, at_k);
             }
         }
 
@@ -306,7 +308,7 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
         unsigned fragments_a[2][kBlocksM][4];
         unsigned fragments_b[2][kBlocksN][2];
         if (work.steps > 0) {
-            mbarrier_wait(full + 8 * stage, phase);
+            mbarrier_wait(full + kBarrierBytes * stage, phase);
             __syncthreads();
             load_fragments_a(fragments_a[0], tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM, 0, lane);
             load_fragments_b(fragments_b[0], tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN, 0, lane);
@@ -317,9 +319,9 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
             const int filled = stage == 0 ? kStages - 1 : stage - 1;
             const int at_k = (work.first_step + step + kStages - 1) * kTileK;
             if (fills && threadIdx.x == 0) {
-                mbarrier_arrive_expect(full + 8 * filled, kBytesA + kBytesB);
-                load_tile_a(tiles_a + filled * kBytesA, map_a, full + 8 * filled, work.row, at_k);
-                load_tile_b(tiles_b + filled * kBytesB, map_b, full + 8 * filled, work.column, at_k);
+                mbarrier_arrive_expect(full + kBarrierBytes * filled, kBytesA + kBytesB);
+                load_tile_a(tiles_a + filled * kBytesA, map_a, full + kBarrierBytes * filled, work.row, at_k);
+                load_tile_b(tiles_b + filled * kBytesB, map_b, full + kBarrierBytes * filled, work.column, at_k);
             }
 
             #pragma unroll
@@ -332,7 +334,7 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
                 } else {
                     advance(stage, phase);
                     if (step + 1 < work.steps) {
-                        mbarrier_wait(full + 8 * stage, phase);
+                        mbarrier_wait(full + kBarrierBytes * stage, phase);
                         __syncthreads();
                         load_fragments_a(fragments_a[0], tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM, 0, lane);
                         load_fragments_b(fragments_b[0], tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN, 0, lane);
@@ -354,7 +356,7 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 if (row >= m)
                     break;
                 #pragma unroll

@@ -234,8 +234,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -243,12 +243,11 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: tiles are counted along n.
-__device__ __forceinline__ Work work_at(int index, int m, int n, int k)
+// The piece of work of this index: tiles are counted along n.
+__device__ __forceinline__ Work work_at(int index, int n, int k)
 {
     Work work;
     const int along = tiles_n(n);
-    const int across = tiles_m(m);
     const int tile_m = index / along;
     const int tile_n = index % along;
     work.row = tile_m * kTileM;
@@ -264,6 +263,7 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
     int m, int n, int k, float alpha, const unsigned short* __restrict__ A, int lda,
     const unsigned short* __restrict__ B, int ldb, float beta, unsigned short* __restrict__ C, int ldc)
 {
+    constexpr int kInstructionM = 16;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -277,7 +277,7 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
     // Pieces of work are distributed over blocks round-robin.
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
-        const Work work = work_at(index, m, n, k);
+        const Work work = work_at(index, n, k);
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
@@ -328,7 +328,7 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 if (row >= m)
                     break;
                 #pragma unroll

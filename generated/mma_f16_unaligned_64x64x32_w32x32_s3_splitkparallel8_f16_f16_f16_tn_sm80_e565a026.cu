@@ -214,8 +214,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -223,7 +223,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n) * kSlices;
 }
 
-// The piece of this index: tiles are counted along n; then come the next slices of k.
+// The piece of work of this index: tiles are counted along n; then come the next slices of k.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -247,6 +247,7 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
     int m, int n, int k, const unsigned short* __restrict__ A, int lda, const unsigned short* __restrict__ B,
     int ldb, float* __restrict__ workspace)
 {
+    constexpr int kInstructionM = 16;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -319,7 +320,7 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 if (row >= m)
                     break;
                 #pragma unroll

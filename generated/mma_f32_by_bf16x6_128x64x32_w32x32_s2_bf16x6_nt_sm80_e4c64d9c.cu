@@ -384,8 +384,8 @@ struct Work {
 };
 
 // Tiles along an extent.
-__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM) + 1; }
-__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / (kTileN) + 1; }
+__device__ __forceinline__ int tiles_m(int m) { return (m - 1) / kTileM + 1; }
+__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
 // All pieces of work.
 __device__ __forceinline__ int count_works(int m, int n)
@@ -393,7 +393,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -417,6 +417,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
     int m, int n, int k, float* __restrict__ C, int ldc, unsigned char* __restrict__ workspace)
 {
+    constexpr int kInstructionM = 16;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -472,8 +473,7 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
             copy_async_commit();
 
             // Every kPromotedSteps steps the leading product goes to float32 registers, rounded to nearest, before the
-            // tensor
-            // core has cut off much of it. The others are smaller by 2^-8 or more, and stay in its own sums.
+            // tensor core has cut off much of it. The others are smaller by 2^-8 or more, and stay in its own sums.
             #pragma unroll
             for (int first = 0; first < kTileK / kInstructionK; first += kPromotedSteps) {
                 float leading[kBlocksM][kWarpN / 2] = {};
@@ -514,9 +514,8 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
             for (int i = 0; i < kWarpN / 2; ++i)
                 accumulators[block][i] += kept[block][i];
         // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows below.
-        // What the
-        // scales multiplied is divided out again; rows and columns that planes cannot hold are left to the kernel
-        // below.
+        // What the scales multiplied is divided out again; rows and columns that planes cannot hold are left to the
+        // kernel below.
         const Workspace parts = parts_of(workspace, m, n, k);
         const int* exponents_a = parts.exponents_a;
         const int* exponents_b = parts.exponents_b;
@@ -532,7 +531,7 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * 16 + half * 8;
+                const int row = first_row + block * kInstructionM + half * 8;
                 const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
                 if (row >= m || row_exponent == kRepaired)
                     continue;

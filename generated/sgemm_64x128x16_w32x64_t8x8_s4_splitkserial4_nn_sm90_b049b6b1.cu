@@ -124,7 +124,7 @@ __device__ __forceinline__ int load_acquire(const int* source)
     return value;
 }
 
-// Comes back when the condition holds; between looks a pause, longer each time, leaves memory to those waited for.
+// Returns once the condition holds. Between checks it pauses, longer each time, and leaves memory to those waited for.
 template <typename Condition>
 __device__ __forceinline__ void wait_until(Condition holds)
 {

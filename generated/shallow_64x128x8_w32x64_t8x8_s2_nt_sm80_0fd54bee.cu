@@ -272,7 +272,7 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
         #pragma unroll
         for (int pass = 0; pass < kSlabPasses; ++pass) {
             const int row = pass / kPassesPerSlabRow;
-            const int column = (lane + pass % kPassesPerSlabRow * 32) * 1;
+            const int column = lane + pass % kPassesPerSlabRow * 32;
             const int at_m = warp_m + row * 4 + offset_m(i);
             const int at_n = warp_n + column;
             const int available = n - at_n;

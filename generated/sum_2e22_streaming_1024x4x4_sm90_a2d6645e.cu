@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of all elements of X.
-// Elements float32, computed in float, stored as float.
+// Elements float32, computed in float32, stored as float32.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid min(max(ceil_div(reduced, 16384), 1), 264), 1, 1; block 1024, 1, 1; dynamic shared memory 0 bytes.
@@ -32,7 +32,7 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-// Comes back when the condition holds; between looks a pause, longer each time, leaves memory to those waited for.
+// Returns once the condition holds. Between checks it pauses, longer each time, and leaves memory to those waited for.
 template <typename Condition>
 __device__ __forceinline__ void wait_until(Condition holds)
 {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of all elements of X.
-// Elements float32, computed in float, stored as float.
+// Elements float32, computed in float32, stored as float32.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid min(max(ceil_div(reduced, 4096), 1), 528), 1, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
@@ -23,7 +23,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kUnroll = 8;  // Loads of a thread that are in flight at the same time.
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 
-// Comes back when the condition holds; between looks a pause, longer each time, leaves memory to those waited for.
+// Returns once the condition holds. Between checks it pauses, longer each time, and leaves memory to those waited for.
 template <typename Condition>
 __device__ __forceinline__ void wait_until(Condition holds)
 {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each column of X, reduced x inner.
-// Elements bfloat16, computed in float, stored as float.
+// Elements bfloat16, computed in float32, stored as float32.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 256), 33, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
@@ -43,7 +43,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of each column of X, reduced x inner.
-// Elements float32, computed in float, stored as float.
+// Elements float32, computed in float32, stored as float32.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 32), 5, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
@@ -27,7 +27,7 @@ constexpr int kSplits = 5;  // Blocks that share a tile's rows.
 constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kRowStep = kSplits * kRowThreads;  // From one row of a thread to its next.
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

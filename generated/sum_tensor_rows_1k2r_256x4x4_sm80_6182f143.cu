@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Y = the sum of X over some of its axes, each with a stride of its own.
-// Elements float32, computed in float, stored as float.
+// Elements float32, computed in float32, stored as float32.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
 // Launch:  grid k0 * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
@@ -47,7 +47,7 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

@@ -46,7 +46,7 @@ constexpr int kSummers = 8;  // groups of threads among which the last block of 
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_whole(float (&values)[4], const float* sour
     values[3] = vector.w;
 }
 
-// Reads 1 consecutive float.
+// Reads one float.
 __device__ __forceinline__ void load_whole(float (&values)[1], const float* source)
 {
     values[0] = *source;
@@ -128,7 +128,7 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
 
     // What the next step multiplies is in flight while this one does.
     float a[kUnroll][1][1][kRows];
-    float b[kUnroll][1][kColumns / 1][1];
+    float b[kUnroll][1][kColumns][1];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -136,13 +136,13 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
             #pragma unroll
             for (int l = 0; l < 1; ++l)
                 #pragma unroll
-                for (int j = 0; j < kColumns; j += 1)
-                    load_whole(b[u][l][j / 1], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j);
+                for (int j = 0; j < kColumns; ++j)
+                    load_whole(b[u][l][j], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j);
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
         float next_a[kUnroll][1][1][kRows];
-        float next_b[kUnroll][1][kColumns / 1][1];
+        float next_b[kUnroll][1][kColumns][1];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
@@ -150,8 +150,8 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
                 #pragma unroll
                 for (int l = 0; l < 1; ++l)
                     #pragma unroll
-                    for (int j = 0; j < kColumns; j += 1)
-                        load_whole(next_b[u][l][j / 1],
+                    for (int j = 0; j < kColumns; ++j)
+                        load_whole(next_b[u][l][j],
                             B + static_cast<long long>(at_k + (kUnroll + u) * kStep + l) * ldb + block_n + j);
             }
         }
@@ -161,7 +161,7 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
             for (int i = 0; i < kRows; ++i)
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
-                    products[i][j] = fmaf(a[u][0][i / 4][i % 4], b[u][0][j / 1][j % 1], products[i][j]);
+                    products[i][j] = fmaf(a[u][0][i / 4][i % 4], b[u][0][j][0], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
@@ -184,19 +184,18 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            float rest_b[1][kColumns / 1][1];
+            float rest_b[1][kColumns][1];
             #pragma unroll
             for (int l = 0; l < 1; ++l)
                 #pragma unroll
-                for (int j = 0; j < kColumns; j += 1)
-                    load_guarded(rest_b[l][j / 1],
-                        B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j,
+                for (int j = 0; j < kColumns; ++j)
+                    load_guarded(rest_b[l][j], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j,
                         at_k + u * kStep + l < end ? 1 : 0);
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
-                    products[i][j] = fmaf(a[u][0][i / 4][i % 4], rest_b[0][j / 1][j % 1], products[i][j]);
+                    products[i][j] = fmaf(a[u][0][i / 4][i % 4], rest_b[0][j][0], products[i][j]);
         }
     }
 

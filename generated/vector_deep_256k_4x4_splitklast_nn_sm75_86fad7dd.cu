@@ -48,7 +48,7 @@ constexpr int kSummers = 32;  // groups of threads among which the last block of
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_whole(float (&values)[4], const float* sour
     values[3] = vector.w;
 }
 
-// Reads 1 consecutive float.
+// Reads one float.
 __device__ __forceinline__ void load_whole(float (&values)[1], const float* source)
 {
     values[0] = *source;
@@ -132,7 +132,7 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
 
     // What the next step multiplies is in flight while this one does.
     float a[kUnroll][kRows][1][kVector];
-    float b[kUnroll][kVector][kColumns / 1][1];
+    float b[kUnroll][kVector][kColumns][1];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -142,13 +142,13 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
             #pragma unroll
             for (int l = 0; l < kVector; ++l)
                 #pragma unroll
-                for (int j = 0; j < kColumns; j += 1)
-                    load_whole(b[u][l][j / 1], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j);
+                for (int j = 0; j < kColumns; ++j)
+                    load_whole(b[u][l][j], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j);
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
         float next_a[kUnroll][kRows][1][kVector];
-        float next_b[kUnroll][kVector][kColumns / 1][1];
+        float next_b[kUnroll][kVector][kColumns][1];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
@@ -158,8 +158,8 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
                 #pragma unroll
                 for (int l = 0; l < kVector; ++l)
                     #pragma unroll
-                    for (int j = 0; j < kColumns; j += 1)
-                        load_whole(next_b[u][l][j / 1],
+                    for (int j = 0; j < kColumns; ++j)
+                        load_whole(next_b[u][l][j],
                             B + static_cast<long long>(at_k + (kUnroll + u) * kStep + l) * ldb + block_n + j);
             }
         }
@@ -171,7 +171,7 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], b[u][l][j / 1][j % 1], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][0][l], b[u][l][j][0], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
@@ -195,13 +195,12 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            float rest_b[kVector][kColumns / 1][1];
+            float rest_b[kVector][kColumns][1];
             #pragma unroll
             for (int l = 0; l < kVector; ++l)
                 #pragma unroll
-                for (int j = 0; j < kColumns; j += 1)
-                    load_guarded(rest_b[l][j / 1],
-                        B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j,
+                for (int j = 0; j < kColumns; ++j)
+                    load_guarded(rest_b[l][j], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j,
                         at_k + u * kStep + l < end ? 1 : 0);
             #pragma unroll
             for (int l = 0; l < kVector; ++l)
@@ -209,7 +208,7 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], rest_b[l][j / 1][j % 1], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][0][l], rest_b[l][j][0], products[i][j]);
         }
     }
 

@@ -45,7 +45,7 @@ constexpr int kSummers = 32;  // groups of threads among which the last block of
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_guarded(float (&values)[4], const float* so
     }
 }
 
-// Reads 1 consecutive float.
+// Reads one float.
 __device__ __forceinline__ void load_whole(float (&values)[1], const float* source)
 {
     values[0] = *source;
@@ -123,7 +123,7 @@ vector_one_32k_1x1_splitklast_nt_sm75_1b403046(
 
     // What the next step multiplies is in flight while this one does.
     float a[kUnroll][kRows][1][kVector];
-    float b[kUnroll][kColumns][kVector / 1][1];
+    float b[kUnroll][kColumns][kVector][1];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -133,13 +133,13 @@ vector_one_32k_1x1_splitklast_nt_sm75_1b403046(
             #pragma unroll
             for (int j = 0; j < kColumns; ++j)
                 #pragma unroll
-                for (int l = 0; l < kVector; l += 1)
-                    load_whole(b[u][j][l / 1], columns_b[j] + at_k + u * kStep + l);
+                for (int l = 0; l < kVector; ++l)
+                    load_whole(b[u][j][l], columns_b[j] + at_k + u * kStep + l);
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
         float next_a[kUnroll][kRows][1][kVector];
-        float next_b[kUnroll][kColumns][kVector / 1][1];
+        float next_b[kUnroll][kColumns][kVector][1];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
@@ -149,8 +149,8 @@ vector_one_32k_1x1_splitklast_nt_sm75_1b403046(
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
                     #pragma unroll
-                    for (int l = 0; l < kVector; l += 1)
-                        load_whole(next_b[u][j][l / 1], columns_b[j] + at_k + (kUnroll + u) * kStep + l);
+                    for (int l = 0; l < kVector; ++l)
+                        load_whole(next_b[u][j][l], columns_b[j] + at_k + (kUnroll + u) * kStep + l);
             }
         }
         #pragma unroll
@@ -161,7 +161,7 @@ vector_one_32k_1x1_splitklast_nt_sm75_1b403046(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], b[u][j][l / 1][l % 1], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][0][l], b[u][j][l][0], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
@@ -185,19 +185,19 @@ vector_one_32k_1x1_splitklast_nt_sm75_1b403046(
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            float rest_b[kColumns][kVector / 1][1];
+            float rest_b[kColumns][kVector][1];
             #pragma unroll
             for (int j = 0; j < kColumns; ++j)
                 #pragma unroll
-                for (int l = 0; l < kVector; l += 1)
-                    load_guarded(rest_b[j][l / 1], columns_b[j] + at_k + u * kStep + l, end - (at_k + u * kStep) - l);
+                for (int l = 0; l < kVector; ++l)
+                    load_guarded(rest_b[j][l], columns_b[j] + at_k + u * kStep + l, end - (at_k + u * kStep) - l);
             #pragma unroll
             for (int l = 0; l < kVector; ++l)
                 #pragma unroll
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], rest_b[j][l / 1][l % 1], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][0][l], rest_b[j][l][0], products[i][j]);
         }
     }
 

@@ -48,7 +48,7 @@ constexpr int kSummers = 32;  // groups of threads among which the last block of
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
-// Whether this block is the last of some to come here; it then sees what the others wrote before. Leaves the ticket 0.
+// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

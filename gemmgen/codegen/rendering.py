@@ -93,8 +93,21 @@ def _tidy(text: str) -> str:
     text = re.sub(r"\n{3,}", "\n\n", text)
     text = re.sub(r"\{\n\n", "{\n", text)
     text = re.sub(r"\n\n( *\})", r"\n\1", text)
-    lines = [part for line in text.strip("\n").splitlines() for part in _folded(line)]
+    top, blank, code = text.strip("\n").partition("\n\n")
+    lines = [part for line in [*top.splitlines(), *blank.splitlines()[1:], *_joined_comments(code.splitlines())] for part in _folded(line)]
     return "\n".join(lines) + "\n"
+
+
+def _joined_comments(lines: list[str]) -> list[str]:
+    """``lines`` with what follows an overlong line of a comment appended to it, so that the comment is folded as one paragraph."""
+    joined: list[str] = []
+    for line in lines:
+        mark = f"{line[: len(line) - len(line.lstrip())]}// "
+        if joined and line.startswith(mark) and joined[-1].startswith(mark) and len(joined[-1]) > WIDTH:
+            joined[-1] += f" {line.lstrip()[3:]}"
+        else:
+            joined.append(line)
+    return joined
 
 
 def _folded(line: str) -> list[str]:

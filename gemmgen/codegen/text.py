@@ -14,6 +14,31 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def consecutive(number: int, noun: str, nouns: str) -> str:
+    """Things side by side: ``one float``, ``4 consecutive floats``."""
+    return f"one {noun}" if number == 1 else f"{number} consecutive {nouns}"
+
+
+def stepped(name: str, step: int) -> str:
+    """The increment of a loop's variable."""
+    return f"++{name}" if step == 1 else f"{name} += {step}"
+
+
+def product(expression: str, factor: int) -> str:
+    """A sum times a factor, which is left out if it is 1."""
+    return expression if factor == 1 else f"({expression}) * {factor}"
+
+
+def remainder(expression: str, divisor: int) -> str:
+    """The remainder of a division, which is 0 where the divisor is 1."""
+    return "0" if divisor == 1 else f"{expression} % {divisor}"
+
+
+def bracketed(expression: str) -> str:
+    """An expression as an operand: in brackets if it is more than a name."""
+    return f"({expression})" if " " in expression else expression
+
+
 def rounded_up(expression: str, multiple: int) -> str:
     """The least multiple that is not below an expression, a sum or a product, as an expression."""
     return f"({expression} + {multiple - 1}) / {multiple} * {multiple}"
@@ -35,13 +60,18 @@ def constant(name: str, value: object, meaning: str = "") -> str:
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
+    "bracketed": bracketed,
     "components": components,
+    "consecutive": consecutive,
     "counted": counted,
     "float_literal": float_literal,
     "half_words": half_words,
     "parameter": parameter,
     "parameters": parameters,
+    "product": product,
+    "remainder": remainder,
     "rounded_up": rounded_up,
+    "stepped": stepped,
     "times": times,
 }
 """Filters of the templates."""

@@ -19,7 +19,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives.
+// Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
@@ -31,7 +31,7 @@ __device__ __forceinline__ void mbarrier_arrive_remote(unsigned barrier)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over; waits for it for a while.
+// True if the phase of this parity is over; waits for that up to a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 {
     int over;

@@ -124,8 +124,8 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     constraints = [
         ("c % groups == 0", "groups have the same number of input channels"),
         ("k % groups == 0", "groups have the same number of output channels"),
-        (f"p == {EXTENT_P}", f"p is {EXTENT_P}"),
-        (f"q == {EXTENT_Q}", f"q is {EXTENT_Q}"),
+        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
+        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
         (f"{results} <= {MAXIMUM_EXTENT}", f"{results} is at most {MAXIMUM_EXTENT}: an int counts the results of all threads"),
         (f"{farthest} <= {MAXIMUM_EXTENT}", f"{farthest} is at most {MAXIMUM_EXTENT}: an int holds coordinates in x, padding included"),
     ]

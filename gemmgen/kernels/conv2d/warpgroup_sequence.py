@@ -225,8 +225,8 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         why = "y holds blocks of 32 channels" if spec.output.layout == "nchw32" else "the copy engine wants pixels of y 16 bytes apart"
         found.append((f"k % {unit_k} == 0", f"k is a multiple of {unit_k}: {why}"))
     found += [
-        (f"p == {EXTENT_P}", f"p is {EXTENT_P}"),
-        (f"q == {EXTENT_Q}", f"q is {EXTENT_Q}"),
+        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
+        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
         ("groups == 1", "groups is 1"),
         (
             f"n * p * {columns} <= {MAXIMUM_EXTENT - 1024}",

@@ -315,6 +315,18 @@ class GemmPlan(KernelPlan):
         return tuple(argument.name for argument in self.sequence.arguments if isinstance(argument, TensorMapArgument))
 
     @property
+    def counts_across(self) -> bool:
+        """True if pieces of work on tensor cores are found by the number of tiles across the direction that these are counted along."""
+        return self.spec.rasterization.group > 1 or bool(self.batched) or self.slices > 1 or self.cut_at_launch
+
+    def work_extents(self, of_problem: str = "", of_extent: str = "") -> str:
+        """Arguments that a piece of work on tensor cores is found by, or, with the types before them, the parameters: the extents, each
+        followed by a comma, or the problem in place of m."""
+        along = self.minor if self.spec.rasterization.along == "minor" else self.major
+        found = [f"{of_problem}problem,"] if self.grouped else [f"{of_extent}m,"] if self.counts_across or along == "m" else []
+        return " ".join([*found, *([f"{of_extent}n,"] if self.counts_across or along == "n" else [])])
+
+    @property
     def major(self) -> Literal["m", "n"]:
         """The dimension of C that is slow in memory."""
         return "m" if self.matrix_c.row_major else "n"

@@ -250,7 +250,7 @@ def workspace_argument(element: DataType, size: Formula, width: int, meaning: st
         name="workspace",
         type=element,
         role="workspace",
-        shape=(Formula(f"({size}) // {width}"),),
+        shape=(Formula(f"({size}) // {width}") if width > 1 else size,),
         strides=(Formula("1"),),
         alignment=WORKSPACE_ALIGNMENT,
         meaning=meaning,

@@ -121,20 +121,28 @@ class WarpgroupOperand:
         return BLOCK_ROWS * self.row_bytes if self.k_major else self.part_bytes
 
     @property
-    def step_bytes(self) -> int:
-        """From one instruction along k to the next, where rows run along m or n."""
-        return INSTRUCTION_BYTES // self.element_bytes * self.row_bytes
+    def steps_in_row(self) -> int:
+        """Instructions along k that find their part in one row, where it takes several rows to hold a stage's; else 1."""
+        return self.row_bytes // INSTRUCTION_BYTES if self.k_major and self.spans > 1 else 1
+
+    @property
+    def k_step_bytes(self) -> int:
+        """From one instruction along k to the next: within a row, or from some rows to the next."""
+        if not self.k_major:
+            return INSTRUCTION_BYTES // self.element_bytes * self.row_bytes
+        return self.span_bytes if self.spans > 1 and self.steps_in_row == 1 else INSTRUCTION_BYTES
+
+    @property
+    def step_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Names, values and meanings of the bytes by which ``step_offset`` counts; of A also those between instructions' rows."""
+        rows = (("kBlockBytes", self.block_bytes, "of the rows of A of one instruction"),) if self.name == "A" else ()
+        spans = ((f"kSpanBytes{self.name}", self.span_bytes, "of as much of k as a row holds"),) if self.steps_in_row > 1 else ()
+        return (*rows, (f"kStepBytes{self.name}", self.k_step_bytes, "of one instruction, along k"), *spans)
 
     def step_offset(self, index: str) -> str:
         """Bytes to an instruction's part of k, as an expression: within rows, or from some of the rows to the next."""
-        if not self.k_major:
-            return f"{index} * {self.step_bytes}"
-        steps = self.row_bytes // INSTRUCTION_BYTES
-        if self.spans == 1:
-            return f"{index} * {INSTRUCTION_BYTES}"
-        if steps == 1:
-            return f"{index} * {self.span_bytes}"
-        return f"{index} / {steps} * {self.span_bytes} + {index} % {steps} * {INSTRUCTION_BYTES}"
+        steps, size = self.steps_in_row, f"kStepBytes{self.name}"
+        return f"{index} / {steps} * kSpanBytes{self.name} + {index} % {steps} * {size}" if steps > 1 else f"{index} * {size}"
 
     def part_offset(self, columns: int) -> int:
         """Bytes from some of B's columns to as many next to them."""

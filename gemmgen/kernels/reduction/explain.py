@@ -54,7 +54,10 @@ def summary(plan: ReductionPlan) -> list[str]:
     a, spec = plan.arithmetic, plan.spec
     if a.parts:
         texts = [f"Y{place} = {_NAMES[part.operation].rstrip(':')}" for place, part in enumerate(a.parts)]
-        types = [f"Y{place} computed in {part.compute_c}, stored as {part.output_c}" for place, part in enumerate(a.parts)]
+        types = [
+            f"Y{place} computed in {ELEMENTS[part.compute].word}, stored as {ELEMENTS[part.output].word}"
+            for place, part in enumerate(a.parts)
+        ]
         found = [f"{', '.join(texts)}, of {_LINES[spec.shape]}.", f"Elements {spec.input}; {'; '.join(types)}."]
         return [*found, *dict.fromkeys(semantics(replace(plan, arithmetic=part)) for part in a.parts)]
     joiner = "" if _NAMES[a.operation].endswith(":") else " of"
@@ -67,8 +70,8 @@ def summary(plan: ReductionPlan) -> list[str]:
     before = [step.operation.describe() for step in a.prologue[: len(a.prologue) - own]]
     if before:
         lines.append(f"Before that, on each element: {', '.join(before)}.")
-    computed = "truth values" if a.is_truth else a.compute_c
-    lines.append(f"Elements {spec.input}, computed in {computed}, stored as {a.output_c}.")
+    computed = "truth values" if a.is_truth else ELEMENTS[a.compute].word
+    lines.append(f"Elements {spec.input}, computed in {computed}, stored as {ELEMENTS[a.output].word}.")
     lines.append(semantics(plan))
     return lines
 
@@ -84,7 +87,7 @@ def semantics(plan: ReductionPlan) -> str:
     elif a.is_truth:
         parts.append("NaN counts as true" if plan.spec.input.startswith(("f", "b")) else "")
     elif not a.is_float and not a.is_extremum:
-        parts.append(f"wraps around in {a.compute_c}")
+        parts.append(f"wraps around in {ELEMENTS[a.compute].word}")
     elif a.state == "moments":
         parts.append("NaN and infinities make both NaN, and so may values further apart than the type reaches")
     elif a.is_float:

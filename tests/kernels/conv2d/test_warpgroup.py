@@ -148,8 +148,14 @@ MUTANTS = {
     "pixels of another group": ("+ group * 2048)", ")"),
     "results before the last ones are out": ("store_boxes_wait<0>();\n            sync_group", "sync_group"),
     "no fence before the copy engine reads": ("            fence_async_proxy();\n", ""),
-    "a group that does not wait for itself": ("fence_async_proxy();\n            sync_group<128>(group);", "fence_async_proxy();"),
-    "stages freed at once": ("wgmma_wait<1>();", "wgmma_wait<1>();\n                if (lane == 0) mbarrier_arrive(empty + 8 * stage);"),
+    "a group that does not wait for itself": (
+        "fence_async_proxy();\n            sync_group<kGroupThreads>(group);",
+        "fence_async_proxy();",
+    ),
+    "stages freed at once": (
+        "wgmma_wait<1>();",
+        "wgmma_wait<1>();\n                if (lane == 0) mbarrier_arrive(empty + kBarrierBytes * stage);",
+    ),
     "rows of pixels unswizzled": ("warp ^ lane / 2 % 4", "warp"),
 }
 

@@ -151,7 +151,7 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (SPEC, "const int filled = stage == 0 ? kStages - 1 : stage - 1;", "const int filled = stage;"),
         (AHEAD, "fragments_a[(part + 1) % 2]", "fragments_a[part % 2]"),
         (AHEAD, "if (step + 1 < work.steps) {", "if (step + 2 < work.steps) {"),
-        (BOXED, "mbarrier_wait(full + 8 * stage, phase);", ""),
+        (BOXED, "mbarrier_wait(full + kBarrierBytes * stage, phase);", ""),
         (BOXED, "__syncthreads();\n                        load", "load"),
         (BOXED, "kBytesA + kBytesB);", "kBytesA);"),
         (STREAMED, "store_release(flags + slot, 1);", "flags[slot] = 1;"),

@@ -152,8 +152,8 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "old", "new"),
     [
-        (SPEC, "mbarrier_wait(full + 8 * stage, phase);", ""),
-        (SPEC, "mbarrier_wait(empty + 8 * stage, phase ^ 1);", ""),
+        (SPEC, "mbarrier_wait(full + kBarrierBytes * stage, phase);", ""),
+        (SPEC, "mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);", ""),
         (SPEC, "wgmma_wait<1>();", ""),
         (SPEC, "fence_async_proxy();", ""),
         (SPEC, "^ lane % 8", "^ lane % 4"),
