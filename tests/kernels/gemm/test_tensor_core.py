@@ -170,7 +170,7 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (RESIDUAL, "mbarrier_wait(residuals + kBarrierBytes * (box % kBuffers), (residual_phase + box / kBuffers) & 1);", ""),
         (RESIDUAL, "residual_phase += kBoxes / kBuffers;", ""),
         (RESIDUAL, "min(work.column + i * kGroupThreads + thread, n - 1)", "work.column + i * 128 + thread"),
-        (RESIDUAL, "bias_columns[i * 128 + thread] =", "bias_columns[(i * 128 + thread) ^ 1] ="),
+        (RESIDUAL, "bias_columns[i * kGroupThreads + thread] =", "bias_columns[(i * kGroupThreads + thread) ^ 1] ="),
         (RESIDUAL, "lane % 4 * 4)", "lane % 4 * 4 ^ 4)"),
         (COPIED, "if (first + i < k)", "if (first + i < k - 1)"),
         (COPIED, "const int pitch = (k + 7) / 8 * 8;", "const int pitch = k;"),
