@@ -9,7 +9,7 @@ from gemmgen.emulator.ptx.syntax import Function, Group, Instruction, Module, Sy
 RUNTIME_CALLS = ("vprintf", "malloc", "free")
 """Functions of the CUDA runtime that the emulator executes itself."""
 DEVICE_LAUNCHES = ("__cudaCDP2", "cudaLaunchDevice", "cudaGetParameterBuffer", "cudaDeviceSynchronize", "cudaStreamCreateWithFlags")
-"""How the names of the runtime's functions begin with which a kernel launches another one."""
+"""Beginnings of the names of the runtime's functions by which a kernel launches another one."""
 FUNCTION_ADDRESSES = 0x7E00_0000_0000
 """Addresses of functions, 16 bytes apart: code has an address, but nobody can read it."""
 

@@ -239,7 +239,7 @@ def _declared_parameters(source: str, function: str, instance: str = "") -> list
 
 
 def _template_values(head: str, instance: str) -> dict[str, str]:
-    """What the parameters of a template are in one of its instances, as far as both list them plainly."""
+    """Values of a template's parameters in one of its instances, as far as both list them plainly."""
     declared, given = re.search(r"\btemplate\s*<([^<>]*)>", head), re.search(r"<([^<>()]*)>$", instance)
     if declared is None or given is None:
         return {}

@@ -51,7 +51,7 @@ def test_the_committed_table_has_no_unexplained_number():
     assert rules == {"code", "arbitration", "profiler", "two counters"}
 
 
-def test_arbitration_only_adds_and_less_than_the_accesses_themselves():
+def test_arbitration_adds_less_than_the_accesses_themselves():
     added = [
         (measured - predicted) / row["predicted"][name.replace("conflicts", "wavefronts")]
         for row, name, predicted, measured in differences()
@@ -60,7 +60,7 @@ def test_arbitration_only_adds_and_less_than_the_accesses_themselves():
     assert added and min(added) > 0 and max(added) < 0.56
 
 
-def test_code_is_blamed_only_where_other_instructions_were_executed():
+def test_code_is_blamed_only_where_other_code_was_executed():
     for row, name, _, _ in differences():
         if rule_of(row, name) == "code":
             pairs = [(row["predicted"][kind], count) for kind, count in row["measured"].items() if kind.endswith("instructions")]
