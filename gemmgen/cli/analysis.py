@@ -10,7 +10,7 @@ from gemmgen.kernels.family import Section
 
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture, Device, Figure
-    from gemmgen.kernels.family import Fetch
+    from gemmgen.kernels.family import Cost, Fetch
     from gemmgen.perf.analysis.machine_code import KernelCode, MainLoop
     from gemmgen.perf.analysis.report import Analysis
     from gemmgen.perf.analysis.residency import MoreBlocks, Residency
@@ -226,15 +226,23 @@ def bound_lines(roofs: Roofline, unit: str) -> Lines:
     return [*lines, ("bound by", f"{binding}: at least {duration(roofs.least_seconds)}")]
 
 
+def needs(cost: Cost, unit: str) -> str:
+    """Operations and memory traffic of a problem in words, and their ratio."""
+    if not cost.bytes:
+        return "nothing: no element is read or written"
+    return f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic: {cost.intensity:.1f} {unit} a byte"
+
+
 def _roofs(analysis: Analysis) -> Lines:
     from gemmgen.perf.cost_model import cost_model_of
 
     roofs, cost = analysis.roofs, analysis.roofs.cost
     fetched = cost_model_of(analysis.plan.spec.kind).fetches(analysis.plan, analysis.problem)
     unit = operation_unit(cost.unit)
-    needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
     lines = foreign_device(analysis.plan.architecture, analysis.device)
-    lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
+    lines.append(("needs", needs(cost, unit)))
+    if not cost.bytes:
+        return lines
     lines += fetch_lines(fetched, cost.operations, unit, analysis.device.l2_roof)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))

@@ -41,10 +41,22 @@ class Application(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.command_summaries and not args[0].startswith("-"):
-            close = get_close_matches(args[0], self.command_summaries, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(self.command_summaries)}"
-            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+            raise click.UsageError(f"no such command {args[0]!r}; {self._meant(ctx, args)}", ctx)
         return super().resolve_command(ctx, args)
+
+    def _meant(self, ctx: click.Context, args: Sequence[str]) -> str:
+        """Commands that words which begin with none may stand for."""
+        if args[0] == "help":
+            return (
+                f"did you mean 'gemmgen {args[1]} --help'?"
+                if args[1:] and args[1] in self.command_summaries
+                else "'gemmgen --help' shows it"
+            )
+        if close := get_close_matches(args[0], self.command_summaries, n=1):
+            return f"did you mean {close[0]!r}?"
+        groups = {name: self.get_command(ctx, name) for name in self.command_summaries}
+        below = [f"{name} {args[0]}" for name, group in groups.items() if isinstance(group, click.Group) and args[0] in group.commands]
+        return f"did you mean {' or '.join(map(repr, below))}?" if below else f"there are: {', '.join(self.command_summaries)}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands without importing them."""

@@ -27,7 +27,7 @@ def find_shipped(argument: str) -> dict[str, Path]:
     chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
     if argument and chosen:
         return {known: shipped[known] for known in chosen}
-    begun = [known for known in shipped if name and (known.startswith(name) or known.rpartition("/")[2].startswith(name))]
+    begun = sorted((known for known in shipped if name and (known.startswith(name) or known.rpartition("/")[2].startswith(name))), key=len)
     close = begun[:3] or get_close_matches(name, shipped, n=3, cutoff=0.5)
     folders = sorted({known.rpartition("/")[0] for known in shipped})
     count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"

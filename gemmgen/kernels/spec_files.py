@@ -139,6 +139,8 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
 def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides: Sequence[str]) -> KernelSpec:
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
+        if "kind" not in fields and {"base", "axes"} <= fields.keys():
+            raise SpecError(f"{name}: this is a sweep, not a spec; gemmgen sweep runs it")
         kinds = list(FAMILIES | HOST_FAMILIES)
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         near = get_close_matches(str(kind), kinds, n=1)
@@ -243,6 +245,14 @@ _NEEDS = {
 """Code and need of a mistake, by what the name that Pydantic has for it begins with."""
 
 
+_LENGTHS = {
+    "too_short": "a length of at least {}",
+    "too_long": "a length of at most {}",
+    "string_too_short": "at least {} characters",
+    "string_too_long": "at most {} characters",
+}
+
+
 def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, Any]) -> Reason:
     field, kind, context = ".".join(path), str(item["type"]), item.get("ctx", {})
     got, hint = _shown(item["input"]), yaml_text.hint(item["input"])
@@ -270,5 +280,8 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         return Reason(code, field, got, need, hint)
     if kind.startswith(("greater", "less")):
         return Reason("out_of_range", field, got, message.removeprefix("Input should be "), hint)
+    if kind in _LENGTHS:
+        limit = next(context[name] for name in ("min_length", "max_length") if name in context)
+        return Reason("out_of_range", field, got, _LENGTHS[kind].format(limit), hint)
     need = message.removeprefix("Input should be ").removeprefix("Value error, ")
     return Reason("wrong_value", field, got, need, hint)

@@ -179,6 +179,8 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
                 raise _wrong(text, f"what it holds is missing: {example}")
         if text.isdecimal():
             raise _wrong(text, f"a number needs its type, s32={text} or f32={text} for example")
+        if kind in _C_TYPES and (same := next((known for known in TYPES if TYPES[known] == _C_TYPES[kind]), None)):
+            raise _wrong(text, f"{kind!r} is no type here; did you mean {same}?")
         raise _wrong(text, f"{kind!r} is no type; the types are {', '.join(TYPES)}")
     try:
         if shape is not None:

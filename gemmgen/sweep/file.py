@@ -177,6 +177,8 @@ def find_sweep(argument: str) -> Path:
     name = argument.removeprefix("specs/").removeprefix("sweeps/").removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
+    if (resource_directory("specs") / f"{name}.yaml").is_file():
+        raise SweepError(f"{argument!r} is a spec, not a sweep; a sweep names it as its base and has axes over its fields")
     close = get_close_matches(name, shipped, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(shipped)}"
     raise SweepError(f"{argument!r} is no file here and no sweep of gemmgen's; {hint}")

@@ -84,10 +84,30 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("compile gemm/v1_tiled --arch h100", "'h100' is a device; its architecture is sm_90a"),
         ("export gemm/nothing --format header", "No instance of the library has a name that begins so either."),
         ("banks lane*", "such as lane*16"),
+        ("help", "'gemmgen --help' shows it"),
+        ("help verify", "did you mean 'gemmgen verify --help'?"),
+        ("list", "did you mean 'library list'?"),
+        ("show gemm/v0_naive", "did you mean 'library show'?"),
+        ("render linear_bias_relu", "did you mean gemm/linear_bias_relu or"),
+        ("check sweep.yaml", "sweep.yaml: this is a sweep, not a spec; gemmgen sweep runs it"),
+        ("sweep gemm/v0_naive", "'gemm/v0_naive' is a spec, not a sweep; a sweep names it as its base"),
+        ("sweep empty.yaml --dry-run", "axes.mainloop.stages: got [], need a length of at least 1"),
+        ("emulate nothing.cu --grid 1 --block 1 --arg float[4]", "'float' is no type here; did you mean f32?"),
     ],
 )
 def test_a_typical_mistake_is_told_with_a_way_out(run: Run, command: str, told: str) -> None:
-    assert told in " ".join(run(*command.split(), code=2).err.split())
+    Path("sweep.yaml").write_text("name: s\nbase: gemm/v1_tiled\naxes: {mainloop.stages: [1, 2]}\n")
+    Path("empty.yaml").write_text("name: s\nbase: gemm/v1_tiled\naxes: {mainloop.stages: []}\n")
+    Path("nothing.cu").write_text("__global__ void nothing(float *) {}\n")
+    outcome = run(*command.split(), code=2)
+    assert told in " ".join((outcome.out + outcome.err).split())
+
+
+@pytest.mark.parametrize("command", ["explain", "analyze"])
+def test_a_problem_without_elements_needs_nothing(run: Run, command: str) -> None:
+    told = run(command, "gemm/v0_naive", "--size", "0,0,0").out
+    assert "nothing: no element is read or written" in told and "inf" not in told
+    assert "16.4 kB of memory traffic" in run(command, "gemm/v0_naive", "--size", "64,64,0").out
 
 
 def test_a_tensor_map_without_contents_is_shown_how() -> None:

@@ -113,7 +113,7 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
 
 
 def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, notes: Sequence[tuple[str, str]]) -> Section:
-    from gemmgen.cli.analysis import bound_lines, fetch_lines
+    from gemmgen.cli.analysis import bound_lines, fetch_lines, needs
     from gemmgen.kernels import family_of
     from gemmgen.kernels.naming import architecture_reasons
     from gemmgen.perf.analysis.roofline import roofline
@@ -125,8 +125,9 @@ def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, not
     unit = operation_unit(cost.unit)
     sizes = " ".join(f"{name}={problem[name]}" for name in family.instance_sizes(plan))
     lines = [*notes, ("problem", sizes)]
-    needs = f"{rate(cost.operations, unit)} and {rate(cost.bytes, 'B')} of memory traffic"
-    lines.append(("needs", f"{needs}: {cost.intensity:.1f} {unit} a byte"))
+    lines.append(("needs", needs(cost, unit)))
+    if not cost.bytes:
+        return Section(f"Roofs of the {device.name}", tuple(lines))
     lines += fetch_lines(cost_model_of(plan.spec.kind).fetches(plan, problem), cost.operations, unit, device.l2_roof)
     if roofs.ridge is not None:
         lines.append(("ridge", f"{roofs.ridge:.1f} {unit} a byte: above it arithmetic binds, below it memory"))
