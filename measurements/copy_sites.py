@@ -11,6 +11,7 @@ it goes to, and once more those of which only a part lies in the array. Sectors 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from typing import Any
@@ -92,10 +93,17 @@ class CopySites(CounterObserver):
             if boxes:
                 found[name] = boxes
         sites = [number for number, line in enumerate(binary.ptx.splitlines(), 1) if _COPY.search(line)]
-        code = [inst for inst in parse(disassemble(binary.cubin, line_info=False)) if inst.mnemonic == "LDGSTS"] if sites else []
-        if sites and len(sites) == len(code):
-            of_first = (site for site, inst in zip(sites, code, strict=True) if inst.operands[-1].lstrip("!") == "P0")
+        conditions = _conditions(binary.cubin) if sites else ()
+        if sites and len(sites) == len(conditions):
+            of_first = (site for site, condition in zip(sites, conditions, strict=True) if condition == "P0")
             found["copy wavefronts"] = predicted["copy wavefronts"] + sum(self.difference[site] for site in of_first)
         if sites:
             found["copy sectors"] = predicted["copy sectors"] + _SECTORS_OF_PARTS * self.warps_with_parts
         return {name: number for name, number in found.items() if number != predicted[name]}
+
+
+@functools.lru_cache
+def _conditions(cubin: bytes) -> tuple[str, ...]:
+    """The last operand of each copy in machine code, in order."""
+    code = parse(disassemble(cubin, line_info=False))
+    return tuple(inst.operands[-1].lstrip("!") for inst in code if inst.mnemonic == "LDGSTS")
