@@ -28,6 +28,10 @@ class Location(Protocol):
     def function(self) -> str | None:
         """The function that was inlined here, if one was."""
 
+    @property
+    def inlined_at(self) -> Location | None:
+        """The call of that function."""
+
 
 class Instruction(Protocol):
     """A statement of PTX, as far as messages quote it."""
@@ -109,9 +113,12 @@ class EmulatorError(Exception):
         location = instruction.location
         if location is not None:
             lines.append(f"  CUDA  {location}")
-            quoted = self._quote(location)
-            if quoted is not None:
-                lines.append(f"        {location.line:5d} | {quoted}")
+            at: Location | None = location
+            while at is not None:
+                quoted = self._quote(at)
+                if quoted is not None:
+                    lines.append(f"        {at.line:5d} | {quoted}")
+                at = at.inlined_at
         lines.append(f"  PTX   line {instruction.line}: {instruction.text}")
         return lines
 
