@@ -35,7 +35,7 @@ def test_twin_is_clean(name: str) -> None:
     assert not launch(pair, pair.twin, strict=True).findings
 
 
-def test_a_barrier_that_threads_have_left_is_a_warning_unless_strict() -> None:
+def test_a_barrier_left_early_is_a_warning() -> None:
     pair = PAIRS["threads that have left before a barrier"]
     (found,) = launch(pair, pair.mistaken, strict=False).findings
     assert isinstance(found, emulator.MissedBarrier) and found.severity == "warning"
