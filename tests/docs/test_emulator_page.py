@@ -25,9 +25,9 @@ def program(name):
 
 generator, hazards = program("instructions"), program("hazards")
 NO_HAZARDS = {HazardError, ParseError, UnknownInstruction, BadLaunch}
-"""What says that a program or a launch is none."""
+"""Errors of programs and launches themselves."""
 ELSEWHERE = {gemmgen.emulator.interleavings.ScheduleDependent: "tests/emulator/hazards/test_schedules.py"}
-"""Found by several launches together."""
+"""Kinds that several launches together find."""
 
 
 def test_the_table_of_instructions_is_current():

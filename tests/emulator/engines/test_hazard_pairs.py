@@ -23,7 +23,7 @@ def test_is_told(name: str) -> None:
 
 
 def _names_line(message: str, body: str, words: str) -> bool:
-    """Whether the message names a line of the kernel that has these words."""
+    """True if the message names a line of the kernel that has these words."""
     before = 0 if HELPERS in body else PRELUDE.count("\n")
     numbers = [number for number, line in enumerate(body.splitlines(), before + 1) if words in line]
     return any(re.search(rf"kernel\.cu:{number}\b", message) for number in numbers)
