@@ -42,8 +42,8 @@ _FORMS = {
     "st": f"{_ORDER} {_SPACES} v2 v4 v8 wb cg cs wt async mbarrier::complete_tx::bytes",
     "atom red": f"{_ORDER} {_SPACES} async mbarrier::complete_tx::bytes add min max inc dec and or xor exch cas noftz v2 v4 v8",
     "membar": "cta gl sys",
-    "fence": f"{_ORDER} proxy alias async async::generic async::global async::shared::cta async::shared::cluster global shared::cta shared::cluster "
-    "mbarrier_init tensormap::generic sync_restrict::shared::cta sync_restrict::shared::cluster",
+    "fence": f"{_ORDER} proxy alias async async::generic async::global async::shared::cta async::shared::cluster global shared::cta "
+    "shared::cluster mbarrier_init tensormap::generic sync_restrict::shared::cta sync_restrict::shared::cluster",
     "bar barrier": "cta warp sync arrive red popc and or aligned cluster wait acquire release relaxed",
     "mbarrier": f"init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity noComplete pending_count {_ORDER} "
     "shared shared::cta shared::cluster",
