@@ -152,9 +152,9 @@ class DeviceMemory:
 
     def address(self, buffer: Buffer) -> int:
         """Start of a buffer."""
-        start, _ = _extent(buffer.array)
+        start, stop = _extent(buffer.array)
         for mapped in self._mapped:
-            if mapped.start <= start <= mapped.stop and buffer.name in mapped.names:
+            if mapped.start <= start and stop <= mapped.stop and buffer.name in mapped.names:
                 return GLOBAL_BASE + mapped.base + start - mapped.start
         raise AssertionError("a buffer that was not placed")
 

@@ -253,8 +253,7 @@ def test_a_map_that_the_driver_would_refuse():
         run(body, TensorMap("f32", (64, 65), (256,), (32, 16), base=array), np.zeros(1, np.uint8), 1)
 
 
-def test_maps_in_structs_and_in_global_memory():
-    body = """struct Maps { CUtensorMap map[2]; };
+MAPS = """struct Maps { CUtensorMap map[2]; };
     KERNEL(const __grid_constant__ Maps maps, const CUtensorMap* array, float* out) {
         __shared__ __align__(1024) float tile[2][64]; __shared__ u64 bar;
         if (threadIdx.x == 0) {
@@ -264,10 +263,21 @@ def test_maps_in_structs_and_in_global_memory():
         __syncthreads(); wait(&bar, 0);
         out[threadIdx.x] = tile[threadIdx.x / 64][threadIdx.x % 64];
     }"""
-    arrays = [np.full((8, 8), float(number), np.float32) for number in range(5)]
+
+
+def test_maps_in_structs_and_in_global_memory():
+    maps_of_five([np.full((8, 8), float(number), np.float32) for number in range(5)])
+
+
+def test_maps_of_neighbouring_views():
+    maps_of_five(list(np.repeat(np.arange(5, dtype=np.float32), 64).reshape(5, 8, 8)))
+
+
+def maps_of_five(arrays):
+    """Values of the second and the last of five arrays by their maps."""
     maps = [TensorMap("f32", (8, 8), (32,), (8, 8), base=array) for array in arrays]
     out = np.zeros(128, np.float32)
-    run(body, maps[:2], maps[2:], out, hazards=True)
+    run(MAPS, maps[:2], maps[2:], out, hazards=True)
     assert (out[:64] == 1).all() and (out[64:] == 4).all()
 
 
