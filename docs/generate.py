@@ -86,7 +86,7 @@ def _fenced(match: re.Match[str]) -> str:
                 raise SystemExit(f"{command}: no line matches {options['from']!r}")
             lines = lines[found:]
         if "match" in options:
-            lines = [line for line in lines if re.search(options["match"], line)]
+            lines = [line for entry in _entries(lines) if re.search(options["match"], entry[0]) for line in entry]
         lines = [command, *_selected(lines, options)]
     elif kind == "diff":
         lines = _selected(_diff(words[0], words[1], int(options.get("context", 2)), options.get("set")), options)
@@ -95,6 +95,18 @@ def _fenced(match: re.Match[str]) -> str:
     body = "\n".join(line.rstrip() for line in lines)
     comment = f"<!-- {kind}{match['options']} -->"
     return f"{comment}\n```{match['language']}\n{body}\n```"
+
+
+def _entries(lines: list[str]) -> list[list[str]]:
+    """Lines with those that continue them: more than eight columns farther in than the line that they belong to."""
+    found: list[list[str]] = []
+    for line in lines:
+        indentation = len(line) - len(line.lstrip())
+        if found and line.strip() and found[-1][0].strip() and indentation > 8 + len(found[-1][0]) - len(found[-1][0].lstrip()):
+            found[-1].append(line)
+        else:
+            found.append([line])
+    return found
 
 
 def _selected(lines: list[str], options: dict[str, str]) -> list[str]:

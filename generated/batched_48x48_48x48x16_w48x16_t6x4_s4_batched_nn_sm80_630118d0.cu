@@ -47,14 +47,14 @@ constexpr int kLaneStrideM = 6;
 constexpr int kWarpStrideN = 16;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 6;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 50;  // 2 elements of padding against bank conflicts
 
-// B: a tile is copied in 8 vectors of 1 a thread, 48 vectors to a row of the stored matrix.
+// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 48 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 48;
 constexpr int kRowsPerPassB = 2;
@@ -254,7 +254,7 @@ batched_48x48_48x48x16_w48x16_t6x4_s4_batched_nn_sm80_630118d0(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + j;
             const int available = n - at_n;
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;

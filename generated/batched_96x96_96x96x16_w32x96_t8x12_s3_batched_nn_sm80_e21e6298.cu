@@ -47,14 +47,14 @@ constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 16 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 6;
 constexpr int kPassesA = 16;
 constexpr int kPitchA = 100;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 16 vectors of 1 a thread, 96 vectors to a row of the stored matrix.
+// B: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 96 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 96;
 constexpr int kRowsPerPassB = 1;
@@ -270,7 +270,7 @@ batched_96x96_96x96x16_w32x96_t8x12_s3_batched_nn_sm80_e21e6298(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + offset_n(j);
             const int available = n - at_n;
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;

@@ -91,18 +91,6 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
-}
-
 // A number that the host prepared for dividing by it.
 struct Divisor {
     unsigned multiplier;
@@ -274,7 +262,7 @@ __device__ __forceinline__ float finish(int sum, float shift, float alpha)
 
 // Rounds four values in [0, 1] to the nearest 128th, ties to even: adding 1.5 * 2^23 leaves it in the lowest bits. Then
 // 128 becomes 127.
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     unsigned bits[4];
     #pragma unroll
@@ -293,7 +281,7 @@ __device__ __forceinline__ void store_output(signed char* y, const int (&sums)[k
     #pragma unroll
     for (int i = 0; i < kLaneChannels; ++i)
         values[i] = finish(sums[i], shift[i], alpha);
-    const uint2 packed = make_uint2(pack_s8(values), pack_s8(values + 4));
+    const uint2 packed = make_uint2(pack_bytes(values), pack_bytes(values + 4));
     if (exists)
         *reinterpret_cast<uint2*>(y) = packed;
 }
@@ -348,7 +336,8 @@ channels_128x128x64_128x128x64_w64x64_m16n8k32_s4_mk_s8_nchw32_sm80_a9d5b5c2(
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + column_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + row_lane;
 
-    int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * 256;
+    // results of a warp at a time
+    int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * (8 * 32);
     // From 32 channels to the next, and from the end of an image to the next.
     const long long next_channels = 32LL * image_pixels;
     const long long next_image = static_cast<long long>(k - 32) * image_pixels;

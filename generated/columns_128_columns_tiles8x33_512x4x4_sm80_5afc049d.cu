@@ -119,7 +119,8 @@ columns_128_columns_tiles8x33_512x4x4_sm80_5afc049d(
     }
     reduce_row_threads(exchange, totals);
 
-    float* const partials = reinterpret_cast<float*>(workspace + (4ll * ((inner + 32 - 1) / 32) + 15) / 16 * 16);
+    float* const partials =
+        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

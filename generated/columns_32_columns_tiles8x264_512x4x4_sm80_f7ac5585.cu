@@ -119,7 +119,8 @@ columns_32_columns_tiles8x264_512x4x4_sm80_f7ac5585(
     }
     reduce_row_threads(exchange, totals);
 
-    float* const partials = reinterpret_cast<float*>(workspace + (4ll * ((inner + 32 - 1) / 32) + 15) / 16 * 16);
+    float* const partials =
+        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

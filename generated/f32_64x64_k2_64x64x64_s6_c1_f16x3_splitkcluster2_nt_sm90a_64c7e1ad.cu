@@ -12,6 +12,7 @@
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 8) * 2, 256) + round_up(2 * n *
 // round_up(k, 8) * 2, 256) bytes of device memory.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -59,7 +60,7 @@ constexpr int kBytesB = 16384;
 // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
 static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kSums = kStages * (kBytesA + kBytesB);
-constexpr int kBarriers = kSums + (kClusterBlocks - 1) * kTileM * kTileN * 4;
+constexpr int kBarriers = kSums + (kClusterBlocks - 1) * kTileM * kTileN * sizeof(float);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
@@ -72,7 +73,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -234,7 +236,7 @@ constexpr int kSplitThreads = 256;
 constexpr float kKeptScale = 2048.0f;  // of the sums of smaller products
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 
-// What lies in the workspace.
+// What lies in the workspace, each part from a multiple of 256 bytes on; rows of planes begin at multiples of 16 bytes.
 struct Workspace {
     int* exponents_a;
     int* exponents_b;
@@ -277,6 +279,8 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_a(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int lda, int block)
 {
+    constexpr int kVector = 4;
+    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
@@ -285,14 +289,14 @@ __device__ __forceinline__ void split_a(
     unsigned largest = 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         include(largest, least, values.x);
         include(largest, least, values.y);
         include(largest, least, values.z);
         include(largest, least, values.w);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32)
+    for (int i = k / kVector * kVector + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
@@ -302,7 +306,7 @@ __device__ __forceinline__ void split_a(
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.x, exponent), x);
@@ -314,7 +318,7 @@ __device__ __forceinline__ void split_a(
             *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
                 make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32) {
+    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
         unsigned short parts[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(source[i], exponent), parts);
         #pragma unroll
@@ -327,6 +331,8 @@ __device__ __forceinline__ void split_a(
 __device__ __forceinline__ void split_b(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int block)
 {
+    constexpr int kVector = 4;
+    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
@@ -335,14 +341,14 @@ __device__ __forceinline__ void split_b(
     unsigned largest = 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         include(largest, least, values.x);
         include(largest, least, values.y);
         include(largest, least, values.z);
         include(largest, least, values.w);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32)
+    for (int i = k / kVector * kVector + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
@@ -352,7 +358,7 @@ __device__ __forceinline__ void split_b(
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.x, exponent), x);
@@ -364,7 +370,7 @@ __device__ __forceinline__ void split_b(
             *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
                 make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32) {
+    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
         unsigned short parts[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(source[i], exponent), parts);
         #pragma unroll
@@ -388,12 +394,10 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad_split(
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + 7) / 8;
     if (blockIdx.x < blocks_a) {
-        split_a(
-            A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
+        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
         return;
     }
-    split_b(
-        B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
 }
 
 // D = A B, plus D if `accumulate`, for 64 x 64 of D and 16 of k; asynchronous.
@@ -440,7 +444,9 @@ __device__ __forceinline__ void wgmma_m64n64k16_fresh(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -448,7 +454,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -562,6 +570,9 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
@@ -622,8 +633,8 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {
             const Work work = work_at(index, n, k, rank);
@@ -683,20 +694,22 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
             for (int block = 0; block < kBlocksM; ++block)
                 #pragma unroll
                 for (int i = 0; i < kTileN / 2; ++i)
-                    accumulators[block][i] = fmaf(kept[block][i], 0.00048828125f, accumulators[block][i]);
+                    accumulators[block][i] = fmaf(kept[block][i], 1.0f / kKeptScale, accumulators[block][i]);
 
             // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
+            constexpr int kQuadBytes = 16;  // of four sums
             if (rank > 0) {
                 const unsigned target = address_in_block(sums
-                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x - kGroupThreads) * 16, 0);
+                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x - kGroupThreads) * kQuadBytes,
+                    0);
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote(
-                            target + (block * (kTileN / 8) + i) * kMultipliers * 16, accumulators[block][4 * i],
-                                accumulators[block][4 * i + 1],
+                            target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
+                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -709,8 +722,8 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     #pragma unroll
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const float4 sum = load_floats(
-                            sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * 16
-                                + (threadIdx.x - kGroupThreads) * 16);
+                            sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
+                                + (threadIdx.x - kGroupThreads) * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;
@@ -723,7 +736,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
             const Workspace parts = parts_of(workspace, m, n, k);
             const int* exponents_a = parts.exponents_a;
             const int* exponents_b = parts.exponents_b;
-            const int first_row = work.row + warp * 16 + lane / 4;
+            const int first_row = work.row + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             int column_exponents[kTileN / 8][2];
             #pragma unroll

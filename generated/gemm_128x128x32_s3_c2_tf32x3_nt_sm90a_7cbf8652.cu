@@ -13,6 +13,7 @@
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 4) * 4, 256) + round_up(2 * n *
 // round_up(k, 4) * 4, 256) bytes of device memory.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -67,7 +68,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -183,7 +185,7 @@ constexpr int kPromotedSteps = 2;  // of k, whose sum leaves the tensor core
 constexpr int kSplitThreads = 256;
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 
-// What lies in the workspace.
+// What lies in the workspace, each part from a multiple of 256 bytes on; rows of planes begin at multiples of 16 bytes.
 struct Workspace {
     int* exponents_a;
     int* exponents_b;
@@ -216,7 +218,9 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 // Planes have the range of float32, and nothing is scaled; but close to its ends they cannot hold a number.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
-    const bool fits = largest == 0 || (largest < 2130706432 && least + 1 >= 226492416);
+    constexpr unsigned kTooLarge = 0x7f000000;  // 2^127, as bits
+    constexpr unsigned kLeast = 0xd800000;  // 2^-100
+    const bool fits = largest == 0 || (largest < kTooLarge && least + 1 >= kLeast);
     return fits ? 0 : kRepaired;
 }
 
@@ -224,6 +228,8 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_a(
     const float* source, unsigned* planes, int* exponents, int rows, int k, int lda, int block)
 {
+    constexpr int kVector = 4;
+    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
@@ -232,14 +238,14 @@ __device__ __forceinline__ void split_a(
     unsigned largest = 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         include(largest, least, values.x);
         include(largest, least, values.y);
         include(largest, least, values.z);
         include(largest, least, values.w);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32)
+    for (int i = k / kVector * kVector + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
@@ -249,7 +255,7 @@ __device__ __forceinline__ void split_a(
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         unsigned x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
         split_tf32x2(exponent == kRepaired ? 0.0f : values.x, x);
@@ -261,7 +267,7 @@ __device__ __forceinline__ void split_a(
             *reinterpret_cast<uint4*>(planes + plane * plane_elements + i) =
                 make_uint4(x[plane], y[plane], z[plane], w[plane]);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32) {
+    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
         unsigned parts[kPlanes];
         split_tf32x2(exponent == kRepaired ? 0.0f : source[i], parts);
         #pragma unroll
@@ -274,6 +280,8 @@ __device__ __forceinline__ void split_a(
 __device__ __forceinline__ void split_b(
     const float* source, unsigned* planes, int* exponents, int rows, int k, int ldb, int block)
 {
+    constexpr int kVector = 4;
+    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
@@ -282,14 +290,14 @@ __device__ __forceinline__ void split_b(
     unsigned largest = 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         include(largest, least, values.x);
         include(largest, least, values.y);
         include(largest, least, values.z);
         include(largest, least, values.w);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32)
+    for (int i = k / kVector * kVector + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
@@ -299,7 +307,7 @@ __device__ __forceinline__ void split_b(
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         unsigned x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
         split_tf32x2(exponent == kRepaired ? 0.0f : values.x, x);
@@ -311,7 +319,7 @@ __device__ __forceinline__ void split_b(
             *reinterpret_cast<uint4*>(planes + plane * plane_elements + i) =
                 make_uint4(x[plane], y[plane], z[plane], w[plane]);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32) {
+    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
         unsigned parts[kPlanes];
         split_tf32x2(exponent == kRepaired ? 0.0f : source[i], parts);
         #pragma unroll
@@ -335,12 +343,10 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652_split(
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + 7) / 8;
     if (blockIdx.x < blocks_a) {
-        split_a(
-            A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
+        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
         return;
     }
-    split_b(
-        B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
 }
 
 // D = A B, plus D if `accumulate`, for 64 x 128 of D and 8 of k; asynchronous.
@@ -399,7 +405,9 @@ __device__ __forceinline__ void wgmma_m64n128k8_fresh(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -407,7 +415,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -479,7 +489,6 @@ __device__ __forceinline__ void advance(int& stage, int& phase)
 struct Work {
     int row;
     int column;
-    int first_step;
     int steps;
 };
 
@@ -508,7 +517,6 @@ __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
     work.row = tile_m * kTileM;
     work.column = tile_n * kTileN;
     const int steps = (k + kTileK - 1) / kTileK;
-    work.first_step = 0;
     work.steps = steps;
     return work;
 }
@@ -525,6 +533,9 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     constexpr int kProducerRegisters = 40;  // of a thread
     constexpr int kConsumerRegisters = 232;
 
@@ -567,7 +578,7 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
         if (threadIdx.x == 0) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, m, n, k);
-                for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
+                for (int step = 0; step < work.steps; ++step) {
                     mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
                     #pragma unroll
@@ -587,9 +598,9 @@ gemm_128x128x32_s3_c2_tf32x3_nt_sm90a_7cbf8652(
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-constexpr int kGroupBytes = 8192;  // of a group's rows of a tile of A
-        const unsigned a = 1 << 16 | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        constexpr int kGroupBytes = 8192;  // of a group's rows of a tile of A
+        const unsigned a = kLeadingA | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
+        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
             float accumulators[kBlocksM][kTileN / 2];
@@ -649,7 +660,7 @@ constexpr int kGroupBytes = 8192;  // of a group's rows of a tile of A
             const Workspace parts = parts_of(workspace, m, n, k);
             const int* exponents_a = parts.exponents_a;
             const int* exponents_b = parts.exponents_b;
-            const int first_row = work.row + group * (kBlocksM * kInstructionM) + warp * 16 + lane / 4;
+            const int first_row = work.row + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             int column_exponents[kTileN / 8][2];
             #pragma unroll

@@ -75,7 +75,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -85,8 +86,8 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the
-// map's walk, which begins at (x, y) of an image.
+// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
@@ -265,7 +266,9 @@ __device__ __forceinline__ void wgmma_m64n128k16(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -273,7 +276,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -286,7 +291,7 @@ __device__ __forceinline__ void load_filter(
 
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
-    float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
+    float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
@@ -298,7 +303,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n128k16(
                 products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -351,6 +356,9 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
@@ -375,8 +383,8 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
 
     // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * q;
-    const int channel_tiles = (k - 1) / (kTileM) + 1;
-    const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);
+    const int channel_tiles = (k - 1) / kTileM + 1;
+    const int works = channel_tiles * ((total_pixels - 1) / kTilePixels + 1);
     const int steps = r * s * ((c - 1) / kTileK + 1);
     int index = blockIdx.x;
     int stage = 0;
@@ -426,8 +434,8 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
         const int warp = thread / 32;
         const int lane = thread % 32;
         constexpr int kGroupBytes = 8192;  // of a group's channels of a tile of the filter
-        const unsigned a = 1 << 16 | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = kLeadingA | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
+        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
@@ -453,7 +461,7 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
                 multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
-                    b + stage * (kBytesB / kDescriptorUnit), 1);
+                    b + stage * (kBytesB / kDescriptorUnit));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
@@ -473,7 +481,12 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
             // another, eight rows below.
             constexpr int kNextRow = 8;
-            const int first_channel = work.channel + group * (kBlocksM * kInstructionM) + warp * 16 + lane / 4;
+            const int first_channel = work.channel + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4;
+            constexpr int kBlockBytes = 16384;  // of the channels of one instruction, of all pixels
+            constexpr int kVectorBytes = 16;
+            constexpr int kRowVectors = 8;  // of a pixel
+            constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
             // Its group collects them in shared memory, swizzled, from where the copy engine takes them.
             if (thread == 0)
                 store_boxes_wait<0>();
@@ -501,7 +514,7 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                     const int row = i * 16 + lane / 16 * 8 + lane % 8;
                     const int vector = warp * 2 + lane / 8 % 2 ^ lane % 8;
                     store_matrices_transposed(
-                        staging + block * 16384 + row * 128 + vector * 16,
+                        staging + block * kBlockBytes + row * kRowBytes + vector * kVectorBytes,
                         packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
                 }
             }
@@ -510,7 +523,7 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
             if (thread == 0) {
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
-                    store_box_2d(map_y, staging + block * 16384,
+                    store_box_2d(map_y, staging + block * kBlockBytes,
                         work.channel + group * (kBlocksM * kInstructionM) + block * kInstructionM, work.pixel);
                 store_boxes_commit();
             }

@@ -83,7 +83,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -93,8 +94,8 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the
-// map's walk, which begins at (x, y) of an image.
+// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
@@ -256,7 +257,9 @@ __device__ __forceinline__ void wgmma_m64n128k16(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 2u << 30 | 512 / kDescriptorUnit;
+    constexpr int kStrideBytes = 512;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 2;  // the code of swizzled rows of 64 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -264,7 +267,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 2u << 30 | 512 / kDescriptorUnit;
+    constexpr int kStrideBytes = 512;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 2;  // the code of swizzled rows of 64 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -278,7 +283,7 @@ __device__ __forceinline__ void load_filter(
 // Starts to multiply the taps of a row of the filter, this group's channels of them, by the pixels that each finds in a
 // column.
 __device__ __forceinline__ void multiply_stage(
-    float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
+    float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 4096;  // of the rows of A of one instruction
@@ -295,8 +300,7 @@ __device__ __forceinline__ void multiply_stage(
                     products[block],
                         descriptor_a(a
                         + (tap * (kBytesA / kTaps) + block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                    descriptor_b(b + (tap * kPixelBytes + step * kStepBytesB) / kDescriptorUnit),
-                        accumulate || tap > 0 || step > 0);
+                    descriptor_b(b + (tap * kPixelBytes + step * kStepBytesB) / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -369,6 +373,9 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
@@ -393,8 +400,8 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
 
     // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * (q + kTaps - 1);  // with those at the ends of rows that are none
-    const int channel_tiles = (k - 1) / (kTileM) + 1;
-    const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);
+    const int channel_tiles = (k - 1) / kTileM + 1;
+    const int works = channel_tiles * ((total_pixels - 1) / kTilePixels + 1);
     const int steps = r * ((c - 1) / kTileK + 1);
     int index = blockIdx.x;
     int stage = 0;
@@ -440,8 +447,10 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA + group * 8192) & kAddressBits) / kDescriptorUnit;
+        constexpr int kGroupBytes = 8192;  // of a group's pixels of a tile of x
+        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b =
+            kLeadingB | ((shared + kStages * kBytesA + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
@@ -457,7 +466,7 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
                 multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
-                    b + stage * (kBytesB / kDescriptorUnit), 1);
+                    b + stage * (kBytesB / kDescriptorUnit));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
@@ -477,7 +486,13 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
             // another, eight rows below.
             constexpr int kNextRow = 8;
-            const int first_channel = work.channel + warp * 16 + lane / 4;
+            const int first_channel = work.channel + warp * kWarpRows + lane / 4;
+            constexpr int kBlockBytes = 16384;  // of the channels of one instruction, of all pixels
+            constexpr int kVectorBytes = 16;
+            constexpr int kRowVectors = 8;  // of a pixel
+            constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            constexpr int kPartBytes = 16384;  // of all pixels' rows with some of the channels
+            constexpr int kVectorChannels = 8;
             // Its group collects those that are pixels in shared memory, swizzled, one behind the other.
             const int begin = work.pixel + group * kTileN;
             const int first_output = output_pixel(begin, q, divisors.row_positions);
@@ -512,21 +527,21 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                     const int row = exists ? before : kTileN - 1 - (column - before);
                     const int vector = warp * 2 + lane / 8 % 2 ^ row % 8;
                     store_matrices_transposed(
-                        staging + block * 16384 + row * 128 + vector * 16,
+                        staging + block * kBlockBytes + row * kRowBytes + vector * kVectorBytes,
                         packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
                 }
             }
             sync_group<kGroupThreads>(group);
             #pragma unroll
             for (int part = 0; part < kBlocksM; ++part)
-                for (int i = thread; i < outputs * 8; i += kGroupThreads) {
-                    const int row = i / 8;
-                    const int vector = i % 8;
-                    const int channel = work.channel + part * 64 + vector * 8;
+                for (int i = thread; i < outputs * kRowVectors; i += kGroupThreads) {
+                    const int row = i / kRowVectors;
+                    const int vector = i % kRowVectors;
+                    const int channel = work.channel + (part * kRowVectors + vector) * kVectorChannels;
                     const int pixel = first_output + row;
                     if (channel < k)
                         *reinterpret_cast<uint4*>(y + output_offset(pixel, channel, k)) = load_vector(
-                            staging + part * 16384 + row * 128 + (vector ^ row % 8) * 16);
+                            staging + part * kPartBytes + row * kRowBytes + (vector ^ row % 8) * kVectorBytes);
                 }
         }
     }

@@ -81,7 +81,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -91,7 +92,9 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// The same from a tensor whose channels lie side by side.
+// Copies a column of pixels, some of their channels, to the same place of every block of the cluster in `blocks`, a
+// mask, and arrives at the barrier of each: of the pixels that lie (dx, dy) from those of the map's walk, which begins
+// at (x, y) of an image.
 __device__ __forceinline__ void multicast_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y,
     int image, int dx, int dy)
@@ -150,18 +153,6 @@ __device__ __forceinline__ unsigned address_in_block(unsigned address, int block
     unsigned remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
     return remote;
-}
-
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
 }
 
 // A number that the host prepared for dividing by it.
@@ -297,7 +288,9 @@ __device__ __forceinline__ void wgmma_m64n128k32(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -305,7 +298,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -318,7 +313,7 @@ __device__ __forceinline__ void load_filter(
 
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
-    int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
+    int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
@@ -330,7 +325,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n128k32(
                 products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -355,7 +350,7 @@ __device__ __forceinline__ float finish(int sum, float shift, float alpha)
 
 // Rounds four values in [0, 1] to the nearest 128th, ties to even: adding 1.5 * 2^23 leaves it in the lowest bits. Then
 // 128 becomes 127.
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     unsigned bits[4];
     #pragma unroll
@@ -399,6 +394,9 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
@@ -425,7 +423,7 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
     // Tiles are distributed over clusters round-robin.
     const int total_pixels = n * p * q;
     const int channel_tiles = (k - 1) / (kTileM * kClusterBlocks) + 1;
-    const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);
+    const int works = channel_tiles * ((total_pixels - 1) / kTilePixels + 1);
     const int steps = r * s * ((c - 1) / kTileK + 1);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -436,10 +434,11 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
         if (threadIdx.x == kGroupThreads * kGroups) {
             for (; index < works; index += gridDim.x / kClusterBlocks) {
                 const Work work = work_at(index, channel_tiles, divisors.tiles, steps, rank);
-                // every block of the cluster, to which this one copies its part of the pixels
-                constexpr unsigned short kBlocks = 3;
+                constexpr unsigned short kReceivers = 3;  // every block of the cluster
+                constexpr int kOwnPixels = 64;  // that this block copies
+                constexpr int kOwnBytes = 8192;  // of them
                 // Where the first pixel's first filter tap lies.
-                const int pixel = work.pixel + rank * 64;
+                const int pixel = work.pixel + rank * kOwnPixels;
                 const int image = divide(pixel, divisors.image_pixels);
                 const int position = pixel - image * (p * q);
                 const int row = divide(position, divisors.q);
@@ -454,8 +453,8 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
                     load_filter(shared + stage * kBytesA, map_filter, full + kBarrierBytes * stage, channel, tap,
                         work.channel);
-                    multicast_pixels(shared + kStages * kBytesA + stage * kBytesB + rank * 8192, map_x,
-                        full + kBarrierBytes * stage, kBlocks, channel, left, top, image, dx, dy);
+                    multicast_pixels(shared + kStages * kBytesA + stage * kBytesB + rank * kOwnBytes, map_x,
+                        full + kBarrierBytes * stage, kReceivers, channel, left, top, image, dx, dy);
                     advance(stage, phase);
                     // On to the next channels, then to the next column of the filter, then to its next row.
                     channel += kTileK;
@@ -477,8 +476,8 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
         const int warp = thread / 32;
         const int lane = thread % 32;
         constexpr int kGroupBytes = 8192;  // of a group's channels of a tile of the filter
-        const unsigned a = 1 << 16 | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = kLeadingA | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
+        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         int next_buffer = kStagingBytes / 2;  // from this tile's results to those of the next
         for (; index < works; index += gridDim.x / kClusterBlocks) {
@@ -505,7 +504,7 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
                 multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
-                    b + stage * (kBytesB / kDescriptorUnit), 1);
+                    b + stage * (kBytesB / kDescriptorUnit));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
@@ -525,7 +524,13 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
             // another, eight rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
-            const int first_channel = work.channel + group * (kBlocksM * kInstructionM) + warp * 16 + lane / 4 * 2;
+            const int first_channel =
+                work.channel + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4 * 2;
+            constexpr int kBlockBytes = 8192;  // of the channels of one instruction, of all pixels
+            constexpr int kVectorBytes = 16;
+            constexpr int kRowVectors = 4;  // of a pixel
+            constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
             // Its group collects them in shared memory, swizzled, from where the copy engine takes them, while it still
             // stores the ones before.
             if (thread == 0)
@@ -546,15 +551,15 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
                     for (int part = 0; part < 4; ++part) {
                         const float values[4] = {
                             finish(accumulators[block][4 * (4 * i + part)], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
+                            finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
                             finish(accumulators[block][4 * (4 * i + part) + 1], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
-                        packed[part] = pack_s8(values);
+                            finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
+                        packed[part] = pack_bytes(values);
                     }
                     const int vector = warp ^ lane / 2 % 4;
                     store_matrices_transposed(
-                        staging + block * 8192 + (i * 32 + lane) * 64 + vector * 16, packed[0], packed[1], packed[2],
-                            packed[3]);
+                        staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
+                            packed[1], packed[2], packed[3]);
                 }
             }
             fence_async_proxy();
@@ -562,7 +567,7 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
             if (thread == 0) {
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
-                    store_box_2d(map_y, staging + block * 8192,
+                    store_box_2d(map_y, staging + block * kBlockBytes,
                         work.channel + group * (kBlocksM * kInstructionM) + block * kInstructionM, work.pixel);
                 store_boxes_commit();
             }

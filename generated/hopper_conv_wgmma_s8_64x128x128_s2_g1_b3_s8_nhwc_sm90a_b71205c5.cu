@@ -79,7 +79,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -89,8 +90,8 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the
-// map's walk, which begins at (x, y) of an image.
+// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
@@ -126,18 +127,6 @@ __device__ __forceinline__ void store_boxes_wait()
 __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
 }
 
 // A number that the host prepared for dividing by it.
@@ -273,7 +262,9 @@ __device__ __forceinline__ void wgmma_m64n128k32(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -281,7 +272,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -294,7 +287,7 @@ __device__ __forceinline__ void load_filter(
 
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
-    int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
+    int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
@@ -306,7 +299,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n128k32(
                 products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -331,7 +324,7 @@ __device__ __forceinline__ float finish(int sum, float shift, float alpha)
 
 // Rounds four values in [0, 1] to the nearest 128th, ties to even: adding 1.5 * 2^23 leaves it in the lowest bits. Then
 // 128 becomes 127.
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     unsigned bits[4];
     #pragma unroll
@@ -374,6 +367,9 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
@@ -398,8 +394,8 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
 
     // Tiles are distributed over blocks round-robin.
     const int total_pixels = n * p * q;
-    const int channel_tiles = (k - 1) / (kTileM) + 1;
-    const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);
+    const int channel_tiles = (k - 1) / kTileM + 1;
+    const int works = channel_tiles * ((total_pixels - 1) / kTilePixels + 1);
     const int steps = r * s * ((c - 1) / kTileK + 1);
     int index = blockIdx.x;
     int stage = 0;
@@ -448,8 +444,8 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
@@ -465,7 +461,7 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
                 multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
-                    b + stage * (kBytesB / kDescriptorUnit), 1);
+                    b + stage * (kBytesB / kDescriptorUnit));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
@@ -485,7 +481,12 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
             // another, eight rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
-            const int first_channel = work.channel + warp * 16 + lane / 4 * 2;
+            const int first_channel = work.channel + warp * kWarpRows + lane / 4 * 2;
+            constexpr int kBlockBytes = 8192;  // of the channels of one instruction, of all pixels
+            constexpr int kVectorBytes = 16;
+            constexpr int kRowVectors = 4;  // of a pixel
+            constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
             // Its group collects them in shared memory, swizzled, from where the copy engine takes them.
             if (thread == 0)
                 store_boxes_wait<0>();
@@ -505,15 +506,15 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
                     for (int part = 0; part < 4; ++part) {
                         const float values[4] = {
                             finish(accumulators[block][4 * (4 * i + part)], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
+                            finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
                             finish(accumulators[block][4 * (4 * i + part) + 1], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
-                        packed[part] = pack_s8(values);
+                            finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
+                        packed[part] = pack_bytes(values);
                     }
                     const int vector = warp ^ lane / 2 % 4;
                     store_matrices_transposed(
-                        staging + block * 8192 + (i * 32 + lane) * 64 + vector * 16, packed[0], packed[1], packed[2],
-                            packed[3]);
+                        staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
+                            packed[1], packed[2], packed[3]);
                 }
             }
             fence_async_proxy();
@@ -521,7 +522,8 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
             if (thread == 0) {
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
-                    store_box_2d(map_y, staging + block * 8192, work.channel + block * kInstructionM, work.pixel);
+                    store_box_2d(map_y, staging + block * kBlockBytes, work.channel + block * kInstructionM,
+                        work.pixel);
                 store_boxes_commit();
             }
         }

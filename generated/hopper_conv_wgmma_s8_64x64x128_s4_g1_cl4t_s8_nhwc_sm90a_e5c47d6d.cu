@@ -72,7 +72,7 @@ constexpr int kBytesB = 8192;
 static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kStagingBytes = 4096;  // for each group
 constexpr int kSums = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
-constexpr int kBarriers = kSums + 49152;
+constexpr int kBarriers = kSums + (kClusterBlocks - 1) * kTileM * kTilePixels * sizeof(int);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
@@ -85,7 +85,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -95,8 +96,8 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the
-// map's walk, which begins at (x, y) of an image.
+// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
@@ -161,18 +162,6 @@ __device__ __forceinline__ void store_remote_integers(unsigned target, int a, in
 {
     asm volatile(
         "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
 }
 
 // A number that the host prepared for dividing by it.
@@ -312,7 +301,9 @@ __device__ __forceinline__ void wgmma_m64n64k32(
 __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -320,7 +311,9 @@ __device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
 __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kLayout = 1 << 30 | 1024 / kDescriptorUnit;
+    constexpr int kStrideBytes = 1024;  // from eight rows to the next
+    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
@@ -333,7 +326,7 @@ __device__ __forceinline__ void load_filter(
 
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
-    int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b, int accumulate)
+    int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
@@ -345,7 +338,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n64k32(
                 products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), accumulate || step > 0);
+                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -370,7 +363,7 @@ __device__ __forceinline__ float finish(int sum, float shift, float alpha)
 
 // Rounds four values in [0, 1] to the nearest 128th, ties to even: adding 1.5 * 2^23 leaves it in the lowest bits. Then
 // 128 becomes 127.
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     unsigned bits[4];
     #pragma unroll
@@ -416,6 +409,9 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
@@ -441,8 +437,8 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
 
     // Tiles are distributed over clusters round-robin.
     const int total_pixels = n * p * q;
-    const int channel_tiles = (k - 1) / (kTileM) + 1;
-    const int works = channel_tiles * ((total_pixels - 1) / (kTilePixels) + 1);
+    const int channel_tiles = (k - 1) / kTileM + 1;
+    const int works = channel_tiles * ((total_pixels - 1) / kTilePixels + 1);
     const int steps = r * s * ((c - 1) / kTileK + 1);
     int index = blockIdx.x / kClusterBlocks;
     int stage = 0;
@@ -493,8 +489,8 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = 1 << 16 | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = 1 << 16 | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
+        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
         const unsigned staging = shared + kStages * (kBytesA + kBytesB);
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {
@@ -511,7 +507,7 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
                 wgmma_fence();
                 multiply_stage(accumulators, a + stage * (kBytesA / kDescriptorUnit),
-                    b + stage * (kBytesB / kDescriptorUnit), 1);
+                    b + stage * (kBytesB / kDescriptorUnit));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (step > 0) {
@@ -530,16 +526,17 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
 
             // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on
             // alone.
+            constexpr int kQuadBytes = 16;  // of four sums
             if (rank > 0) {
                 const unsigned target = address_in_block(sums
-                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x) * 16, 0);
+                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x) * kQuadBytes, 0);
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote_integers(
-                            target + (block * (kTileN / 8) + i) * kMultipliers * 16, accumulators[block][4 * i],
-                                accumulators[block][4 * i + 1],
+                            target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
+                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -552,8 +549,8 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
                     #pragma unroll
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const int4 sum = load_integers(
-                            sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * 16
-                                + threadIdx.x * 16);
+                            sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
+                                + threadIdx.x * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;
@@ -563,7 +560,12 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
             // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
             // another, eight rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
-            const int first_channel = work.channel + warp * 16 + lane / 4 * 2;
+            const int first_channel = work.channel + warp * kWarpRows + lane / 4 * 2;
+            constexpr int kBlockBytes = 4096;  // of the channels of one instruction, of all pixels
+            constexpr int kVectorBytes = 16;
+            constexpr int kRowVectors = 4;  // of a pixel
+            constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
             // Its group collects them in shared memory, swizzled, from where the copy engine takes them.
             if (thread == 0)
                 store_boxes_wait<0>();
@@ -583,15 +585,15 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
                     for (int part = 0; part < 4; ++part) {
                         const float values[4] = {
                             finish(accumulators[block][4 * (4 * i + part)], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
+                            finish(accumulators[block][4 * (4 * i + part) + 2], shift[1], alpha * kUnit),
                             finish(accumulators[block][4 * (4 * i + part) + 1], shift[0], alpha * kUnit),
-                                finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
-                        packed[part] = pack_s8(values);
+                            finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
+                        packed[part] = pack_bytes(values);
                     }
                     const int vector = warp ^ lane / 2 % 4;
                     store_matrices_transposed(
-                        staging + block * 4096 + (i * 32 + lane) * 64 + vector * 16, packed[0], packed[1], packed[2],
-                            packed[3]);
+                        staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
+                            packed[1], packed[2], packed[3]);
                 }
             }
             fence_async_proxy();
@@ -599,7 +601,8 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
             if (thread == 0) {
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
-                    store_box_2d(map_y, staging + block * 4096, work.channel + block * kInstructionM, work.pixel);
+                    store_box_2d(map_y, staging + block * kBlockBytes, work.channel + block * kInstructionM,
+                        work.pixel);
                 store_boxes_commit();
             }
         }

@@ -308,21 +308,25 @@ maxas_256_128x128x8_w64x32_t8x8_s2_tn_sm75_3ca012d4(
     // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];
+    constexpr int kPiece = 4;  // results of a thread, side by side
+    constexpr int kSlabPieceStride = 16;  // from a thread's piece to its next in a row of the slab
+    constexpr int kRun = 16;  // columns of the slab that lie side by side in C
+    constexpr int kRunStride = 64;  // from one run to the next in C
     const int warp_m = block_m + warp / kWarpsN * kWarpStrideM;
     const int warp_n = block_n + warp % kWarpsN * kWarpStrideN;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         #pragma unroll
         for (int j = 0; j < kThreadN; j += 4)
-            *reinterpret_cast<float4*>(&slab[lane_m][lane_n * 4 + j / 4 * 16]) =
+            *reinterpret_cast<float4*>(&slab[lane_m][lane_n * kLaneStrideN + j / kPiece * kSlabPieceStride]) =
                 make_float4(accumulators[i][j], accumulators[i][j + 1], accumulators[i][j + 2], accumulators[i][j + 3]);
         __syncwarp();
         #pragma unroll
         for (int pass = 0; pass < kSlabPasses; ++pass) {
             const int row = lane / kVectorsPerSlabRow + pass * kSlabRowsPerPass;
             const int column = lane % kVectorsPerSlabRow * 4;
-            const int at_m = warp_m + row * 4 + offset_m(i);
-            const int at_n = warp_n + column / 16 * 64 + column % 16;
+            const int at_m = warp_m + row * kLaneStrideM + offset_m(i);
+            const int at_n = warp_n + column / kRun * kRunStride + column % kRun;
             const int available = n - at_n;
             if (at_m < m) {
                 const float4 vector = *reinterpret_cast<const float4*>(&slab[row][column]);

@@ -10,6 +10,7 @@
 // 65536 bytes.
 // Workspace: 14156800 bytes of device memory.
 // The first 864 of them are zero before the first launch; every run leaves them zero.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 8, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -158,33 +159,41 @@ __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const
 // Where an element of a tile of A lies in shared memory: rows of 64 bytes along k, swizzled.
 __device__ __forceinline__ int offset_a(int m, int k)
 {
+    constexpr int kVectorBytes = 16;
+    constexpr int kRowBytes = 64;
     const int byte = k * 2;
-    const int vector = (byte / 16) ^ (m / 2 & 3);
-    return m * 64 + vector * 16 + byte % 16;
+    const int vector = (byte / kVectorBytes) ^ (m / 2 & 3);
+    return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
 // Where an element of a tile of B lies in shared memory: rows of 64 bytes along k, swizzled.
 __device__ __forceinline__ int offset_b(int n, int k)
 {
+    constexpr int kVectorBytes = 16;
+    constexpr int kRowBytes = 64;
     const int byte = k * 2;
-    const int vector = (byte / 16) ^ (n / 2 & 3);
-    return n * 64 + vector * 16 + byte % 16;
+    const int vector = (byte / kVectorBytes) ^ (n / 2 & 3);
+    return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
 // Starts to copy a tile of A, in vectors of 16 bytes; what lies outside of the matrix is not read and becomes 0.
 __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned short* __restrict__ matrix, int ld,
     int first_m, int first_k, int end_m, int end_k)
 {
-    const int m_0 = static_cast<int>(threadIdx.x) / 4;
-    const int k = static_cast<int>(threadIdx.x) % 4 * 8;
+    constexpr int kVector = 8;  // elements
+    constexpr int kVectorsPerRow = 4;
+    constexpr int kRowsPerPass = 64;
+    constexpr int kPasses = 2;
+    const int m_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
+    const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
     const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
     #pragma unroll
-    for (int pass = 0; pass < 2; ++pass) {
-        const int m = m_0 + pass * 64;
+    for (int pass = 0; pass < kPasses; ++pass) {
+        const int m = m_0 + pass * kRowsPerPass;
         copy_async<16>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
-        source += static_cast<long long>(64) * ld;
+        source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
 
@@ -192,16 +201,20 @@ __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned shor
 __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned short* __restrict__ matrix, int ld,
     int first_n, int first_k, int end_n, int end_k)
 {
-    const int n_0 = static_cast<int>(threadIdx.x) / 4;
-    const int k = static_cast<int>(threadIdx.x) % 4 * 8;
+    constexpr int kVector = 8;  // elements
+    constexpr int kVectorsPerRow = 4;
+    constexpr int kRowsPerPass = 64;
+    constexpr int kPasses = 2;
+    const int n_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
+    const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
     const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
     #pragma unroll
-    for (int pass = 0; pass < 2; ++pass) {
-        const int n = n_0 + pass * 64;
+    for (int pass = 0; pass < kPasses; ++pass) {
+        const int n = n_0 + pass * kRowsPerPass;
         copy_async<16>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
-        source += static_cast<long long>(64) * ld;
+        source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
 

@@ -12,6 +12,7 @@
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 8) * 2, 256) + round_up(2 * n *
 // round_up(k, 8) * 2, 256) bytes of device memory.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -141,7 +142,7 @@ constexpr int kSplitThreads = 256;
 constexpr float kKeptScale = 2048.0f;  // of the sums of smaller products
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 
-// What lies in the workspace.
+// What lies in the workspace, each part from a multiple of 256 bytes on; rows of planes begin at multiples of 16 bytes.
 struct Workspace {
     int* exponents_a;
     int* exponents_b;
@@ -184,6 +185,8 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_a(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int lda, int block)
 {
+    constexpr int kVector = 4;
+    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
@@ -192,14 +195,14 @@ __device__ __forceinline__ void split_a(
     unsigned largest = 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         include(largest, least, values.x);
         include(largest, least, values.y);
         include(largest, least, values.z);
         include(largest, least, values.w);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32)
+    for (int i = k / kVector * kVector + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
@@ -209,7 +212,7 @@ __device__ __forceinline__ void split_a(
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.x, exponent), x);
@@ -221,7 +224,7 @@ __device__ __forceinline__ void split_a(
             *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
                 make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32) {
+    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
         unsigned short parts[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(source[i], exponent), parts);
         #pragma unroll
@@ -234,6 +237,8 @@ __device__ __forceinline__ void split_a(
 __device__ __forceinline__ void split_b(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int block)
 {
+    constexpr int kVector = 4;
+    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
@@ -242,14 +247,14 @@ __device__ __forceinline__ void split_b(
     unsigned largest = 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         include(largest, least, values.x);
         include(largest, least, values.y);
         include(largest, least, values.z);
         include(largest, least, values.w);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32)
+    for (int i = k / kVector * kVector + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
@@ -259,7 +264,7 @@ __device__ __forceinline__ void split_b(
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
-    for (int i = lane * 4; i < k / 4 * 4; i += 128) {
+    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
         const float4 values = *reinterpret_cast<const float4*>(source + i);
         unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.x, exponent), x);
@@ -271,7 +276,7 @@ __device__ __forceinline__ void split_b(
             *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
                 make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
     }
-    for (int i = k / 4 * 4 + lane; i < k; i += 32) {
+    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
         unsigned short parts[kPlanes];
         split_f16x2(exponent == kRepaired ? 0.0f : scaled(source[i], exponent), parts);
         #pragma unroll
@@ -289,12 +294,10 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_split(
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + 7) / 8;
     if (blockIdx.x < blocks_a) {
-        split_a(
-            A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
+        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
         return;
     }
-    split_b(
-        B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
 }
 
 // D += A B for 16 x 8 of D and 16 of k.
@@ -309,33 +312,41 @@ __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const
 // Where an element of a tile of A lies in shared memory: rows of 64 bytes along k, swizzled.
 __device__ __forceinline__ int offset_a(int m, int k)
 {
+    constexpr int kVectorBytes = 16;
+    constexpr int kRowBytes = 64;
     const int byte = k * 2;
-    const int vector = (byte / 16) ^ (m / 2 & 3);
-    return m * 64 + vector * 16 + byte % 16;
+    const int vector = (byte / kVectorBytes) ^ (m / 2 & 3);
+    return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
 // Where an element of a tile of B lies in shared memory: rows of 64 bytes along k, swizzled.
 __device__ __forceinline__ int offset_b(int n, int k)
 {
+    constexpr int kVectorBytes = 16;
+    constexpr int kRowBytes = 64;
     const int byte = k * 2;
-    const int vector = (byte / 16) ^ (n / 2 & 3);
-    return n * 64 + vector * 16 + byte % 16;
+    const int vector = (byte / kVectorBytes) ^ (n / 2 & 3);
+    return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
 // Starts to copy a tile of A, in vectors of 16 bytes; what lies outside of the matrix is not read and becomes 0.
 __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned short* __restrict__ matrix, int ld,
     int first_m, int first_k, int end_m, int end_k)
 {
-    const int m_0 = static_cast<int>(threadIdx.x) / 4;
-    const int k = static_cast<int>(threadIdx.x) % 4 * 8;
+    constexpr int kVector = 8;  // elements
+    constexpr int kVectorsPerRow = 4;
+    constexpr int kRowsPerPass = 64;
+    constexpr int kPasses = 2;
+    const int m_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
+    const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
     const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
     #pragma unroll
-    for (int pass = 0; pass < 2; ++pass) {
-        const int m = m_0 + pass * 64;
+    for (int pass = 0; pass < kPasses; ++pass) {
+        const int m = m_0 + pass * kRowsPerPass;
         copy_async<16>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
-        source += static_cast<long long>(64) * ld;
+        source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
 
@@ -343,16 +354,20 @@ __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned shor
 __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned short* __restrict__ matrix, int ld,
     int first_n, int first_k, int end_n, int end_k)
 {
-    const int n_0 = static_cast<int>(threadIdx.x) / 4;
-    const int k = static_cast<int>(threadIdx.x) % 4 * 8;
+    constexpr int kVector = 8;  // elements
+    constexpr int kVectorsPerRow = 4;
+    constexpr int kRowsPerPass = 64;
+    constexpr int kPasses = 1;
+    const int n_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
+    const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
     const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
     #pragma unroll
-    for (int pass = 0; pass < 1; ++pass) {
-        const int n = n_0 + pass * 64;
+    for (int pass = 0; pass < kPasses; ++pass) {
+        const int n = n_0 + pass * kRowsPerPass;
         copy_async<16>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
-        source += static_cast<long long>(64) * ld;
+        source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
 
@@ -400,7 +415,6 @@ __device__ __forceinline__ void multiply_planes(
 struct Work {
     int row;
     int column;
-    int first_step;
     int steps;
 };
 
@@ -429,7 +443,6 @@ __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
     work.row = tile_m * kTileM;
     work.column = tile_n * kTileN;
     const int steps = (k + kTileK - 1) / kTileK;
-    work.first_step = 0;
     work.steps = steps;
     return work;
 }
@@ -459,9 +472,9 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87(
 
         // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
         // memory with 0.
-        const int end_k = min((work.first_step + work.steps) * kTileK, k);
+        const int end_k = min(work.steps * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
-            const int at_k = (work.first_step + step) * kTileK;
+            const int at_k = step * kTileK;
             #pragma unroll
             for (int plane = 0; plane < kPlanes; ++plane)
                 copy_tile_a(tiles_a + step * kBytesA + plane * (kBytesA / kPlanes), base_a + plane * plane_a, pitch_a,
@@ -482,7 +495,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87(
 
             // The stage that was read in the step before is filled again.
             const int filled = stage == 0 ? kStages - 1 : stage - 1;
-            const int at_k = (work.first_step + step + kStages - 1) * kTileK;
+            const int at_k = (step + kStages - 1) * kTileK;
             #pragma unroll
             for (int plane = 0; plane < kPlanes; ++plane)
                 copy_tile_a(tiles_a + filled * kBytesA + plane * (kBytesA / kPlanes), base_a + plane * plane_a,
@@ -531,7 +544,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87(
         for (int block = 0; block < kBlocksM; ++block)
             #pragma unroll
             for (int i = 0; i < kWarpN / 2; ++i)
-                accumulators[block][i] = fmaf(kept[block][i], 0.00048828125f, accumulators[block][i]);
+                accumulators[block][i] = fmaf(kept[block][i], 1.0f / kKeptScale, accumulators[block][i]);
         // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows below.
         // What the scales multiplied is divided out again; rows and columns that planes cannot hold are left to the
         // kernel below.

@@ -93,18 +93,6 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
-}
-
 // A number that the host prepared for dividing by it.
 struct Divisor {
     unsigned multiplier;
@@ -276,7 +264,7 @@ __device__ __forceinline__ float finish(int sum, float shift, float alpha)
 
 // Rounds four values in [0, 1] to the nearest 128th, ties to even: adding 1.5 * 2^23 leaves it in the lowest bits. Then
 // 128 becomes 127.
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     unsigned bits[4];
     #pragma unroll
@@ -295,7 +283,7 @@ __device__ __forceinline__ void store_output(signed char* y, const int (&sums)[k
     #pragma unroll
     for (int i = 0; i < kLaneChannels; ++i)
         values[i] = finish(sums[i], shift[i], alpha);
-    const uint2 packed = make_uint2(pack_s8(values), pack_s8(values + 4));
+    const uint2 packed = make_uint2(pack_bytes(values), pack_bytes(values + 4));
     if (exists)
         *reinterpret_cast<uint2*>(y) = packed;
 }

@@ -101,18 +101,6 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
-}
-
 // A number that the host prepared for dividing by it.
 struct Divisor {
     unsigned multiplier;
@@ -272,7 +260,8 @@ __device__ __forceinline__ unsigned round_s8(float value)
     return __float_as_uint(fminf(fmaxf(value, -128.0f), 127.0f) + 12582912.0f);
 }
 
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+// Four rounded results as one word, the first in its lowest byte.
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     return __byte_perm(__byte_perm(round_s8(values[0]), round_s8(values[1]), 0x0040),
                        __byte_perm(round_s8(values[2]), round_s8(values[3]), 0x0040), 0x5410);
@@ -286,7 +275,7 @@ __device__ __forceinline__ void store_output(signed char* y, const int (&sums)[k
     #pragma unroll
     for (int i = 0; i < kLaneChannels; ++i)
         values[i] = finish(sums[i], shift[i], alpha);
-    const uint2 packed = make_uint2(pack_s8(values), pack_s8(values + 4));
+    const uint2 packed = make_uint2(pack_bytes(values), pack_bytes(values + 4));
     if (exists)
         *reinterpret_cast<uint2*>(y) = packed;
 }

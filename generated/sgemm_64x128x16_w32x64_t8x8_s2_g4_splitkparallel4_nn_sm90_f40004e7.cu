@@ -63,7 +63,7 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;

@@ -64,7 +64,7 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
@@ -311,8 +311,8 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     }
 
     // The blocks of a tile take turns, in the order of k. The sum so far lies in the workspace behind the tiles' turns,
-    // as the threads hold it; the grid starts the blocks of earlier slices first, so that the one waited for is
-    // running.
+    // from a multiple of 256 bytes on, as the threads hold it; the grid starts the blocks of earlier slices first, so
+    // that the one waited for is running.
     const int slice = blockIdx.z;
     int* turn = reinterpret_cast<int*>(workspace) + blockIdx.x;
     float* sum = reinterpret_cast<float*>(workspace + (4ll * gridDim.x + 255) / 256 * 256)

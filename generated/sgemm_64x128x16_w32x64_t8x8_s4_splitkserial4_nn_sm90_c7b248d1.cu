@@ -57,14 +57,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 16 vectors of 1 a thread, 128 vectors to a row of the stored matrix.
+// B: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 128 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 128;
 constexpr int kRowsPerPassB = 1;
@@ -319,8 +319,8 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
     }
 
     // The blocks of a tile take turns, in the order of k. The sum so far lies in the workspace behind the tiles' turns,
-    // as the threads hold it; the grid starts the blocks of earlier slices first, so that the one waited for is
-    // running.
+    // from a multiple of 256 bytes on, as the threads hold it; the grid starts the blocks of earlier slices first, so
+    // that the one waited for is running.
     const int slice = blockIdx.z;
     int* turn = reinterpret_cast<int*>(workspace) + blockIdx.x;
     float* sum = reinterpret_cast<float*>(workspace + (4ll * gridDim.x + 255) / 256 * 256)
@@ -356,7 +356,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + offset_n(j);
             const int available = n - at_n;
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;

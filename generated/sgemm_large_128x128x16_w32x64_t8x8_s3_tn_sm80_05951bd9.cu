@@ -51,14 +51,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 128 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 128 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 128;
 constexpr int kRowsPerPassA = 2;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 128;
 
-// B: a tile is copied in 8 vectors of 1 a thread, 128 vectors to a row of the stored matrix.
+// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 128 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 128;
 constexpr int kRowsPerPassB = 2;
@@ -292,7 +292,7 @@ sgemm_large_128x128x16_w32x64_t8x8_s3_tn_sm80_05951bd9(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + offset_n(j);
             const int available = n - at_n;
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;

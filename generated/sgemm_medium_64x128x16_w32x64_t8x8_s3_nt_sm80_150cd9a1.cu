@@ -51,14 +51,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 16 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// B: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 16;
 constexpr int kRowsPerPassB = 8;
@@ -294,7 +294,7 @@ sgemm_medium_64x128x16_w32x64_t8x8_s3_nt_sm80_150cd9a1(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + offset_n(j);
             const int available = n - at_n;
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;

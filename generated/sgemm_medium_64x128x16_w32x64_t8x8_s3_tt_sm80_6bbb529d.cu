@@ -62,7 +62,7 @@ constexpr int kRowsPerPassA = 8;
 constexpr int kPassesA = 2;
 constexpr int kPitchA = 64;
 
-// B: a tile is copied in 16 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// B: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 16;
 constexpr int kRowsPerPassB = 8;

@@ -298,7 +298,7 @@ sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + offset_n(j);
             const int available = pitch - at_n;
             float values[1];

@@ -48,14 +48,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 8 vectors of 1 a thread, 64 vectors to a row of the stored matrix.
+// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 64 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 64;
 constexpr int kRowsPerPassB = 2;
@@ -270,7 +270,7 @@ sgemm_small_64x64x16_w32x32_t8x4_s3_nn_sm80_20d889ee(
         if (at_m >= m)
             break;
         #pragma unroll
-        for (int j = 0; j < kThreadN; j += 1) {
+        for (int j = 0; j < kThreadN; ++j) {
             const int at_n = block_n + first_n + j;
             const int available = n - at_n;
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;

@@ -53,14 +53,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 16;
 constexpr int kRowsPerPassB = 8;

@@ -51,14 +51,14 @@ constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 4;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 36;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 8 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 16;
 constexpr int kRowsPerPassB = 4;

@@ -50,14 +50,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 4 vectors of 1 a thread, 8 vectors to a row of the stored matrix.
+// A: a thread copies 4 elements, one at a time of a tile; a row of the stored matrix has 8 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 8;
 constexpr int kRowsPerPassA = 16;
 constexpr int kPassesA = 4;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a tile is copied in 8 vectors of 1 a thread, 8 vectors to a row of the stored matrix.
+// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 8 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 8;
 constexpr int kRowsPerPassB = 16;
@@ -260,20 +260,22 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
     // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];
+    constexpr int kPiece = 4;  // results of a thread, side by side
+    constexpr int kSlabPieceStride = 32;  // from a thread's piece to its next in a row of the slab
     const int warp_m = block_m + warp / kWarpsN * kWarpStrideM;
     const int warp_n = block_n + warp % kWarpsN * kWarpStrideN;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
         #pragma unroll
         for (int j = 0; j < kThreadN; j += 4)
-            *reinterpret_cast<float4*>(&slab[lane_m][lane_n * 4 + j / 4 * 32]) =
+            *reinterpret_cast<float4*>(&slab[lane_m][lane_n * kLaneStrideN + j / kPiece * kSlabPieceStride]) =
                 make_float4(accumulators[i][j], accumulators[i][j + 1], accumulators[i][j + 2], accumulators[i][j + 3]);
         __syncwarp();
         #pragma unroll
         for (int pass = 0; pass < kSlabPasses; ++pass) {
             const int row = pass / kPassesPerSlabRow;
             const int column = lane + pass % kPassesPerSlabRow * 32;
-            const int at_m = warp_m + row * 4 + offset_m(i);
+            const int at_m = warp_m + row * kLaneStrideM + offset_m(i);
             const int at_n = warp_n + column;
             const int available = n - at_n;
             if (at_m < m) {

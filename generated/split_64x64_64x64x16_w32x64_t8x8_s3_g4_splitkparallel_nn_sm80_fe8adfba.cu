@@ -56,7 +56,7 @@ constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kLaneStrideN = 4;
 
-// A: a tile is copied in 16 vectors of 1 a thread, 16 vectors to a row of the stored matrix.
+// A: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 4;

@@ -133,7 +133,8 @@ sum_columns_bf16_columns_tiles32x33_512x8x4_sm80_694bdea5(
     }
     reduce_row_threads(exchange, totals);
 
-    float* const partials = reinterpret_cast<float*>(workspace + (4ll * ((inner + 256 - 1) / 256) + 15) / 16 * 16);
+    float* const partials =
+        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

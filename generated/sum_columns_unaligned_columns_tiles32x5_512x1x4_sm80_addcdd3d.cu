@@ -96,7 +96,8 @@ sum_columns_unaligned_columns_tiles32x5_512x1x4_sm80_addcdd3d(
     }
     reduce_row_threads(exchange, total);
 
-    float* const partials = reinterpret_cast<float*>(workspace + (4ll * ((inner + 32 - 1) / 32) + 15) / 16 * 16);
+    float* const partials =
+        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

@@ -10,6 +10,7 @@
 // bytes of device memory.
 // The first select(parts > 1, 4 * k0 * ceil_div(k1, 32), 0) of them are zero before the first launch; every run leaves
 // them zero.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: k0_y is not 0: results do not overlap.
 // Expects: k1_y is not 0: results do not overlap.
 // Expects: k0 * k1 is at most 2013265919: an int counts the results.

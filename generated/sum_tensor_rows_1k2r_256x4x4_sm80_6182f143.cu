@@ -8,6 +8,7 @@
 // Launch:  grid k0 * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(select(parts > 1, 4 * k0, 0), 16) + select(parts > 1, 4 * k0 * parts, 0) bytes of device memory.
 // The first select(parts > 1, 4 * k0, 0) of them are zero before the first launch; every run leaves them zero.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: k0_y is not 0: results do not overlap.
 // Expects: r0 * ceil_div(r1 + 3, 4) is at most 2013265919: an int counts the loads of a result.
 //

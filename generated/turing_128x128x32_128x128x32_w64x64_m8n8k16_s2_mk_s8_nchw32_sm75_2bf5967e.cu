@@ -67,18 +67,6 @@ constexpr int kFilterPasses = 2;
 constexpr int kFilterRowsPerPass = 64;
 constexpr int kFilterThreadPlanes = 1;
 
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
-}
-
 // A number that the host prepared for dividing by it.
 struct Divisor {
     unsigned multiplier;
@@ -271,7 +259,7 @@ __device__ __forceinline__ float finish(int sum, float shift, float residual, fl
 
 // Rounds four values in [0, 1] to the nearest 128th, ties to even: adding 1.5 * 2^23 leaves it in the lowest bits. Then
 // 128 becomes 127.
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     unsigned bits[4];
     #pragma unroll
@@ -302,7 +290,7 @@ __device__ __forceinline__ void store_output(signed char* y, const signed char* 
     #pragma unroll
     for (int i = 0; i < kLaneChannels; ++i)
         values[i] = finish(sums[i], shift[i], residual[i], alpha, gamma);
-    const uint2 packed = make_uint2(pack_s8(values), pack_s8(values + 4));
+    const uint2 packed = make_uint2(pack_bytes(values), pack_bytes(values + 4));
     if (exists)
         *reinterpret_cast<uint2*>(y) = packed;
 }
@@ -356,7 +344,8 @@ turing_128x128x32_128x128x32_w64x64_m8n8k16_s2_mk_s8_nchw32_sm75_2bf5967e(
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + fragment_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + fragment_lane;
 
-    int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * 256;
+    // results of a warp at a time
+    int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * (8 * 32);
     // From 32 channels to the next, and from the end of an image to the next.
     const long long next_channels = 32LL * image_pixels;
     const long long next_image = static_cast<long long>(k - 32) * image_pixels;

@@ -63,18 +63,6 @@ constexpr int kFilterPasses = 1;
 constexpr int kFilterRowsPerPass = 64;
 constexpr int kFilterThreadPlanes = 2;
 
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
-__device__ __forceinline__ signed char float_to_s8(float value)
-{
-    return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));
-}
-
-// Two of them side by side, the first in the lower byte.
-__device__ __forceinline__ unsigned short pack_s8(float low, float high)
-{
-    return static_cast<unsigned short>((float_to_s8(low) & 0xff) | float_to_s8(high) << 8);
-}
-
 // A number that the host prepared for dividing by it.
 struct Divisor {
     unsigned multiplier;
@@ -271,7 +259,8 @@ __device__ __forceinline__ unsigned round_s8(float value)
     return __float_as_uint(fminf(fmaxf(value, -128.0f), 127.0f) + 12582912.0f);
 }
 
-__device__ __forceinline__ unsigned pack_s8(const float* values)
+// Four rounded results as one word, the first in its lowest byte.
+__device__ __forceinline__ unsigned pack_bytes(const float* values)
 {
     return __byte_perm(__byte_perm(round_s8(values[0]), round_s8(values[1]), 0x0040),
                        __byte_perm(round_s8(values[2]), round_s8(values[3]), 0x0040), 0x5410);
@@ -287,7 +276,7 @@ __device__ __forceinline__ void store_output(signed char* y, const int (&sums)[k
         values[i] = finish(sums[i], shift[i], alpha);
     #pragma unroll
     for (int quad = 0; quad < kLaneChannels / 4; ++quad) {
-        const unsigned packed = pack_s8(values + quad * 4);
+        const unsigned packed = pack_bytes(values + quad * 4);
         if (exists)
             *reinterpret_cast<unsigned*>(y + quad * 4) = packed;
     }

@@ -6,11 +6,12 @@
 // B is k x n, row-major with leading dimension ldb.
 // C is m x n, row-major with leading dimension ldc.
 //
-// Launch:  grid ceil_div(m, 128) * ceil_div(n, 1), 1, slices; block 256, 1, 1; dynamic shared memory 0 bytes.
-// Workspace: select(slices > 1, round_up(4 * ceil_div(m, 128) * ceil_div(n, 1), 256) + 512 * slices * ceil_div(m, 128)
-// * ceil_div(n, 1), 0) bytes of device memory.
-// The first select(slices > 1, 4 * ceil_div(m, 128) * ceil_div(n, 1), 0) of them are zero before the first launch;
-// every run leaves them zero.
+// Launch:  grid ceil_div(m, 128) * n, 1, slices; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: select(slices > 1, round_up(4 * ceil_div(m, 128) * n, 256) + 512 * slices * ceil_div(m, 128) * n, 0) bytes
+// of device memory.
+// The first select(slices > 1, 4 * ceil_div(m, 128) * n, 0) of them are zero before the first launch; every run leaves
+// them zero.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least m: the columns of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least n: the rows of B do not overlap.
@@ -40,7 +41,7 @@ constexpr int kStep = kTeams;  // values of k that the lanes of all teams go thr
 // Tile of C for a block, and its sums in shared memory.
 constexpr int kTileM = kRows * kLanes;
 constexpr int kElements = kTileM * kColumns;
-constexpr int kPitch = 1;
+constexpr int kPitch = 1;  // from one row of sums to the next
 constexpr int kParts = 8;  // sums of each element, before the block adds them up
 constexpr int kSummers = 8;  // groups of threads among which the last block of a tile divides the slices
 constexpr int kSpan = kThreads / kSummers;
@@ -127,32 +128,28 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
     const int whole_steps = rows_left < kRows ? 0 : (end - begin) / (kUnroll * kStep);
 
     // What the next step multiplies is in flight while this one does.
-    float a[kUnroll][1][1][kRows];
-    float b[kUnroll][1][kColumns][1];
+    float a[kUnroll][kRows];
+    float b[kUnroll][kColumns][1];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            load_whole(a[u][0][0], column_a + static_cast<long long>(at_k + u * kStep) * lda);
+            load_whole(a[u], column_a + static_cast<long long>(at_k + u * kStep) * lda);
             #pragma unroll
-            for (int l = 0; l < 1; ++l)
-                #pragma unroll
-                for (int j = 0; j < kColumns; ++j)
-                    load_whole(b[u][l][j], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j);
+            for (int j = 0; j < kColumns; ++j)
+                load_whole(b[u][j], B + static_cast<long long>(at_k + u * kStep) * ldb + block_n + j);
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
-        float next_a[kUnroll][1][1][kRows];
-        float next_b[kUnroll][1][kColumns][1];
+        float next_a[kUnroll][kRows];
+        float next_b[kUnroll][kColumns][1];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
-                load_whole(next_a[u][0][0], column_a + static_cast<long long>(at_k + (kUnroll + u) * kStep) * lda);
+                load_whole(next_a[u], column_a + static_cast<long long>(at_k + (kUnroll + u) * kStep) * lda);
                 #pragma unroll
-                for (int l = 0; l < 1; ++l)
-                    #pragma unroll
-                    for (int j = 0; j < kColumns; ++j)
-                        load_whole(next_b[u][l][j],
-                            B + static_cast<long long>(at_k + (kUnroll + u) * kStep + l) * ldb + block_n + j);
+                for (int j = 0; j < kColumns; ++j)
+                    load_whole(next_b[u][j],
+                        B + static_cast<long long>(at_k + (kUnroll + u) * kStep) * ldb + block_n + j);
             }
         }
         #pragma unroll
@@ -161,41 +158,39 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
             for (int i = 0; i < kRows; ++i)
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
-                    products[i][j] = fmaf(a[u][0][i / 4][i % 4], b[u][0][j][0], products[i][j]);
+                    products[i][j] = fmaf(a[u][i], b[u][j][0], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(a[0]) / sizeof(float); ++i)
-                (&a[u][0][0][0])[i] = (&next_a[u][0][0][0])[i];
+                reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(b[0]) / sizeof(float); ++i)
-                (&b[u][0][0][0])[i] = (&next_b[u][0][0][0])[i];
+                reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
 
     // What is left of the slice, less than a step, or all of it at the edge.
     for (; at_k < end; at_k += kUnroll * kStep) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            load_guarded(a[u][0][0], column_a + static_cast<long long>(at_k + u * kStep) * lda,
+            load_guarded(a[u], column_a + static_cast<long long>(at_k + u * kStep) * lda,
                 at_k + u * kStep < end ? rows_left : 0);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            float rest_b[1][kColumns][1];
+            float rest_b[kColumns][1];
             #pragma unroll
-            for (int l = 0; l < 1; ++l)
-                #pragma unroll
-                for (int j = 0; j < kColumns; ++j)
-                    load_guarded(rest_b[l][j], B + static_cast<long long>(at_k + u * kStep + l) * ldb + block_n + j,
-                        at_k + u * kStep + l < end ? 1 : 0);
+            for (int j = 0; j < kColumns; ++j)
+                load_guarded(rest_b[j], B + static_cast<long long>(at_k + u * kStep) * ldb + block_n + j,
+                    at_k + u * kStep < end ? 1 : 0);
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
-                    products[i][j] = fmaf(a[u][0][i / 4][i % 4], rest_b[0][j][0], products[i][j]);
+                    products[i][j] = fmaf(a[u][i], rest_b[j][0], products[i][j]);
         }
     }
 
@@ -209,8 +204,8 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
 
     const int slices = gridDim.z;
     if (slices > 1) {
-        // Each slice's sums go to the workspace, behind the tickets of all tiles; the block of a tile that comes last
-        // adds them up.
+        // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of 256 bytes on; the
+        // block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
         const long long tiles = static_cast<long long>(gridDim.x) * gridDim.y;
         const long long tile = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
         float* slice_sums =

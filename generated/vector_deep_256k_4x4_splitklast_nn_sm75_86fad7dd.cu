@@ -11,6 +11,7 @@
 // ceil_div(n, 4), 0) bytes of device memory.
 // The first select(slices > 1, 4 * ceil_div(m, 4) * ceil_div(n, 4), 0) of them are zero before the first launch; every
 // run leaves them zero.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: n is a multiple of 4, as the spec's multiple_of.n promises.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
@@ -42,7 +43,7 @@ constexpr int kStep = kLanes * kVector;  // values of k that the lanes of all te
 // Tile of C for a block, and its sums in shared memory.
 constexpr int kTileM = kRows * kTeams;
 constexpr int kElements = kTileM * kColumns;
-constexpr int kPitch = 5;
+constexpr int kPitch = 5;  // from one row of sums to the next, longer than kColumns against bank conflicts
 constexpr int kParts = 8;  // sums of each element, before the block adds them up
 constexpr int kSummers = 32;  // groups of threads among which the last block of a tile divides the slices
 constexpr int kSpan = kThreads / kSummers;
@@ -131,14 +132,14 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
     const int whole_steps = (end - begin) / (kUnroll * kStep);
 
     // What the next step multiplies is in flight while this one does.
-    float a[kUnroll][kRows][1][kVector];
+    float a[kUnroll][kRows][kVector];
     float b[kUnroll][kVector][kColumns][1];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_whole(a[u][i][0], rows_a[i] + at_k + u * kStep);
+                load_whole(a[u][i], rows_a[i] + at_k + u * kStep);
             #pragma unroll
             for (int l = 0; l < kVector; ++l)
                 #pragma unroll
@@ -147,14 +148,14 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
-        float next_a[kUnroll][kRows][1][kVector];
+        float next_a[kUnroll][kRows][kVector];
         float next_b[kUnroll][kVector][kColumns][1];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
                 #pragma unroll
                 for (int i = 0; i < kRows; ++i)
-                    load_whole(next_a[u][i][0], rows_a[i] + at_k + (kUnroll + u) * kStep);
+                    load_whole(next_a[u][i], rows_a[i] + at_k + (kUnroll + u) * kStep);
                 #pragma unroll
                 for (int l = 0; l < kVector; ++l)
                     #pragma unroll
@@ -171,18 +172,18 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], b[u][l][j][0], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], b[u][l][j][0], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(a[0]) / sizeof(float); ++i)
-                (&a[u][0][0][0])[i] = (&next_a[u][0][0][0])[i];
+                reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(b[0]) / sizeof(float); ++i)
-                (&b[u][0][0][0])[i] = (&next_b[u][0][0][0])[i];
+                reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
 
     // What is left of the slice, less than a step.
@@ -191,7 +192,7 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_guarded(a[u][i][0], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
+                load_guarded(a[u][i], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -208,7 +209,7 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], rest_b[l][j][0], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], rest_b[l][j][0], products[i][j]);
         }
     }
 
@@ -236,8 +237,8 @@ vector_deep_256k_4x4_splitklast_nn_sm75_86fad7dd(
 
     const int slices = gridDim.z;
     if (slices > 1) {
-        // Each slice's sums go to the workspace, behind the tickets of all tiles; the block of a tile that comes last
-        // adds them up.
+        // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of 256 bytes on; the
+        // block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
         const long long tiles = static_cast<long long>(gridDim.x) * gridDim.y;
         const long long tile = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
         float* slice_sums =

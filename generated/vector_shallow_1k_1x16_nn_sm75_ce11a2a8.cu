@@ -38,7 +38,7 @@ constexpr int kStep = kLanes * kVector;  // values of k that the lanes of all te
 // Tile of C for a block, and its sums in shared memory.
 constexpr int kTileM = kRows * kTeams;
 constexpr int kElements = kTileM * kColumns;
-constexpr int kPitch = 17;
+constexpr int kPitch = 17;  // from one row of sums to the next, longer than kColumns against bank conflicts
 
 // Reads 4 consecutive floats.
 __device__ __forceinline__ void load_whole(float (&values)[4], const float* source)
@@ -81,7 +81,6 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
     const int lane = threadIdx.x % kLanes;
     const int first_row = block_m + team * kRows;
 
-    const int begin = 0;
     const int end = k;
 
     // Where the thread reads. Rows and columns beyond the matrix read its last ones, and are not stored.
@@ -91,27 +90,27 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
         rows_a[i] = A + static_cast<long long>(min(first_row + i, m - 1)) * lda;
 
     float products[kRows][kColumns] = {};
-    int at_k = begin + lane * kVector;
-    const int whole_steps = (end - begin) / (kUnroll * kStep);
+    int at_k = lane * kVector;
+    const int whole_steps = end / (kUnroll * kStep);
 
     // What the next step multiplies is in flight while this one does.
-    float a[kUnroll][kRows][1][kVector];
+    float a[kUnroll][kRows][kVector];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_whole(a[u][i][0], rows_a[i] + at_k + u * kStep);
+                load_whole(a[u][i], rows_a[i] + at_k + u * kStep);
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
-        float next_a[kUnroll][kRows][1][kVector];
+        float next_a[kUnroll][kRows][kVector];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
                 #pragma unroll
                 for (int i = 0; i < kRows; ++i)
-                    load_whole(next_a[u][i][0], rows_a[i] + at_k + (kUnroll + u) * kStep);
+                    load_whole(next_a[u][i], rows_a[i] + at_k + (kUnroll + u) * kStep);
             }
         }
         #pragma unroll
@@ -128,13 +127,13 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], b[l][j / 4][j % 4], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], b[l][j / 4][j % 4], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(a[0]) / sizeof(float); ++i)
-                (&a[u][0][0][0])[i] = (&next_a[u][0][0][0])[i];
+                reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
     }
 
     // What is left of the slice, less than a step.
@@ -143,7 +142,7 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_guarded(a[u][i][0], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
+                load_guarded(a[u][i], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -161,7 +160,7 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], rest_b[l][j / 4][j % 4], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], rest_b[l][j / 4][j % 4], products[i][j]);
         }
     }
 

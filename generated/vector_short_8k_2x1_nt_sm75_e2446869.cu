@@ -6,7 +6,7 @@
 // B is k x n, column-major with leading dimension ldb; pointer and ldb are multiples of 4 elements.
 // C is m x n, row-major with leading dimension ldc.
 //
-// Launch:  grid ceil_div(m, 64) * ceil_div(n, 1), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Launch:  grid ceil_div(m, 64) * n, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -37,7 +37,7 @@ constexpr int kStep = kLanes * kVector;  // values of k that the lanes of all te
 // Tile of C for a block, and its sums in shared memory.
 constexpr int kTileM = kRows * kTeams;
 constexpr int kElements = kTileM * kColumns;
-constexpr int kPitch = 1;
+constexpr int kPitch = 1;  // from one row of sums to the next
 
 // Reads 4 consecutive floats.
 __device__ __forceinline__ void load_whole(float (&values)[4], const float* source)
@@ -80,7 +80,6 @@ vector_short_8k_2x1_nt_sm75_e2446869(
     const int lane = threadIdx.x % kLanes;
     const int first_row = block_m + team * kRows;
 
-    const int begin = 0;
     const int end = k;
 
     // Where the thread reads. Rows and columns beyond the matrix read its last ones, and are not stored.
@@ -94,18 +93,18 @@ vector_short_8k_2x1_nt_sm75_e2446869(
         columns_b[j] = B + static_cast<long long>(block_n + j) * ldb;
 
     float products[kRows][kColumns] = {};
-    int at_k = begin + lane * kVector;
-    const int whole_steps = (end - begin) / (kUnroll * kStep);
+    int at_k = lane * kVector;
+    const int whole_steps = end / (kUnroll * kStep);
 
     // What the next step multiplies is in flight while this one does.
-    float a[kUnroll][kRows][1][kVector];
+    float a[kUnroll][kRows][kVector];
     float b[kUnroll][kColumns][kVector / 4][4];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_whole(a[u][i][0], rows_a[i] + at_k + u * kStep);
+                load_whole(a[u][i], rows_a[i] + at_k + u * kStep);
             #pragma unroll
             for (int j = 0; j < kColumns; ++j)
                 #pragma unroll
@@ -114,14 +113,14 @@ vector_short_8k_2x1_nt_sm75_e2446869(
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
-        float next_a[kUnroll][kRows][1][kVector];
+        float next_a[kUnroll][kRows][kVector];
         float next_b[kUnroll][kColumns][kVector / 4][4];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
                 #pragma unroll
                 for (int i = 0; i < kRows; ++i)
-                    load_whole(next_a[u][i][0], rows_a[i] + at_k + (kUnroll + u) * kStep);
+                    load_whole(next_a[u][i], rows_a[i] + at_k + (kUnroll + u) * kStep);
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
                     #pragma unroll
@@ -137,18 +136,18 @@ vector_short_8k_2x1_nt_sm75_e2446869(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], b[u][j][l / 4][l % 4], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], b[u][j][l / 4][l % 4], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(a[0]) / sizeof(float); ++i)
-                (&a[u][0][0][0])[i] = (&next_a[u][0][0][0])[i];
+                reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(b[0]) / sizeof(float); ++i)
-                (&b[u][0][0][0])[i] = (&next_b[u][0][0][0])[i];
+                reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
 
     // What is left of the slice, less than a step.
@@ -157,7 +156,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_guarded(a[u][i][0], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
+                load_guarded(a[u][i], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -173,7 +172,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], rest_b[j][l / 4][l % 4], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], rest_b[j][l / 4][l % 4], products[i][j]);
         }
     }
 

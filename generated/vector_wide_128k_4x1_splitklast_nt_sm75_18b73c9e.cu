@@ -6,11 +6,12 @@
 // B is k x n, column-major with leading dimension ldb; pointer and ldb are multiples of 4 elements.
 // C is m x n, row-major with leading dimension ldc.
 //
-// Launch:  grid ceil_div(m, 8) * ceil_div(n, 1), 1, slices; block 256, 1, 1; dynamic shared memory 0 bytes.
-// Workspace: select(slices > 1, round_up(4 * ceil_div(m, 8) * ceil_div(n, 1), 256) + 32 * slices * ceil_div(m, 8) *
-// ceil_div(n, 1), 0) bytes of device memory.
-// The first select(slices > 1, 4 * ceil_div(m, 8) * ceil_div(n, 1), 0) of them are zero before the first launch; every
-// run leaves them zero.
+// Launch:  grid ceil_div(m, 8) * n, 1, slices; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: select(slices > 1, round_up(4 * ceil_div(m, 8) * n, 256) + 32 * slices * ceil_div(m, 8) * n, 0) bytes of
+// device memory.
+// The first select(slices > 1, 4 * ceil_div(m, 8) * n, 0) of them are zero before the first launch; every run leaves
+// them zero.
+// There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
 // Expects: ldb is at least k: the columns of B do not overlap.
@@ -42,7 +43,7 @@ constexpr int kStep = kLanes * kVector;  // values of k that the lanes of all te
 // Tile of C for a block, and its sums in shared memory.
 constexpr int kTileM = kRows * kTeams;
 constexpr int kElements = kTileM * kColumns;
-constexpr int kPitch = 1;
+constexpr int kPitch = 1;  // from one row of sums to the next
 constexpr int kParts = 4;  // sums of each element, before the block adds them up
 constexpr int kSummers = 32;  // groups of threads among which the last block of a tile divides the slices
 constexpr int kSpan = kThreads / kSummers;
@@ -123,14 +124,14 @@ vector_wide_128k_4x1_splitklast_nt_sm75_18b73c9e(
     const int whole_steps = (end - begin) / (kUnroll * kStep);
 
     // What the next step multiplies is in flight while this one does.
-    float a[kUnroll][kRows][1][kVector];
+    float a[kUnroll][kRows][kVector];
     float b[kUnroll][kColumns][kVector / 4][4];
     if (whole_steps > 0) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_whole(a[u][i][0], rows_a[i] + at_k + u * kStep);
+                load_whole(a[u][i], rows_a[i] + at_k + u * kStep);
             #pragma unroll
             for (int j = 0; j < kColumns; ++j)
                 #pragma unroll
@@ -139,14 +140,14 @@ vector_wide_128k_4x1_splitklast_nt_sm75_18b73c9e(
         }
     }
     for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
-        float next_a[kUnroll][kRows][1][kVector];
+        float next_a[kUnroll][kRows][kVector];
         float next_b[kUnroll][kColumns][kVector / 4][4];
         if (step + 1 < whole_steps) {
             #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
                 #pragma unroll
                 for (int i = 0; i < kRows; ++i)
-                    load_whole(next_a[u][i][0], rows_a[i] + at_k + (kUnroll + u) * kStep);
+                    load_whole(next_a[u][i], rows_a[i] + at_k + (kUnroll + u) * kStep);
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
                     #pragma unroll
@@ -162,18 +163,18 @@ vector_wide_128k_4x1_splitklast_nt_sm75_18b73c9e(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], b[u][j][l / 4][l % 4], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], b[u][j][l / 4][l % 4], products[i][j]);
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(a[0]) / sizeof(float); ++i)
-                (&a[u][0][0][0])[i] = (&next_a[u][0][0][0])[i];
+                reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int i = 0; i < sizeof(b[0]) / sizeof(float); ++i)
-                (&b[u][0][0][0])[i] = (&next_b[u][0][0][0])[i];
+                reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
 
     // What is left of the slice, less than a step.
@@ -182,7 +183,7 @@ vector_wide_128k_4x1_splitklast_nt_sm75_18b73c9e(
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
-                load_guarded(a[u][i][0], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
+                load_guarded(a[u][i], rows_a[i] + at_k + u * kStep, end - (at_k + u * kStep));
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -198,7 +199,7 @@ vector_wide_128k_4x1_splitklast_nt_sm75_18b73c9e(
                 for (int i = 0; i < kRows; ++i)
                     #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        products[i][j] = fmaf(a[u][i][0][l], rest_b[j][l / 4][l % 4], products[i][j]);
+                        products[i][j] = fmaf(a[u][i][l], rest_b[j][l / 4][l % 4], products[i][j]);
         }
     }
 
@@ -226,8 +227,8 @@ vector_wide_128k_4x1_splitklast_nt_sm75_18b73c9e(
 
     const int slices = gridDim.z;
     if (slices > 1) {
-        // Each slice's sums go to the workspace, behind the tickets of all tiles; the block of a tile that comes last
-        // adds them up.
+        // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of 256 bytes on; the
+        // block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
         const long long tiles = static_cast<long long>(gridDim.x) * gridDim.y;
         const long long tile = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
         float* slice_sums =

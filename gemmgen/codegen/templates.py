@@ -18,7 +18,7 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension
 
-from gemmgen.codegen.text import FILTERS, constant
+from gemmgen.codegen.text import FILTERS, constant, constants_of
 
 SHARED = ("common", "epilogue")
 """Folders whose building blocks all families find."""
@@ -52,6 +52,7 @@ def environment(root: Path) -> jinja2.Environment:
     found.filters.update(FILTERS)
     found.filters["alone"] = _alone
     found.globals["constant"] = constant
+    found.globals["constants_of"] = constants_of
     found.globals["block"] = partial(Block, found)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gemmgen.core.literals import float_literal
@@ -39,6 +39,16 @@ def bracketed(expression: str) -> str:
     return f"({expression})" if " " in expression else expression
 
 
+def over_cluster(blocks: int) -> str:
+    """What the extent of a tile is multiplied by for that of a cluster which has several side by side."""
+    return " * kClusterBlocks" if blocks > 1 else ""
+
+
+def power_of_two(bits: int) -> str:
+    """A power of two of which these are the bits as a float, as they are written, and which it is as a comment."""
+    return f"{bits:#x};  // 2^{(bits >> 23) - 127}"
+
+
 def rounded_up(expression: str, multiple: int) -> str:
     """The least multiple that is not below an expression, a sum or a product, as an expression."""
     return f"({expression} + {multiple - 1}) / {multiple} * {multiple}"
@@ -59,6 +69,11 @@ def constant(name: str, value: object, meaning: str = "") -> str:
     return f"constexpr int {name} = {value};" + (f"  // {meaning}" if meaning else "")
 
 
+def constants_of(found: Iterable[tuple[str, object, str]]) -> str:
+    """``constant`` of each name, value and meaning, one to a line."""
+    return "\n".join(constant(name, value, meaning) for name, value, meaning in found)
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "bracketed": bracketed,
     "components": components,
@@ -66,8 +81,10 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "counted": counted,
     "float_literal": float_literal,
     "half_words": half_words,
+    "over_cluster": over_cluster,
     "parameter": parameter,
     "parameters": parameters,
+    "power_of_two": power_of_two,
     "product": product,
     "remainder": remainder,
     "rounded_up": rounded_up,

@@ -13,7 +13,8 @@ __device__ __forceinline__ void copy_async(unsigned target, const void* source, 
             :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
 }
 
-// The same, and asks for the kPrefetch bytes, 64, 128 or 256, around the source in the L2.
+// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0. Asks
+// for the kPrefetch bytes, 64, 128 or 256, around the source in the L2.
 template <int kBytes, int kPrefetch>
 __device__ __forceinline__ void copy_async_prefetching(unsigned target, const void* source, int bytes)
 {
@@ -33,7 +34,8 @@ __device__ __forceinline__ void copy_async_cached(unsigned target, const void* s
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
 }
 
-// The same, and asks for the kPrefetch bytes, 64, 128 or 256, around the source in the L2.
+// Starts to copy 16 bytes that stay in the L1, where they are soon read again, and asks for the kPrefetch bytes, 64,
+// 128 or 256, around the source in the L2.
 template <int kPrefetch>
 __device__ __forceinline__ void copy_async_cached_prefetching(unsigned target, const void* source, int bytes)
 {

@@ -20,7 +20,8 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
+// tensor is filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -41,7 +42,8 @@ __device__ __forceinline__ void multicast_box_2d(
         :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y) : "memory");
 }
 
-// The same from a tensor with three extents.
+// Copies the box at (x, y, z) to the same place of every block in `blocks`, a mask over the cluster, and arrives at the
+// barrier of each.
 __device__ __forceinline__ void multicast_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z)
 {
@@ -51,8 +53,8 @@ __device__ __forceinline__ void multicast_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory: some channels of those that lie (dx, dy) from the pixels of the
-// map's walk, which begins at (x, y) of an image.
+// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
@@ -63,7 +65,8 @@ __device__ __forceinline__ void load_pixels(
            "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)) : "memory");
 }
 
-// The same from a tensor with blocks of channels, all of which are copied, of the one at `block`.
+// Starts to copy a column of pixels to shared memory, all channels of the block of channels at `block`: of the pixels
+// that lie (dx, dy) from those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_block_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int block, int x, int y, int image, int dx, int dy)
 {
@@ -74,8 +77,9 @@ __device__ __forceinline__ void load_block_pixels(
            "h"(static_cast<unsigned short>(dy)), "h"(static_cast<unsigned short>(block)) : "memory");
 }
 
-// Copies a column to the same place of every block of the cluster in `blocks`, a mask, and arrives at the barrier of
-// each.
+// Copies a column of pixels, all channels of the block of channels at `block`, to the same place of every block of the
+// cluster in `blocks`, a mask, and arrives at the barrier of each: of the pixels that lie (dx, dy) from those of the
+// map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void multicast_block_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int block, int x, int y, int image,
     int dx, int dy)
@@ -88,7 +92,9 @@ __device__ __forceinline__ void multicast_block_pixels(
            "h"(static_cast<unsigned short>(block)) : "memory");
 }
 
-// The same from a tensor whose channels lie side by side.
+// Copies a column of pixels, some of their channels, to the same place of every block of the cluster in `blocks`, a
+// mask, and arrives at the barrier of each: of the pixels that lie (dx, dy) from those of the map's walk, which begins
+// at (x, y) of an image.
 __device__ __forceinline__ void multicast_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y,
     int image, int dx, int dy)
@@ -108,7 +114,7 @@ __device__ __forceinline__ void store_box_2d(const TensorMap& map, unsigned sour
         :: "l"(&map), "r"(source), "r"(x), "r"(y) : "memory");
 }
 
-// The same to a tensor with three extents.
+// Starts to copy a box from shared memory to (x, y, z); what lies outside of the tensor is left out.
 __device__ __forceinline__ void store_box_3d(const TensorMap& map, unsigned source, int x, int y, int z)
 {
     asm volatile(

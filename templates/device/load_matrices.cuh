@@ -9,7 +9,8 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// The same, of matrices of 16-bit elements that are transposed.
+// Reads four matrices of 8 rows of eight 16-bit elements, each transposed: each group of eight lanes gives the
+// addresses of one matrix's rows, every lane gets a word of each transposed matrix.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
 {
     asm volatile(

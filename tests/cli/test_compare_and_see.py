@@ -97,6 +97,13 @@ def test_files_of_kernels_are_compared_with_their_counters(run: Run) -> None:
     assert {change["name"]: change["difference"] for change in found["resources"]}["shared memory a block, bytes"] == 256
 
 
+def test_counters_of_two_specs_are_those_of_one_problem(run: Run) -> None:
+    found = run("diff", "gemm/v0_naive", "gemm/v1_tiled", "--no-source", "--json").json
+    assert found["counted_cases"][0] == found["counted_cases"][1]
+    counters = {change["name"]: change["difference"] for change in found["counters"]}
+    assert counters["global sectors"] < 0  # tiles read less; on smaller problems of its own the naive kernel would
+
+
 def test_files_without_a_launch_are_compared_all_the_same(run: Run) -> None:
     Path("one.cu").write_text(REVERSE)
     Path("two.cu").write_text(REVERSE.replace("    __syncthreads();\n", ""))

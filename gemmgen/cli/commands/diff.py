@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gemmgen.hardware.target import Architecture, Device
+    from gemmgen.perf.analysis.report import Analysis
     from gemmgen.present.comparison import Change, Comparison, Side
+    from gemmgen.toolchain.nvrtc import Binary
 
 
 @click.command("diff")
@@ -96,6 +98,7 @@ def command(
     from gemmgen.cli.file_comparison import FileLaunch, file_side, is_file_of_kernels
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.hardware.target import device as find_device
+    from gemmgen.perf.analysis.report import on_one_case
     from gemmgen.present.comparison import compare
 
     if second is None and not set_first and not set_second:
@@ -112,14 +115,21 @@ def command(
         raise click.UsageError("--entry comes once or twice" if len(entries) > 2 else "--grid and --block go together")
     device = find_device(device_name)
     target = find_architecture(architecture) if architecture else device.architecture
-    sides = []
-    for place, (name, changed) in enumerate(zip(names, overrides, strict=True)):
-        if files[place]:
-            entry = entries[min(place, len(entries) - 1)] if entries else None
-            sides.append(file_side(name, FileLaunch(entry, grid, block, shared_bytes, tuple(arguments)), target, device))
-        else:
-            own = (set_first, set_second)[place]
-            sides.append(_spec_side(name, changed, own, second is None, target, device))
+    sides: list[Side] = []
+    if any(files):
+        for place, (name, changed) in enumerate(zip(names, overrides, strict=True)):
+            if files[place]:
+                entry = entries[min(place, len(entries) - 1)] if entries else None
+                sides.append(file_side(name, FileLaunch(entry, grid, block, shared_bytes, tuple(arguments)), target, device))
+            else:
+                sides.append(_spec_side(*_analysed(name, changed, (set_first, set_second)[place], second is None, target, device)[:2]))
+    else:
+        one, other = (
+            _analysed(name, changed, (set_first, set_second)[place], second is None, target, device)
+            for place, (name, changed) in enumerate(zip(names, overrides, strict=True))
+        )
+        analyses = on_one_case((one[1], one[2]), (other[1], other[2]))
+        sides = [_spec_side(side[0], analysis) for side, analysis in zip((one, other), analyses, strict=True)]
     found = compare(sides[0], sides[1], device.name)
     if output is not None:
         from gemmgen.present.web.diff import diff_page
@@ -132,16 +142,23 @@ def command(
         _print(found, source)
 
 
-def _spec_side(name: str, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device) -> Side:
+def _analysed(
+    name: str, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device
+) -> tuple[str, Analysis, Binary]:
+    """A spec's label, its analysis and its binary."""
     from gemmgen.cli.compilation import compile_plans
-    from gemmgen.dispatch.prediction import predicted_seconds
     from gemmgen.perf.analysis.report import analyse
-    from gemmgen.present.comparison import instance_side
 
     planned = _planned(name, overrides, target)
     (binary,) = compile_plans([planned.plan])
-    label = _label(planned, own, of_one)
-    return instance_side(label, analyse(planned.plan, binary, device), predicted_seconds(planned.plan, device))
+    return _label(planned, own, of_one), analyse(planned.plan, binary, device), binary
+
+
+def _spec_side(label: str, analysis: Analysis) -> Side:
+    from gemmgen.dispatch.prediction import predicted_seconds
+    from gemmgen.present.comparison import instance_side
+
+    return instance_side(label, analysis, predicted_seconds(analysis.plan, analysis.device))
 
 
 def _planned(name: str, overrides: Sequence[str], target: Architecture) -> PlannedSpec:

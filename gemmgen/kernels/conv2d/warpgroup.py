@@ -31,6 +31,15 @@ class PixelLoop(WarpgroupLoop):
     division: Literal["channels", "pixels"] = "channels"
 
     @property
+    def group_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Name, value and meaning of what parts the tiles of groups in shared memory, where there are several groups."""
+        if self.consumers == 1:
+            return ()
+        if self.division == "pixels":
+            return (("kGroupBytes", self.tile_bytes_b, "of a group's pixels of a tile of x"),)
+        return (("kGroupBytes", self.group_bytes_a, "of a group's channels of a tile of the filter"),)
+
+    @property
     def blocks_m(self) -> int:
         return self.tile_m // BLOCK_ROWS // (self.consumers if self.division == "channels" else 1)
 
@@ -129,6 +138,36 @@ class WarpgroupPlan(FinishingPlan):
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
     bordered: bool
     """True if what the zero point of x adds depends on the filter taps that lie within the image."""
+
+    @property
+    def staged_constants(self) -> tuple[tuple[str, object, str], ...]:
+        """Names, values and meanings of the numbers by which results find their place in shared memory."""
+        if self.staged is None:
+            return ()
+        staged, bytes_of_parts = self.staged, ("kPartBytes", self.staged.row_part_bytes, "of all pixels' rows with some of the channels")
+        return (
+            ("kBlockBytes", staged.block_bytes, "of the channels of one instruction, of all pixels"),
+            ("kVectorBytes", 16, ""),
+            ("kRowVectors", staged.row_vectors, "of a pixel"),
+            ("kRowBytes", "kRowVectors * kVectorBytes", ""),
+            *((bytes_of_parts,) if staged.rows > 1 or not self.boxes else ()),
+            *((("kVectorChannels", staged.vector_channels, ""),) if not self.boxes else ()),
+        )
+
+    @property
+    def steps_of_tile(self) -> str:
+        """Steps of a tile: parts of the input channels for each filter tap, or for each row of the filter."""
+        channels = f"({self.v['c']} - 1) / kTileK + 1"
+        if not self.walks:
+            return channels
+        return f"{self.v['r']} * " + ("" if self.windows else f"{self.v['s']} * ") + f"({channels})"
+
+    @property
+    def staged_assertion(self) -> str:
+        """A check that results which the copy engine takes begin with a period of its swizzle; empty where threads take them."""
+        if self.staged is None or not self.boxes:
+            return ""
+        return "static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);"
 
     @property
     def warnings(self) -> tuple[Reason, ...]:

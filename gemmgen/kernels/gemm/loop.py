@@ -15,6 +15,7 @@ from gemmgen.kernels.gemm.reasons import cache_reasons, loader_reason, loop_reas
 from gemmgen.kernels.gemm.spec import GemmSpec, TiledMainloop
 from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.source import times
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 REGISTER_UNIT = 8
@@ -89,10 +90,16 @@ class TiledLoop:
         among = f" {sign} kWarps{self.minor.axis.upper()}" if self.warps_major > 1 and self.warps_minor > 1 else ""
         return f"warp{among} * kWarpStride{operand.axis.upper()}"
 
+    def lane_stride_factor(self, operand: Operand) -> str:
+        """What a lane's place along the axis of an operand is multiplied by for that of its first element."""
+        stride = operand.fragment.lane_stride
+        if self.lanes_along(operand) == 1:
+            return times(stride)
+        return f" * kLaneStride{operand.axis.upper()}" if stride > 1 else ""
+
     def first_of_warp_and_lane(self, operand: Operand) -> str:
         """Where a thread's elements begin within the block's tile, along the axis of an operand, as an expression."""
-        stride = f" * kLaneStride{operand.axis.upper()}" if operand.fragment.lane_stride > 1 else ""
-        lane = f"lane_{operand.axis}{stride}" if self.lanes_along(operand) > 1 else ""
+        lane = f"lane_{operand.axis}{self.lane_stride_factor(operand)}" if self.lanes_along(operand) > 1 else ""
         return " + ".join(filter(None, (self.warp_offset(operand), lane))) or "0"
 
     @property

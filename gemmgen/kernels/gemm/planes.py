@@ -227,6 +227,13 @@ class PlaneOperand:
         return f"({self.batch_stride} != 0 ? product : 0)"
 
     @property
+    def read_constants(self) -> tuple[tuple[str, object, str], ...]:
+        """Names, values and meanings of the numbers by which a warp reads a row in vectors; none where it reads single elements."""
+        if self.vector == 1:
+            return ()
+        return (("kVector", self.vector, ""), ("kAtOnce", "32 * kVector", "elements that a warp reads at a time"))
+
+    @property
     def pitch_multiple(self) -> int:
         """Elements that a row of a plane is a multiple of: 16 bytes, as tensor maps need."""
         return 16 // self.scheme.element_bytes
@@ -341,6 +348,13 @@ class PlanesPlan:
     def repair_parts(self) -> int:
         """Parts of k whose sums several threads make for one element of a line that is repaired."""
         return self.repair_threads // self.repair_tile
+
+    @property
+    def add_kept(self) -> str:
+        """The assignment by which kept products join a sum at the end, as CUDA."""
+        if not self.scheme.scaled:
+            return "+= kept[block][i]"
+        return f"= fmaf(kept[block][i], {'1.0f / kKeptScale' if self.compensated else self.scheme.kept_factor}, accumulators[block][i])"
 
     @property
     def repair_rows(self) -> int:

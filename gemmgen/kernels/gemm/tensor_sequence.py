@@ -189,9 +189,8 @@ def work_constraint(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> Constrain
             Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"
         )
     most = LARGEST_INT - 65536
-    return Constraint(
-        Formula(f"{works} < {most}"), f"{works} is less than {most}: an int counts the pieces of work, tiles or slices of them"
-    )
+    pieces = "slices of tiles of C" if isinstance(spec.decomposition, SplitKParallel) else "tiles of C"
+    return Constraint(Formula(f"{works} < {most}"), f"{works} is less than {most}: an int counts the {pieces}")
 
 
 def works_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:

@@ -24,6 +24,7 @@ from gemmgen.kernels.gemm.sequence import (
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKLast, VectorMainloop
 from gemmgen.kernels.launch import GRID_LIMITS, Argument, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.source import times
 
 WIDEST_BYTES = 16
 MOST_UNROLL = 16
@@ -74,6 +75,24 @@ class VectorLoop:
     def elements(self) -> int:
         """Elements of C that a block computes."""
         return self.tile_m * self.columns
+
+    def extents_a(self, row_major: bool) -> str:
+        """Extents of what is held of A for one step, the direction of its vectors last."""
+        if row_major:
+            return "[kRows][kVector]"
+        return f"[kVector][kRows{times(self.width_a, '/')}][{self.width_a}]" if self.along == "k" else "[kRows]"
+
+    def extents_b(self, row_major: bool) -> str:
+        """The same of B."""
+        width = times(self.width_b, "/")
+        if self.along != "k":
+            return f"[kColumns{width if row_major else ''}][{self.width_b}]"
+        return f"[kVector][kColumns{width}][{self.width_b}]" if row_major else f"[kColumns][kVector{width}][{self.width_b}]"
+
+    @property
+    def padding_text(self) -> str:
+        """Why rows of sums are longer than they have columns; empty where they are not."""
+        return ", longer than kColumns against bank conflicts" if self.pitch > self.columns else ""
 
     @property
     def pitch(self) -> int:
@@ -200,7 +219,7 @@ def vector_sequence(
     layout_a, layout_b, layout_c = matrices
     arguments: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
     arguments += [*problem.betas, problem.c, *layout_c.scalars, *problem.epilogue]
-    tiles = f"ceil_div(m, {loop.tile_m}) * ceil_div(n, {loop.columns})"
+    tiles = f"ceil_div(m, {loop.tile_m}) * " + (f"ceil_div(n, {loop.columns})" if loop.columns > 1 else "n")
     dimensions = problem.dimensions
     slices, workspace_bytes, zero_bytes = Formula("1"), Formula("0"), Formula("0")
     if isinstance(spec.decomposition, SplitKLast):

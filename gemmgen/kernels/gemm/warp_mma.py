@@ -62,6 +62,8 @@ class WarpOperand:
     blocks: int = 1
     """Blocks that share a tile, and boxes one below the other: as the copy engine's boxes for warpgroups have them."""
     pieces: int = 1
+    receivers: str = ""
+    own_part: str = ""
 
     @property
     def suffix(self) -> str:
@@ -115,6 +117,32 @@ class WarpOperand:
         if self.turned:
             return self.threads // self.rows * self.vector if self.threads % self.rows == 0 else 0
         return self.threads // self.vectors if self.threads % self.vectors == 0 else 0
+
+    @property
+    def line_constant(self) -> str:
+        """The constant by which the number of a copy is divided to find its place: copies of a row, or rows where these come first."""
+        return "kRows" if self.turned else "kVectorsPerRow"
+
+    @property
+    def advance_constant(self) -> str:
+        """The constant of ``advance``."""
+        return "kElementsPerPass" if self.turned else "kRowsPerPass"
+
+    @property
+    def times_vector(self) -> str:
+        """What the number of a vector is multiplied by for that of its first element."""
+        return " * kVector" if self.vector > 1 else ""
+
+    @property
+    def copy_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Names, values and meanings of the numbers by which a thread finds what it copies."""
+        return (
+            *((("kVector", self.vector, "elements"),) if self.vector > 1 else ()),
+            (self.line_constant, self.rows if self.turned else self.vectors, ""),
+            *(((self.advance_constant, self.advance, ""),) if self.advance else ()),
+            ("kPasses", self.passes, ""),
+            *((("kTileVectors", self.tile_vectors, ""),) if self.checks_index else ()),
+        )
 
     @property
     def checks_index(self) -> bool:
@@ -174,6 +202,24 @@ class WarpOperand:
     def tile_bytes(self) -> int:
         """Of one stage."""
         return self.planes * self.plane_bytes
+
+    @property
+    def offset_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Names, values and meanings of the numbers by which elements find their place in shared memory."""
+        span = (("kSpanBytes", self.span_bytes, "of as much of all rows as kRowBytes hold"),) if self.spans > 1 else ()
+        return (("kVectorBytes", CHUNK_BYTES, ""), ("kRowBytes", self.pitch, ""), *span)
+
+    @property
+    def load_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Names, values and meanings of the numbers by which the boxes of a tile are told apart, where there are several."""
+        if self.spans == 1:
+            return ()
+        count, along = ("kSpans", "kSpan") if self.k_major else ("kParts", "kPart")
+        return (
+            (count, self.spans, "boxes side by side"),
+            (along, self.span_elements, f"of {'k' if self.k_major else self.axis}, in one of them"),
+            (f"{along}Bytes", self.span_bytes, "of one"),
+        )
 
     @property
     def mask(self) -> int:
@@ -243,6 +289,18 @@ class WarpLoop:
     dynamic: bool = False
     skips_rows: bool = False
     promote_steps: int = 0
+
+    @property
+    def period_assertion(self) -> str:
+        """A check that tiles which the copy engine swizzles begin with a period of the swizzle; empty where threads copy."""
+        if not self.boxed:
+            return ""
+        period_a, period_b = 8 * self.a.pitch, 8 * self.b.pitch
+        return (
+            "// The copy engine permutes vectors of 16 bytes by their address, alike every eight rows: every tile begins with\n"
+            "// such a period.\n"
+            f"static_assert(kBytesA % {period_a} == 0 && kStages * kBytesA % {period_b} == 0 && kBytesB % {period_b} == 0);"
+        )
 
     @property
     def warps_m(self) -> int:

@@ -139,6 +139,40 @@ class WarpgroupOperand:
         spans = ((f"kSpanBytes{self.name}", self.span_bytes, "of as much of k as a row holds"),) if self.steps_in_row > 1 else ()
         return (*rows, (f"kStepBytes{self.name}", self.k_step_bytes, "of one instruction, along k"), *spans)
 
+    @property
+    def receivers(self) -> str:
+        """The definition of the mask of blocks that copies go to; empty where each block copies for itself."""
+        return f"constexpr unsigned short kReceivers = {self.cluster_mask};  // every block of the cluster" if self.blocks > 1 else ""
+
+    @property
+    def own_part(self) -> str:
+        """The statements by which a block finds its part of a tile that it copies to all; empty where it copies all of its own."""
+        return f"{self.axis} += rank * kOwnPart;\ntarget += rank * kOwnBytes;" if self.blocks > 1 else ""
+
+    @property
+    def load_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Names, values and meanings of the numbers by which boxes of a tile are told apart: in shared memory, and in the tensor."""
+        rows, shared = self.k_major, self.blocks > 1
+        own, own_bytes = (self.box_rows, self.box_bytes) if rows else (self.block_part, self.block_part_bytes)
+        of_block = (("kOwnPart", own, f"of {self.axis}, that this block copies"), ("kOwnBytes", own_bytes, "of that"))
+        boxes = (("kBoxRows", self.box_rows, "of a group of warps"), ("kBoxBytes", self.box_bytes, "of them"))
+        spans = (
+            ("kSpans", self.spans, "rows in shared memory, one behind the other, that hold a row of the tile"),
+            ("kSpan", self.span_elements, "of k, in one of them"),
+            ("kSpanBytes", self.span_bytes, "of all rows' first, second and so on"),
+        )
+        parts = (
+            ("kParts", self.parts, "boxes side by side"),
+            ("kPart", self.span_elements, f"of {self.axis}, in one of them"),
+            ("kPartBytes", self.part_bytes, "of one"),
+        )
+        return (
+            *(of_block if shared else ()),
+            *(boxes if rows and self.pieces > 1 else ()),
+            *(spans if rows and self.spans > 1 else ()),
+            *(parts if not rows and self.parts > 1 else ()),
+        )
+
     def step_offset(self, index: str) -> str:
         """Bytes to an instruction's part of k, as an expression: within rows, or from some of the rows to the next."""
         steps, size = self.steps_in_row, f"kStepBytes{self.name}"
@@ -167,6 +201,12 @@ class WarpgroupOperand:
     def leading_units(self) -> int:
         """The same as a descriptor holds it, in 16 bytes."""
         return self.leading_bytes // 16
+
+    @property
+    def leading_field(self) -> tuple[str, str, str]:
+        """Name, value and meaning of the leading byte offset where the lower half of a descriptor has it."""
+        meaning = "of no account where rows run along k" if self.k_major else f"from a row's end to what follows it along {self.axis}"
+        return f"kLeading{self.name}", f"{self.leading_units} << 16", f"a descriptor's leading byte offset, {meaning}"
 
     @property
     def layout_text(self) -> str:
@@ -351,6 +391,22 @@ class WarpgroupLoop:
         if self.a_in_registers:
             return "accumulate_from_registers"
         return "promote" if self.promote_steps else "accumulate"
+
+    @property
+    def accumulate_parameter(self) -> str:
+        """The parameter of the function that multiplies a stage by which some calls add to what the accumulators hold, and some do not."""
+        return ", int accumulate" if self.promote_steps > 1 else ""
+
+    def adds(self, later: str) -> str:
+        """Expression for adding to what the accumulators hold; ``later``: true but for the first instruction of a stage."""
+        if not self.promote_steps:
+            return "1"
+        return f"accumulate || {later}" if self.promote_steps > 1 else later
+
+    @property
+    def leading_fields(self) -> tuple[tuple[str, str, str], ...]:
+        """``leading_field`` of the operands that descriptors tell."""
+        return tuple(operand.leading_field for operand in ((self.b,) if self.a_in_registers else (self.a, self.b)))
 
     @property
     def arrivals(self) -> int:

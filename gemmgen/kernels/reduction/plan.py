@@ -183,7 +183,11 @@ class ReductionPlan(KernelPlan):
         if not at.names:
             return str(at.evaluate({}))
         per_group, groups = self.workspace.signs.text.split(" * ", 1)
-        return f"({per_group}ll * {Formula(groups).to_c()} + {ROUND - 1}) / {ROUND} * {ROUND}"
+        count = Formula(groups).to_c()
+        if isinstance(self.layout, ColumnLayout):
+            width = self.layout.tile_columns
+            count = count.replace(f" + {width} - 1) / {width})", " + kTileColumns - 1) / kTileColumns)")
+        return f"({per_group}ll * {count} + {ROUND - 1}) / {ROUND} * {ROUND}"
 
     @property
     def blocks_c(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
@@ -188,6 +188,30 @@ def analyse(
         executed_operations=model.executed_operations(plan, problem),
         timing=measured(roofs, seconds) if seconds is not None else None,
     )
+
+
+def on_one_case(one: tuple[Analysis, Binary], other: tuple[Analysis, Binary]) -> tuple[Analysis, Analysis]:
+    """Two analyses with their traffic counted on the same problem, the larger one of theirs that both can run; as they are where
+    they count different dimensions, or neither can run the other's problem."""
+    sides = one, other
+    counted = [analysis.traffic for analysis, _ in sides]
+    if counted[0] is None or counted[1] is None:
+        return one[0], other[0]
+    cases = [traffic.case for traffic in counted if traffic is not None]
+    if cases[0].dimensions == cases[1].dimensions or set(cases[0].dimensions) != set(cases[1].dimensions):
+        return one[0], other[0]
+    work = [
+        cost_model_of(analysis.plan.spec.kind).cost(analysis.plan, case.dimensions).weight
+        for (analysis, _), case in zip(sides, cases, strict=True)
+    ]
+    for chosen in sorted((0, 1), key=lambda side: work[side], reverse=True):
+        (analysis, binary), case = sides[1 - chosen], replace(cases[1 - chosen], dimensions=cases[chosen].dimensions)
+        try:
+            again = replace(analysis, traffic=count_case(analysis.plan, binary, case))
+        except GemmgenError:
+            continue
+        return (one[0], again) if chosen == 0 else (again, other[0])
+    return one[0], other[0]
 
 
 def _typical_problem(plan: KernelPlan) -> Mapping[str, int]:
