@@ -110,6 +110,12 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// 1 if a row or a column lies within an image of this extent, else 0.
+__device__ __forceinline__ unsigned lies_within(int at, int extent)
+{
+    return static_cast<unsigned>(at) < static_cast<unsigned>(extent);
+}
+
 // Reads four matrices of 8 rows of 16 bytes: each group of eight lanes gives the addresses of one matrix's rows, every
 // lane gets a word of each matrix.
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row)
@@ -355,11 +361,9 @@ pixels_256x128x64_256x128x64_w64x64_m16n8k32_s4_mpq_s8_nchw32_sm80_fe031eb7(
         pixels.bounds[pass] = 0;
         if (pixel < total_pixels) {
             for (int i = 0; i < r; ++i)
-                pixels.bounds[pass] |= static_cast<unsigned>(static_cast<unsigned>(top
-                    + i * dilation_h) < static_cast<unsigned>(h)) << i;
+                pixels.bounds[pass] |= lies_within(top + i * dilation_h, h) << i;
             for (int j = 0; j < s; ++j)
-                pixels.bounds[pass] |= static_cast<unsigned>(static_cast<unsigned>(left
-                    + j * dilation_w) < static_cast<unsigned>(w)) << (16 + j);
+                pixels.bounds[pass] |= lies_within(left + j * dilation_w, w) << (16 + j);
         }
     }
     pixels.offset = 0;

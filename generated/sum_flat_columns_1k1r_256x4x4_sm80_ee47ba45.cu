@@ -95,8 +95,7 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
 
     const int number = blockIdx.x / parts;
     const int part = blockIdx.x - number * parts;
-    long long source_at = 0, outer_at = 0;
-    const float* const source = X + source_at;
+    const float* const source = X;
     // Vectors lie at multiples of their size in memory; the first ones begin before the array does.
     const int skew = static_cast<int>(reinterpret_cast<unsigned long long>(source) / sizeof(float) % kVector);
     // So many threads take whole rows together that a thread's element falls into the same column in each turn.
@@ -119,8 +118,7 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
                 const Index first = tile + u * step + static_cast<int>(threadIdx.x) * kVector - skew;
                 if (first >= 0 && first <= elements - kVector) {
                     loaded[u] = *reinterpret_cast<const Vector*>(source + first);
-                }
-                else {
+                } else {
                     loaded[u] = {};
                     #pragma unroll
                     for (int i = 0; i < kVector; ++i)
@@ -165,7 +163,7 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
         total = join_turns(states, total, columns);
     }
     if (column < columns) {
-        const long long at = outer_at + static_cast<long long>(column) * k0_y;
+        const long long at = static_cast<long long>(column) * k0_y;
         Y[at] = total;
     }
 }
