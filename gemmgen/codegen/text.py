@@ -40,7 +40,7 @@ def bracketed(expression: str) -> str:
 
 
 def over_cluster(blocks: int) -> str:
-    """What the extent of a tile is multiplied by for that of a cluster which has several side by side."""
+    """Factor from the extent of a tile to that of a cluster which has several side by side; empty for 1."""
     return " * kClusterBlocks" if blocks > 1 else ""
 
 

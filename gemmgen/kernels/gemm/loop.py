@@ -91,7 +91,7 @@ class TiledLoop:
         return f"warp{among} * kWarpStride{operand.axis.upper()}"
 
     def lane_stride_factor(self, operand: Operand) -> str:
-        """What a lane's place along the axis of an operand is multiplied by for that of its first element."""
+        """Factor from a lane's place along the axis of an operand to that of its first element; empty for 1."""
         stride = operand.fragment.lane_stride
         if self.lanes_along(operand) == 1:
             return times(stride)

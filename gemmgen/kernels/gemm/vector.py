@@ -91,7 +91,7 @@ class VectorLoop:
 
     @property
     def padding_text(self) -> str:
-        """Why rows of sums are longer than they have columns; empty where they are not."""
+        """Reason that rows of sums are longer than they have columns; empty where they are not."""
         return ", longer than kColumns against bank conflicts" if self.pitch > self.columns else ""
 
     @property

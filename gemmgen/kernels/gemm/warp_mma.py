@@ -130,7 +130,7 @@ class WarpOperand:
 
     @property
     def times_vector(self) -> str:
-        """What the number of a vector is multiplied by for that of its first element."""
+        """Factor from the number of a vector to that of its first element; empty for 1."""
         return " * kVector" if self.vector > 1 else ""
 
     @property

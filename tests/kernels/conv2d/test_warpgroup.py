@@ -145,7 +145,7 @@ MUTANTS = {
         "++step) {\n                    if (step == 1) { advance(stage, phase); continue; }\n                    mbarrier_wait(empty",
     ),
     "padding on one side only": ("row * stride_h - padding_h", "row * stride_h"),
-    "pixels of another group": (" + group * 2048)", ")"),
+    "pixels of another group": (" + group * kGroupBytes)", ")"),
     "results before the last ones are out": ("store_boxes_wait<0>();\n            sync_group", "sync_group"),
     "no fence before the copy engine reads": ("            fence_async_proxy();\n", ""),
     "a group that does not wait for itself": (
