@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmgen.cli.selection import KERNEL_SUFFIXES
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
 from gemmgen.core.files import read_plain_text
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from gemmgen.perf.analysis.machine_code import KernelCode as MachineCode
     from gemmgen.present.comparison import Side
     from gemmgen.sanitizer.source import Entry, KernelCode
-
-SUFFIXES = (".cu", ".ptx")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class FileLaunch:
 
 def is_file_of_kernels(name: str) -> bool:
     """True of the name of a file of CUDA or PTX."""
-    return Path(name).suffix in SUFFIXES
+    return Path(name).suffix in KERNEL_SUFFIXES
 
 
 def file_side(name: str, launch: FileLaunch, target: Architecture, device: Device) -> Side:

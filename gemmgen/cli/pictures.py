@@ -1,4 +1,4 @@
-"""Pictures into files: SVG as it is drawn, PNG and PDF where CairoSVG is installed."""
+"""Pictures into files: SVG as it is drawn, PNG and PDF where CairoSVG is installed; and names of pages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.core.extras import install_command
 
 FORMS = (".svg", ".png", ".pdf")
+PAGES = (".html", ".htm")
 
 
 def require_form(path: Path) -> None:
     """Raises ``GemmgenError`` for a file that would not hold what its name says, before anything is drawn."""
     if path.suffix.lower() not in FORMS:
-        raise GemmgenError(f"{path}: pictures are written as {', '.join(FORMS)}; name the file so")
+        folder = "" if path.suffix else f", or {path}/ for a folder with an SVG of each"
+        raise GemmgenError(f"{path}: pictures are written as {', '.join(FORMS)}; name the file so{folder}")
+
+
+def require_page(path: Path) -> None:
+    """Raises ``GemmgenError`` for a page whose name says that it is something else, before anything is compiled for it."""
+    if path.suffix.lower() not in PAGES:
+        raise GemmgenError(f"{path}: a page is written as .html; name the file so")
 
 
 def write_picture(path: Path, svg: str) -> bool:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
 
 
+KERNEL_SUFFIXES = (".cu", ".ptx")
+"""Ends of names of files of kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpecFile:
     """A spec's file, and what the user calls it."""
@@ -70,6 +74,18 @@ def plan_specs(
     return planned
 
 
+def sized_problem(item: PlannedSpec, sizes: Sequence[int]) -> dict[str, int]:
+    """The problem of these sizes, which a command line names in the family's order. Raises ``UsageError`` that says the order."""
+    from gemmgen.kernels import family_of
+
+    family = family_of(item.plan.spec)
+    names = family.instance_sizes(item.plan)
+    if len(sizes) != len(names):
+        given, need = ",".join(map(str, sizes)), f"{len(names)} numbers: {','.join(names)}"
+        raise click.UsageError(f"--size {given}: {item.file.label} needs {need}")
+    return family.problem(item.plan, sizes)
+
+
 def _find(argument: str) -> Iterator[SpecFile]:
     if not argument:
         raise SpecError("an empty name is no spec; name a file, a directory, or a spec that comes with gemmgen")
@@ -88,6 +104,10 @@ def _find(argument: str) -> Iterator[SpecFile]:
         if not files:
             raise SpecError(f"{argument}: the directory holds no .yaml file")
         yield from (SpecFile(str(file), file) for file in files)
+    elif exists and path.suffix in KERNEL_SUFFIXES:
+        raise SpecError(
+            f"{argument}: this is a file of kernels, not a spec; gemmgen emulate runs it, gemmgen diff compares it with another"
+        )
     elif exists:
         yield SpecFile(argument, path)
     else:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 MAXIMUM_CHARACTERS = 20_000
 """Of one message."""
+
+_ALIKE, _BEHIND = 0.65, 0.12
+"""Least likeness of a name that is suggested, and how much less alike than the best it may be."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """All but tab and line feed: controls of C0 and C1, and what turns the direction of writing around (unicode.org, UAX #9)."""
@@ -19,6 +22,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` (did you mean X?)`` with the known word that is most like ``word``; empty if none is."""
     close = get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def close_paths(word: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """The known paths, such as gemm/v1_tiled, that ``word`` may mean: their last parts are alike, and none much less than the best."""
+    folder, _, last = word.rpartition("/")
+    likeness = {path: (_likeness(last, path.rpartition("/")[2]), _likeness(word, path)) for path in known}
+    possible = {path: found for path, found in likeness.items() if not folder or found[1] >= _ALIKE}
+    best = max((of_last for of_last, _ in possible.values()), default=0.0)
+    close = [path for path, (of_last, _) in possible.items() if of_last >= max(_ALIKE, best - _BEHIND)]
+    return sorted(close, key=possible.__getitem__, reverse=True)[:most]
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()
 
 
 def printable(text: str, limit: int = MAXIMUM_CHARACTERS) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from gemmgen.core.errors import SpecError
 from gemmgen.core.resources import resource_directory
+from gemmgen.core.text import close_paths
 
 
 def shipped_specs() -> dict[str, Path]:
@@ -27,9 +27,9 @@ def find_shipped(argument: str) -> dict[str, Path]:
     chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
     if argument and chosen:
         return {known: shipped[known] for known in chosen}
-    begun = sorted((known for known in shipped if name and (known.startswith(name) or known.rpartition("/")[2].startswith(name))), key=len)
-    close = begun[:3] or get_close_matches(name, shipped, n=3, cutoff=0.5)
     folders = sorted({known.rpartition("/")[0] for known in shipped})
+    begun = sorted((known for known in shipped if name and (known.startswith(name) or known.rpartition("/")[2].startswith(name))), key=len)
+    close = begun[:3] or close_paths(name, [*shipped, *folders])
     count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"
     hint = f"did you mean {' or '.join(close)}?" if close else count
     raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")

@@ -11,6 +11,7 @@ from typing import Any
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
+from gemmgen.core.text import close_paths
 from gemmgen.kernels.manifest import MANIFEST, MANIFEST_FORMAT, read_json
 from gemmgen.library.certificate import FORMAT
 
@@ -111,7 +112,5 @@ def choose(wanted: Iterable[str], known: Iterable[tuple[str, str]]) -> list[str]
 
 
 def _hint(text: str, labels: dict[str, str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(text, [*labels, *labels.values()], n=2, cutoff=0.5)
+    close = close_paths(text, [*labels, *labels.values()], most=2)
     return f"; did you mean {' or '.join(close)}?" if close else "; gemmgen library list shows all"

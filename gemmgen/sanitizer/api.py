@@ -90,7 +90,7 @@ def emulate(
     name: str | None = None,
     parameter_names: Sequence[str] | None = None,
 ) -> Result:
-    """Runs a kernel on the CPU and reports every access that is wrong.
+    """Runs a kernel on the CPU and reports every access that is wrong. The arrays stay as they are; ``Result.arrays`` has what it wrote.
 
     `source` is CUDA or PTX, as a text or as the path of a file; `entry` the kernel's name in C++ (`"axpy<float>"`) or in PTX, None
     for the only one. `args`, one a parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping

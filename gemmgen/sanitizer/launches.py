@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -129,7 +130,10 @@ def run_launches(
                 progress=settings.progress,
             )
         except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction) as impossible:
-            raise GemmgenError(f"{code.name}: {impossible}") from None
+            told = str(impossible)
+            for parameter, own_name in zip(launch.entry.parameters, launch.entry.parameter_names, strict=False):
+                told = re.sub(rf"\b{re.escape(parameter.name)}\b", own_name, told)
+            raise GemmgenError(f"{code.name}: {told}") from None
         except emulator.EmulatorError as caught:
             error = caught
             findings += findings_of(caught, (), code.text_of)

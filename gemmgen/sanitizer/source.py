@@ -166,6 +166,10 @@ def _with_names_of_files(ptx: str, path: str, name: str) -> str:
     return re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(here)}', r"\1", ptx, flags=re.MULTILINE)
 
 
+_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*?\b__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)\s*\w*\s*)?\b(\w+)\s*\(")
+"""A template of a kernel, and its name."""
+
+
 def find_entry(code: KernelCode, name: str | None) -> Entry:
     """The kernel called ``name``, as in the source or as in PTX; the only one if None. Raises ``UnusableInput``."""
     from gemmgen.emulator import ParseError
@@ -178,9 +182,11 @@ def find_entry(code: KernelCode, name: str | None) -> Entry:
     names = {symbol: qualified_name(symbol) for symbol in functions}
     there = "\n".join(f"  {symbol}" + (f" ({names[symbol]})" if names[symbol] != symbol else "") for symbol in functions)
     if not functions:
-        raise UnusableInput(
-            f"{code.name} has no kernel; a template counts where it is instantiated, or with its arguments: --entry 'kernel<float, 3>'"
-        )
+        templates = _TEMPLATE.findall(code.source or "")
+        named = f" but the template {templates[0]}" if templates else ""
+        counts = "it counts" if templates else "a template counts"
+        example = f"--entry '{templates[0] if templates else 'kernel'}<float>'"
+        raise UnusableInput(f"{code.name} has no kernel{named}; {counts} with its arguments, such as {example}")
     if name is None:
         if len(functions) > 1:
             raise UnusableInput(f"{code.name} has {len(functions)} kernels; choose one with --entry:\n{there}")

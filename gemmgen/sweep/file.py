@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from gemmgen.core.resources import resource_directory
+from gemmgen.core.text import close_paths
 from gemmgen.kernels.family import Identifier, PlainText, SpecModel
 from gemmgen.kernels.spec_files import parse_yaml, read_text, read_yaml, validated
 from gemmgen.sweep.records import Stage, SweepError
@@ -143,6 +144,8 @@ def load_sweep(argument: str, overrides: Iterable[str] = ()) -> tuple[SweepFile,
     path = find_sweep(argument)
     text = read_text(path)
     fields = read_yaml(path, "a sweep is a YAML mapping (name: ..., base: ..., axes: ...)", text)
+    if "kind" in fields and not {"base", "axes"} & fields.keys():
+        raise SweepError(f"{path}: this is a spec, not a sweep; a sweep names it (base: {path.name}) and has axes over its fields")
     sweep: SweepFile = validated(SweepFile, fields, str(path), "not a valid sweep", text)
     axes, more = _with_axes(sweep, overrides)
     if axes != sweep.axes:
@@ -165,8 +168,6 @@ def shipped_sweeps() -> dict[str, Path]:
 
 def find_sweep(argument: str) -> Path:
     """The file that ``argument`` names. Raises ``SweepError`` if there is none."""
-    from difflib import get_close_matches
-
     path = Path(argument)
     try:
         if argument and path.exists():
@@ -179,7 +180,7 @@ def find_sweep(argument: str) -> Path:
         return shipped[name]
     if (resource_directory("specs") / f"{name}.yaml").is_file():
         raise SweepError(f"{argument!r} is a spec, not a sweep; a sweep names it as its base and has axes over its fields")
-    close = get_close_matches(name, shipped, n=3, cutoff=0.5)
+    close = close_paths(name, shipped)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(shipped)}"
     raise SweepError(f"{argument!r} is no file here and no sweep of gemmgen's; {hint}")
 
@@ -236,8 +237,6 @@ class _NoBase(SweepError):
 
 
 def _base_file(base: str, folder: Path) -> Path:
-    from difflib import get_close_matches
-
     specs = resource_directory("specs")
     name = base.removeprefix("specs/").removesuffix(".yaml")
     for candidate in (folder / base, Path(base), specs / f"{name}.yaml"):
@@ -247,6 +246,6 @@ def _base_file(base: str, folder: Path) -> Path:
         except (OSError, ValueError):
             continue
     shipped = [path.relative_to(specs).with_suffix("").as_posix() for path in sorted(specs.glob("*/**/*.yaml"))]
-    close = get_close_matches(name, (known for known in shipped if not known.startswith("sweeps/")), n=3, cutoff=0.5)
+    close = close_paths(name, (known for known in shipped if not known.startswith("sweeps/")))
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     raise _NoBase(f"base: {base!r} is no spec file beside the sweep's, none here, and no spec of gemmgen's{hint}")

@@ -182,6 +182,18 @@ def test_a_picture_under_another_name_is_refused(run: Run) -> None:
     assert not Path("x.gif").exists()
 
 
+@pytest.mark.parametrize("command", [["view", "gemm/v1_tiled"], ["diff", "gemm/v0_naive", "gemm/v1_tiled"]])
+def test_a_page_under_another_name_is_refused(run: Run, command: list[str]) -> None:
+    assert "x.pdf: a page is written as .html" in run(*command, "-o", "x.pdf", code=2).err
+    assert not Path("x.pdf").exists()
+
+
+def test_a_view_without_machine_code_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.toolchain.sass.find_nvdisasm", lambda: None)
+    told = run("view", "gemm/v0_naive", "-o", "out.html").err
+    assert "Without machine code: nvdisasm was not found" in told
+
+
 def test_a_png_is_a_png(run: Run) -> None:
     pytest.importorskip("cairosvg", reason="CairoSVG draws PNG")
     run("draw", "gemm/v1_tiled", "--picture", "tiles", "-o", "x.png")

@@ -78,6 +78,15 @@ def test_a_spec_verifies_under_several_schedules(run: Run, spec: Path) -> None:
     assert "--schedules" in run("verify", spec, "--backend", "emulator", "--schedules", "0", code=2).err
 
 
+def test_a_problem_of_given_sizes_is_verified_too(run: Run, spec: Path) -> None:
+    (without,) = run("verify", spec, "--backend", "emulator", "--json").json
+    (report,) = run("verify", spec, "--backend", "emulator", "--size", "33,17,9", "--size", "0,1,2", "--json").json
+    more = report["cases"][len(without["cases"]) :]
+    assert [case["name"] for case in more] == ["size 33,17,9"] * 2 + ["size 0,1,2"] * 2
+    assert {case["data"] for case in more} == {"integers", "reals"}
+    assert report["elements"] == without["elements"] + 2 * 33 * 17
+
+
 def test_evidence_as_json(run: Run, spec: Path) -> None:
     (report,) = run("verify", spec, "--backend", "emulator", "--arch", "sm_80", "--json").json
     assert report["passed"] is True

@@ -55,6 +55,10 @@ def test_values_of_fields_are_completed() -> None:
     assert completed("render", "gemm/v1_tiled", "--set", "transpose=t") == ["transpose=tn", "transpose=tt"]
 
 
+def test_codes_of_findings_are_completed() -> None:
+    assert completed("emulate", "--explain", "shared-") == ["shared-race"]
+
+
 def test_names_of_pictures_are_completed() -> None:
     assert "fragments" in completed("draw", "gemm/v1_tiled", "--picture", "f")
 
@@ -93,12 +97,29 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("sweep gemm/v0_naive", "'gemm/v0_naive' is a spec, not a sweep; a sweep names it as its base"),
         ("sweep empty.yaml --dry-run", "axes.mainloop.stages: got [], need a length of at least 1"),
         ("emulate nothing.cu --grid 1 --block 1 --arg float[4]", "'float' is no type here; did you mean f32?"),
+        ("sweep spec.yaml", "spec.yaml: this is a spec, not a sweep; a sweep names it (base: spec.yaml)"),
+        ("view nothing.cu", "this is a file of kernels, not a spec; gemmgen emulate runs it"),
+        ("draw gemm/v1_tiled -o pictures", "or pictures/ for a folder with an SVG of each"),
+        ("render gemm/nope", "no spec of gemmgen's; 39"),
+        ("render reducton", "did you mean reduction?"),
+        ("render gem/v1_tilde", "did you mean gemm/v1_tiled?"),
+        (
+            "emulate template.cu --grid 1 --block 1",
+            "no kernel but the template scale; it counts with its arguments, such as --entry 'scale<float>'",
+        ),
+        ("emulate number.cu --grid 1 --block 1 --arg f32=1", "n is .u32, got the float 1.0"),
+        ("verify gemm/v0_naive --size 8,8", "--size 8,8: gemm/v0_naive needs 3 numbers: m,n,k"),
+        ("verify gemm/h200/128x128x8_8x16_whole --size 100,128,64", "m is a multiple of 128, as the spec's multiple_of.m promises"),
+        ("verify cpu/c0_naive --size 8,8,8", "gemmgen bench checks those of processors at any size"),
     ],
 )
 def test_a_typical_mistake_is_told_with_a_way_out(run: Run, command: str, told: str) -> None:
     Path("sweep.yaml").write_text("name: s\nbase: gemm/v1_tiled\naxes: {mainloop.stages: [1, 2]}\n")
     Path("empty.yaml").write_text("name: s\nbase: gemm/v1_tiled\naxes: {mainloop.stages: []}\n")
     Path("nothing.cu").write_text("__global__ void nothing(float *) {}\n")
+    Path("number.cu").write_text("__global__ void number(int n) {}\n")
+    Path("template.cu").write_text("template <typename T> __global__ void __launch_bounds__(32) scale(T *x) {}\n")
+    Path("spec.yaml").write_text(SPEC)
     outcome = run(*command.split(), code=2)
     assert told in " ".join((outcome.out + outcome.err).split())
 

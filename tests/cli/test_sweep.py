@@ -218,7 +218,7 @@ def test_times_need_problems(run: Run, sweep: Path) -> None:
         (["nosuch"], "no file here and no sweep of gemmgen's; there are ci_conv2d"),
         (["ci_gem"], "did you mean ci_gemm"),
         (["."], "is a directory"),
-        (["small.yaml"], "not a valid sweep"),
+        (["small.yaml"], "this is a spec, not a sweep"),
         (["a\0b"], "a\\x00b"),
         ([], "name a SWEEP"),
         (["--results", "none"], "no such results file"),

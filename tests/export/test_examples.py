@@ -66,6 +66,18 @@ def test_compiles_with_nvcc(folder: Path, program: str) -> None:
     assert compile_program(folder, program, ["nvcc", "-Werror", "all-warnings"], [folder / "libcuda.so"], f"{program}_nvcc").exists()
 
 
+def test_the_tutorials_program_compiles(tmp_path: Path) -> None:
+    tutorial = EXAMPLES.parent / "docs" / "tutorials"
+    header = tmp_path / "mine.h"
+    cli.main(
+        ["export", str(tutorial / "mine.yaml"), "--format", "header", "--prefix", "mine", "--arch", "sm_80", "-o", str(header)],
+        standalone_mode=False,
+    )
+    made = tmp_path / "mine.o"
+    build([compiler("g++"), "-std=c++11", *STRICT, "-isystem", cuda_include(), "-I", tmp_path, "-c", tutorial / "mine.cpp", "-o", made])
+    assert made.exists()
+
+
 def test_problem_that_kernel_cannot_run_is_refused_in_words(folder: Path) -> None:
     command = [*PROGRAMS["sgemm"][2], "-isystem", str(cuda_include())]
     made = compile_program(folder, "sgemm", command, [folder / "libcuda.so"], "sgemm_refuses")

@@ -11,7 +11,7 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors, print_benchmark
 from gemmgen.cli.options import json_option, parse_size, set_option, specs_argument
 from gemmgen.cli.output import Column, operation_unit, print_json, print_table, progress_bar, rate, styled
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
+from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, sized_problem
 from gemmgen.core.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -106,19 +106,12 @@ _Group = tuple[dict[str, int], list[PlannedSpec]]
 
 def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group]:
     """The specs that work on the same arrays, and so can be timed together, each with its problem."""
-    from gemmgen.kernels import family_of
-
     groups: dict[Any, _Group] = {}
     for item in planned:
-        family = family_of(item.plan.spec)
-        names = family.instance_sizes(item.plan)
-        if len(sizes) != len(names):
-            need = f"{len(names)} numbers: {','.join(names)}"
-            raise click.UsageError(f"--size {','.join(map(str, sizes))}: {item.file.label} needs {need}")
-        problem = family.problem(item.plan, sizes)
+        problem = sized_problem(item, sizes)
         arrays = [array for array in item.plan.sequence.arrays if array.role != "workspace"]
         layout = tuple((array.name, array.type, array.role, array.shape, array.strides) for array in arrays)
-        groups.setdefault((family.kind, layout, *problem.items()), (problem, []))[1].append(item)
+        groups.setdefault((item.plan.spec.kind, layout, *problem.items()), (problem, []))[1].append(item)
     return list(groups.values())
 
 

@@ -18,6 +18,7 @@ from gemmgen.cli.options import (
     parse_dimensions,
 )
 from gemmgen.cli.output import Column, print_json, print_table, styled
+from gemmgen.cli.pictures import require_page
 from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
@@ -113,6 +114,8 @@ def command(
         raise click.UsageError("--entry, --grid, --block, --arg and --shared are for files of kernels")
     if len(entries) > 2 or (grid is None) != (block is None):
         raise click.UsageError("--entry comes once or twice" if len(entries) > 2 else "--grid and --block go together")
+    if output is not None:
+        require_page(output)
     device = find_device(device_name)
     target = find_architecture(architecture) if architecture else device.architecture
     sides: list[Side] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from gemmgen.cli import exit_codes
 from gemmgen.cli.counters import print_counters
@@ -32,6 +33,12 @@ MOST_SCHEDULES = 1_000_000
 """Random interleavings of one command."""
 SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
+
+
+def _complete_finding(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from gemmgen.sanitizer.explanations import EXPLANATIONS
+
+    return [CompletionItem(code) for code in EXPLANATIONS if code.startswith(incomplete)]
 
 
 def _explain(context: click.Context, parameter: click.Parameter, code: str | None) -> None:
@@ -142,7 +149,13 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.option("junit_file", "--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as JUnit XML.")
 @click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
 @click.option(
-    "--explain", metavar="CODE", is_eager=True, expose_value=False, callback=_explain, help="Explain a finding, or all: --explain all."
+    "--explain",
+    metavar="CODE",
+    is_eager=True,
+    expose_value=False,
+    callback=_explain,
+    shell_complete=_complete_finding,
+    help="Explain a finding, or all: --explain all.",
 )
 @json_option
 @click.pass_context

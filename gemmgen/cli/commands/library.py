@@ -160,7 +160,8 @@ def check_command(
         for note in report.notes:
             click.echo(printable(f"Note: {note}"), err=True)
         again = f"{report.compiled} compiled again, {report.verified} verified again"
-        click.echo(f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} compared, {again}", err=True)
+        compared = f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} in {found.path} compared"
+        click.echo(printable(f"{compared}, {again}"), err=True)
     if not report.passed:
         where = (f" --output {folder}" if folder is not None else "") + (f" --list {list_file}" if list_file is not None else "")
         mended = all(problem.state != "unchecked" for problem in report.problems)

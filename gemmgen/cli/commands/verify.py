@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +13,10 @@ from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
 from gemmgen.cli.host import are_for_processors, verification_reports
-from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
+from gemmgen.cli.options import architecture_option, json_option, parse_size, set_option, specs_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
-from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs
-from gemmgen.core.errors import PlanError, Reason, SpecError
+from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, sized_problem
+from gemmgen.core.errors import LaunchError, PlanError, Reason, SpecError
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="For specs of processors: run the cases under AddressSanitizer and UndefinedBehaviorSanitizer as well.",
 )
+@click.option(
+    "sizes",
+    "--size",
+    metavar="M,N,K",
+    multiple=True,
+    help="Run a problem of these sizes as well, in the family's order, as gemmgen bench takes them. Repeatable.",
+)
 @click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
 @check_report_options
 @json_option
@@ -63,6 +71,7 @@ def command(
     overrides: Sequence[str],
     schedules: int,
     sanitize: bool,
+    sizes: Sequence[str],
     counters: bool,
     as_json: bool,
     reports: CheckReports,
@@ -73,11 +82,13 @@ def command(
     """
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.runtime.backends import find_backend
-    from gemmgen.verification.oracle import oracle_of
     from gemmgen.verification.runner import verify_binary
 
+    problems = list(dict.fromkeys(map(parse_size, sizes)))
     files = find_specs(specs)
     if are_for_processors(files):
+        if problems:
+            raise click.UsageError("--size is for kernels of GPUs; gemmgen bench checks those of processors at any size")
         _report(context, files, verification_reports(files, overrides, sanitize), reports, as_json)
         return
     if sanitize:
@@ -87,11 +98,10 @@ def command(
     if schedules > 1 and backend.name != "emulator":
         raise click.UsageError("--schedules needs the emulator: add --backend emulator")
     planned = plan_specs(files, overrides, target or backend.architecture)
-    _require_cases(planned)
+    cases = _all_cases(planned, problems)
     binaries = compile_plans([item.plan for item in planned])
     found = {}
     with progress_bar() as progress:
-        cases = [oracle_of(item.plan.spec.kind).cases(item.plan) for item in planned]
         task = progress.add_task("verifying", total=sum(map(len, cases)))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             progress.update(task, description=item.file.label)
@@ -101,23 +111,45 @@ def command(
     _report(context, files, found, reports, as_json)
 
 
-def _require_cases(planned: Sequence[PlannedSpec]) -> None:
-    """Raises ``SpecError`` with all specs that have no cases, or too large ones, before the first is run."""
+def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]]) -> list[list[Case]]:
+    """The cases of each spec, and those of problems of the sizes that are asked for.
+
+    Raises ``SpecError`` with all specs that have no cases, or too large ones, before the first is run.
+    """
     from gemmgen.verification.case_arrays import require_memory
     from gemmgen.verification.oracle import oracle_of
 
-    errors = []
+    errors, found = [], []
     for item in planned:
         try:
             cases = oracle_of(item.plan.spec.kind).cases(item.plan)
             if not cases:
                 need = "a problem that a verification can run: what the spec fixes leaves only larger ones"
                 raise PlanError(f"{item.plan.name} cannot be verified:", [Reason("no_case", "", "none", need)])
+            cases += [case for size in sizes for case in _sized(item, size, cases)]
             require_memory(item.plan, cases)
-        except PlanError as error:
+            found.append(cases)
+        except (PlanError, LaunchError) as error:
             errors.append(f"{item.file.label}: {error}")
     if errors:
         raise SpecError("\n".join(errors))
+    return found
+
+
+def _sized(item: PlannedSpec, sizes: tuple[int, ...], others: Sequence[Case]) -> list[Case]:
+    """A problem of these sizes with each kind of data that the spec's own cases have.
+
+    Raises ``LaunchError`` if the kernel cannot run it.
+    """
+    from gemmgen.runtime.arrays.binding import bind_dimensions, raise_problems
+
+    problem = sized_problem(item, sizes)
+    wrong: list[str] = []
+    bind_dimensions(item.plan.sequence, {}, problem, wrong)
+    raise_problems(item.plan.sequence, wrong)
+    like = {case.data: case for case in reversed(others) if case.data != "nonfinite"}
+    name = f"size {','.join(map(str, sizes))}"
+    return [replace(case, name=name, dimensions=problem, offsets={}, seed=sum(sizes)) for case in like.values()]
 
 
 def _report(

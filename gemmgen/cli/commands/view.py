@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from gemmgen.cli.options import NAMED_PATH, architecture_option, complete_device, complete_spec, parse_size, set_option
+from gemmgen.cli.pictures import require_page
 from gemmgen.cli.selection import find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import SpecError
+from gemmgen.core.text import printable
 
 
 @click.command("view")
@@ -30,6 +32,8 @@ def command(spec: str, output: Path | None, architecture: str | None, device_nam
     from gemmgen.perf.analysis.report import analyse
     from gemmgen.present.web.view import view
 
+    if output is not None:
+        require_page(output)
     files = find_specs([spec])
     if len(files) != 1:
         raise SpecError(f"{spec} holds {len(files)} specs; view takes one")
@@ -43,3 +47,5 @@ def command(spec: str, output: Path | None, architecture: str | None, device_nam
     path = output or Path(f"{planned.plan.name}.html")
     changed = write_output(path, view(analysis, binary))
     tell_written(path, changed)
+    if analysis.code_missing:
+        click.echo(printable(f"Without machine code: {analysis.code_missing}"), err=True)
