@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import click
 
 from gemmgen.cli.options import Decorator
-from gemmgen.cli.selection import write_output
+from gemmgen.cli.selection import writable, write_output
 from gemmgen.core.text import xml_text
 
 
@@ -66,6 +66,9 @@ def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ]
 
     def wrapped(*args: Any, junit_file: Path | None, sarif_file: Path | None, annotations: bool, **more: Any) -> Any:
+        for option, file in (("--junit", junit_file), ("--sarif", sarif_file)):
+            if file is not None:
+                writable(option, str(file))
         command = click.get_current_context().command_path.replace("python -m ", "")
         return function(*args, reports=CheckReports(command, junit_file, sarif_file, annotations), **more)
 

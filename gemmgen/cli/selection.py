@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,22 @@ def _find(argument: str) -> Iterator[SpecFile]:
         yield SpecFile(argument, path)
     else:
         yield from (SpecFile(name, path) for name, path in find_shipped(argument).items())
+
+
+def writable(option: str, name: str) -> Path:
+    """The path, before hours are spent on what belongs there. Raises ``GemmgenError`` if it cannot be written."""
+    path = Path(name)
+    try:
+        if path.is_dir():
+            raise GemmgenError(f"{option} {name!r}: is a directory; name the file to write")
+        folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    except (OSError, ValueError) as error:
+        raise GemmgenError(f"{option} {name!r}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    if not folder.is_dir():
+        raise GemmgenError(f"{option} {name!r}: cannot be written: {folder.name} is no directory")
+    if not os.access(folder, os.W_OK):
+        raise GemmgenError(f"{option} {name!r}: cannot be written: no permission to write in {folder}")
+    return path
 
 
 def tell_written(path: Path, changed: bool, *, err: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.cli.selection import writable
 from gemmgen.sweep.records import PointResult, Status, SweepError
 
 if TYPE_CHECKING:
@@ -49,22 +50,6 @@ def search_of(sampler: SamplerName | None, trials: int, seed: int, objectives: S
     if not objectives:
         objectives = ["median_us", "registers"] if sampler == "nsga2" else ["median_us"]
     return Search(sampler, trials, seed, tuple(map(parse_objective, objectives)), None if winner is None else writable("--winner", winner))
-
-
-def writable(option: str, name: str) -> Path:
-    """The path, before hours are spent on what belongs there. Raises ``SweepError`` if it cannot be written."""
-    path = Path(name)
-    try:
-        if path.is_dir():
-            raise SweepError(f"{option} {name!r}: is a directory; name the file to write")
-        folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
-    except (OSError, ValueError) as error:
-        raise SweepError(f"{option} {name!r}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
-    if not folder.is_dir():
-        raise SweepError(f"{option} {name!r}: cannot be written: {folder.name} is no directory")
-    if not os.access(folder, os.W_OK):
-        raise SweepError(f"{option} {name!r}: cannot be written: no permission to write in {folder}")
-    return path
 
 
 def search_space(space: Space) -> SearchSpace:

@@ -46,6 +46,14 @@ class YamlTextError(ValueError):
     """A text that is not valid YAML, or holds what specs must not; the message says where."""
 
 
+class _Misplaced(Exception):
+    """A part of a text that is valid YAML otherwise: where it stands, and a message."""
+
+    def __init__(self, mark: Any, told: str) -> None:
+        super().__init__(told)
+        self.mark = mark
+
+
 def parse(text: bytes | str) -> Any:
     """Contents of a text with one document; None if there is nothing in it. Raises ``YamlTextError``.
 
@@ -56,18 +64,28 @@ def parse(text: bytes | str) -> Any:
     try:
         return _parse(text)
     except yaml.MarkedYAMLError as error:
-        told, shown = error.problem, ""
-        if error.problem_mark is not None:
-            lines = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text).splitlines()
-            line, column = error.problem_mark.line, error.problem_mark.column
-            if line < len(lines):
-                told = "a tab (→), where YAML wants spaces" if lines[line][column : column + 1] == TAB else told
-                shown = "\n" + "\n".join(excerpt(lines[line], line + 1, column + 1))
-        raise YamlTextError(f"{_place(error.problem_mark)}not valid YAML: {told}{shown}") from None
+        told, line, column = error.problem, *_line_at(text, error.problem_mark)
+        if line[column : column + 1] == TAB:
+            told = "a tab (→), where YAML wants spaces"
+        raise _with_its_line(text, error.problem_mark, f"not valid YAML: {told}") from None
+    except _Misplaced as error:
+        raise _with_its_line(text, error.mark, str(error)) from None
     except yaml.YAMLError as error:
         raise YamlTextError(f"not valid YAML: {error}") from None
     except UnicodeError as error:
         raise YamlTextError(f"not valid YAML: not Unicode: {error}") from None
+
+
+def _line_at(text: bytes | str, mark: Any) -> tuple[str, int]:
+    """The line of a text at which a mark points, empty behind the end, and the column in it."""
+    lines = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text).splitlines()
+    return (lines[mark.line], mark.column) if mark is not None and mark.line < len(lines) else ("", 0)
+
+
+def _with_its_line(text: bytes | str, mark: Any, told: str) -> YamlTextError:
+    line, column = _line_at(text, mark)
+    shown = [_place(mark) + told, *(excerpt(line, mark.line + 1, column + 1) if line else [])]
+    return YamlTextError("\n".join(shown))
 
 
 def excerpt(shown: str, line: int, column: int) -> list[str]:
@@ -142,9 +160,9 @@ class _Open:
         elif self.has_key:
             self.data[self.key], self.has_key = value, False
         elif isinstance(value, dict | list):
-            raise YamlTextError(f"{_place(mark)}not valid YAML: a key is a mapping or a list, need text")
+            raise _Misplaced(mark, "not valid YAML: a key is a mapping or a list, need text")
         elif value in self.data:
-            raise YamlTextError(f"{_place(mark)}not valid YAML: {reprlib.repr(value)} is given twice")
+            raise _Misplaced(mark, f"not valid YAML: {reprlib.repr(value)} is given twice")
         else:
             self.key, self.has_key = value, True
 
@@ -159,18 +177,18 @@ def _parse(text: bytes | str) -> Any:
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
                 if event.tag not in (None, "!", f"{_TAG}{'map' if is_mapping else 'seq'}"):
-                    raise YamlTextError(f"{_place(event.start_mark)}not valid YAML: the tag {event.tag!r} means nothing here")
+                    raise _Misplaced(event.start_mark, f"not valid YAML: the tag {event.tag!r} means nothing here")
                 if len(stack) > MAXIMUM_DEPTH:
-                    raise YamlTextError(f"{_place(event.start_mark)}nested more than {MAXIMUM_DEPTH} levels deep")
+                    raise _Misplaced(event.start_mark, f"nested more than {MAXIMUM_DEPTH} levels deep")
                 inner: dict[Any, Any] | list[Any] = {} if is_mapping else []
                 stack[-1].add(inner, event.start_mark)
                 stack.append(_Open(inner))
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                 stack.pop()
             case yaml.AliasEvent():
-                raise YamlTextError(f"{_place(event.start_mark)}not valid YAML: aliases (*name) are not supported in specs")
+                raise _Misplaced(event.start_mark, "not valid YAML: aliases (*name) are not supported in specs")
             case yaml.DocumentStartEvent() if root:
-                raise YamlTextError(f"{_place(event.start_mark)}not valid YAML: expected a single document, here begins another")
+                raise _Misplaced(event.start_mark, "not valid YAML: expected a single document, here begins another")
     return root[0] if root else None
 
 

@@ -193,13 +193,13 @@ def _excerpt(text: bytes | None, path: Sequence[str], overrides: Sequence[str]) 
         keys = override.partition("=")[0].split(".")
         if list(path[: len(keys)]) == keys:
             return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}"]
-    if text is None:
-        return []
-    positions = yaml_text.positions(text)
+    positions = {} if text is None else yaml_text.positions(text)
     keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
     found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keyed if key[:length] in positions), None)
-    if found is None:
-        return []
+    if found is None:  # a part of it that only an override names
+        begun = [override for override in overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
+        return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}" for override in begun[-1:]]
+    assert text is not None
     return yaml_text.excerpt(text.decode("utf-8", "replace").splitlines()[found[0] - 1], *found)
 
 

@@ -108,6 +108,9 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
             "no kernel but the template scale; it counts with its arguments, such as --entry 'scale<float>'",
         ),
         ("emulate number.cu --grid 1 --block 1 --arg f32=1", "n is .u32, got the float 1.0"),
+        ("check gemm/v0_naive --set mainlop.x=1", "(did you mean mainloop?) [unknown_field] by --set mainlop.x=1"),
+        ("check twice.yaml", "'kind' is given twice 2 | kind: gemm | ^"),
+        ("verify gemm/v0_naive --junit nothing.cu/x.xml", "--junit 'nothing.cu/x.xml': cannot be written: nothing.cu is no directory"),
         ("verify gemm/v0_naive --size 8,8", "--size 8,8: gemm/v0_naive needs 3 numbers: m,n,k"),
         ("verify gemm/h200/128x128x8_8x16_whole --size 100,128,64", "m is a multiple of 128, as the spec's multiple_of.m promises"),
         ("verify cpu/c0_naive --size 8,8,8", "gemmgen bench checks those of processors at any size"),
@@ -120,6 +123,7 @@ def test_a_typical_mistake_is_told_with_a_way_out(run: Run, command: str, told: 
     Path("number.cu").write_text("__global__ void number(int n) {}\n")
     Path("template.cu").write_text("template <typename T> __global__ void __launch_bounds__(32) scale(T *x) {}\n")
     Path("spec.yaml").write_text(SPEC)
+    Path("twice.yaml").write_text("kind: gemm\nkind: gemm\n")
     outcome = run(*command.split(), code=2)
     assert told in " ".join((outcome.out + outcome.err).split())
 

@@ -508,7 +508,7 @@ def _stored(against: str | None) -> Against | None:
 
 
 def _live_path(live: str | None) -> Path | None:
-    from gemmgen.cli.sweep_search import writable
+    from gemmgen.cli.selection import writable
 
     if live is not None and not live.lower().endswith((".html", ".htm")):
         raise click.UsageError(f"--live {live!r}: a page's name ends in .html")
@@ -519,7 +519,7 @@ def _writers(exports: Sequence[str], before: Against | None) -> Exports:
     """The requests of ``--export``, before anything is run."""
     if not exports:
         return []
-    from gemmgen.cli.sweep_search import writable
+    from gemmgen.cli.selection import writable
     from gemmgen.sweep.exports import EXPORTS, write_html
 
     chosen: Exports = []
