@@ -1524,3 +1524,133 @@ __global__ void __cluster_dims__(2) k(const int* x, int n, int* bins) {
     grid=4,
     architecture="sm_90",
 )
+
+# -- copies through libcu++ ---------------------------------------------------------------------------------------
+
+LIBRARY = """#include <cuda/barrier>
+#include <cuda/ptx>
+using Barrier = cuda::barrier<cuda::thread_scope_block>;
+namespace cde = cuda::device::experimental;
+namespace ptx = cuda::ptx;
+#pragma nv_diag_suppress static_var_with_dynamic_init
+"""
+
+add(
+    "rows_by_bulk_copies_of_the_library",
+    LIBRARY
+    + """__global__ void k(const float* x, float* y) {
+  __shared__ alignas(16) float row[256];
+  __shared__ Barrier full;
+  if (threadIdx.x == 0) { init(&full, blockDim.x); cde::fence_proxy_async_shared_cta(); /* initialised */ }
+  __syncthreads();
+  Barrier::arrival_token token;
+  if (threadIdx.x == 0) {
+    cuda::device::memcpy_async_tx(row, x + 256 * blockIdx.x, cuda::aligned_size_t<16>(sizeof(row)), full);
+    token = cuda::device::barrier_arrive_tx(full, 1, sizeof(row));
+  } else token = full.arrive();
+  full.wait(cuda::std::move(token));
+  for (int i = threadIdx.x; i < 256; i += blockDim.x) row[i] *= 2;
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncthreads(); // doubled
+  if (threadIdx.x == 0) {
+    ptx::cp_async_bulk(ptx::space_global, ptx::space_shared, y + 256 * blockIdx.x, row, sizeof(row));
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
+  }
+}""",
+    lambda r: [_floats(r, 512), _out(512)],
+    lambda x, y: {"y": 2 * x},
+    Mistake("not_awaited", "full.wait(cuda::std::move(token));", "", ("in-flight-read", "shared-race")),
+    Mistake("no_fence_between_proxies", "ptx::fence_proxy_async(ptx::space_shared);", "", ("missing-proxy-fence",)),
+    Mistake("no_fence_behind_the_initialisation", "cde::fence_proxy_async_shared_cta(); /* init", "/* init", ("missing-init-fence",)),
+    Mistake("too_many_bytes_expected", "barrier_arrive_tx(full, 1, sizeof(row))", "barrier_arrive_tx(full, 1, 2048)", ("deadlock",)),
+    Mistake("bytes_not_expected", "barrier_arrive_tx(full, 1, sizeof(row))", "barrier_arrive_tx(full, 1, 16)", ("barrier-misuse",)),
+    Mistake("one_arrival_too_many_awaited", "init(&full, blockDim.x)", "init(&full, blockDim.x + 1)", ("deadlock",)),
+    Mistake("stored_before_the_others", "__syncthreads(); // doubled", "", ("shared-race",)),
+    Mistake("reading_not_awaited", "ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());", "", ("unfinished-copy",)),
+    Mistake("group_not_committed", "ptx::cp_async_bulk_commit_group();", "", ("unfinished-copy",)),
+    block=64,
+    grid=2,
+    architecture="sm_90a",
+)
+
+add(
+    "a_tile_by_tensor_copies_of_the_library",
+    LIBRARY.replace("#include <cuda/barrier>", "#include <cuda.h>\n#include <cuda/barrier>")
+    + """__global__ void k(const __grid_constant__ CUtensorMap array, int column, int row) {
+  __shared__ alignas(128) int tile[8][32];
+  __shared__ Barrier full;
+  if (threadIdx.x == 0) { init(&full, blockDim.x); cde::fence_proxy_async_shared_cta(); /* initialised */ }
+  __syncthreads();
+  Barrier::arrival_token token;
+  if (threadIdx.x == 0) {
+    cde::cp_async_bulk_tensor_2d_global_to_shared(tile, &array, column, row, full);
+    token = cuda::device::barrier_arrive_tx(full, 1, sizeof(tile));
+  } else token = full.arrive();
+  full.wait(cuda::std::move(token));
+  for (int i = 0; i < 8; ++i) tile[i][threadIdx.x] += 100 * i;
+  cde::fence_proxy_async_shared_cta(); // changed
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cde::cp_async_bulk_tensor_2d_shared_to_global(&array, column, row, tile);
+    cde::cp_async_bulk_commit_group();
+    cde::cp_async_bulk_wait_group_read<0>();
+    full.~Barrier();
+  }
+}""",
+    lambda r: [TensorMap("s32", (64, 24), (256,), (32, 8), base=_ints(r, 24 * 64).reshape(24, 64)), 32, 8],
+    lambda array, column, row: {"array": _raised(array.base)},
+    Mistake("not_awaited", "full.wait(cuda::std::move(token));", "", ("in-flight-read", "shared-race", "in-flight-write")),
+    Mistake("no_fence_between_proxies", "cde::fence_proxy_async_shared_cta(); // changed", "", ("missing-proxy-fence",)),
+    Mistake("off_its_alignment", "global_to_shared(tile,", "global_to_shared(&tile[0][4],", ("misaligned",)),
+    Mistake("too_few_bytes_expected", "barrier_arrive_tx(full, 1, sizeof(tile))", "barrier_arrive_tx(full, 1, 512)", ("barrier-misuse",)),
+    Mistake("reading_not_awaited", "cde::cp_async_bulk_wait_group_read<0>();", "", ("unfinished-copy",)),
+    architecture="sm_90a",
+)
+
+
+def _raised(array: np.ndarray) -> np.ndarray:
+    wanted = array.copy()
+    wanted[8:16, 32:] += 100 * np.arange(8, dtype=np.int32)[:, None]
+    return wanted
+
+
+add(
+    "a_swizzled_tile_for_two_blocks_by_the_library",
+    LIBRARY.replace("#include <cuda/barrier>", "#include <cuda.h>")
+    .replace("using Barrier = cuda::barrier<cuda::thread_scope_block>;\n", "")
+    .replace("namespace cde = cuda::device::experimental;\n", "")
+    + """__global__ void k(const __grid_constant__ CUtensorMap array, int* out) {
+  __shared__ alignas(1024) int tile[8][32];
+  __shared__ unsigned long long full;
+  unsigned long long* bar = &full;
+  unsigned rank = ptx::get_sreg_cluster_ctarank();
+  if (threadIdx.x == 0) { ptx::mbarrier_init((uint64_t*)bar, 1); ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
+  ptx::barrier_cluster_arrive(); ptx::barrier_cluster_wait();
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, (uint64_t*)bar, sizeof(tile));
+    const int32_t at[2] = {0, 8 * (int)(blockIdx.x / 2)};
+    if (rank == 0)
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, tile, &array, at, (uint64_t*)bar, (uint16_t)3);
+  }
+  while (!ptx::mbarrier_try_wait_parity((uint64_t*)bar, 0)) {}
+  for (int i = threadIdx.x; i < 256; i += blockDim.x) {
+    int row = i / 32, column = i % 32;
+    out[256 * blockIdx.x + i] = tile[row][((column / 4) ^ row) * 4 + column % 4];
+  }
+}""",
+    lambda r: [
+        TensorMap("s32", (32, 16), (128,), (32, 8), swizzle="128B", base=_ints(r, 512).reshape(16, 32)),
+        np.zeros(1024, np.int32),
+    ],
+    lambda array, out: {"out": array.base.reshape(2, 256).repeat(2, axis=0)},
+    Mistake("blocks_do_not_meet", "ptx::barrier_cluster_arrive(); ptx::barrier_cluster_wait();", "__syncthreads();", ("cluster-misuse",)),
+    Mistake("one_block_left_out", "(uint16_t)3", "(uint16_t)1", ("deadlock",)),
+    Mistake("no_such_block", "(uint16_t)3", "(uint16_t)7", ("cluster-misuse",)),
+    Mistake("parity_of_the_phase_before", "try_wait_parity((uint64_t*)bar, 0)", "try_wait_parity((uint64_t*)bar, 1)", ("in-flight-read",)),
+    Mistake("not_fenced", "ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);", "", ("missing-init-fence",)),
+    block=64,
+    grid=4,
+    cluster=2,
+    architecture="sm_90a",
+)
