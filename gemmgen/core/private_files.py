@@ -66,7 +66,10 @@ def make_folder(name: str | os.PathLike[str], parent: int | None = None) -> None
         if parent is not None or Path(name).parent == Path(name):
             raise
         make_folder(Path(name).parent)
-        return make_folder(name)
+        try:  # once: there are folders that hold none, such as /proc
+            os.mkdir(name, FOLDER_MODE)
+        except FileExistsError:
+            return
     os.chmod(name, FOLDER_MODE, dir_fd=parent)
 
 

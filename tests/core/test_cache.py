@@ -18,6 +18,7 @@ from waiting import PATIENCE
 
 from gemmgen.core import cache as cache_module
 from gemmgen.core.cache import Cache, CacheWarning, cache_key, default_directory, default_limit_bytes
+from gemmgen.core.private_files import make_folder
 
 FILES = {"kernel.ptx": b"text" * 100, "kernel.cubin": bytes(range(256)) * 20}
 KEY = cache_key("a key")
@@ -236,6 +237,12 @@ def test_info_and_clear_leave_foreign_files_alone(cache):
     assert cache.clear() == 3
     assert cache.info().entries == 0
     assert [path.name for path in cache.directory.rglob("*") if path.is_file()] == ["foreign"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no folder in which nobody can make one")
+def test_a_folder_that_holds_no_other_is_no_place():
+    with pytest.raises(FileNotFoundError):
+        make_folder("/proc/gemmgen/cache")
 
 
 def test_directory_that_cannot_exist_costs_one_warning(tmp_path):

@@ -30,7 +30,11 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.command("schema")
 @click.option("file", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write it to FILE.")
 @click.option(
-    "of", "--of", metavar="COMMAND", shell_complete=_complete, help="Schema of what a command prints with --json: verify, library-list."
+    "of",
+    "--of",
+    metavar="COMMAND",
+    shell_complete=_complete,
+    help="Schema of what a command prints with --json, such as verify or library-list.",
 )
 def command(file: Path | None, of: str | None) -> None:
     """Print the JSON Schema of specs, with which editors check and complete YAML; or that of a command's --json.
