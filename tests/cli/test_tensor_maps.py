@@ -70,3 +70,45 @@ def test_clusters_are_launched(emulate):
 )
 def test_a_map_that_cannot_be_says_why(emulate, text, reason):
     assert reason in emulate(text, "--grid", "1", code=2)
+
+
+PIXELS = "tensormap[f16, 8x56x56x64, lower 0x0, upper 0x0, channels 64, pixels 128"
+REFUSED = {
+    "tensormap[f32, 2x2x2x2x2x16, box 1x1x1x1x1x16]": "extents: 6 axes; the rank is 1 to 5",
+    "tensormap[f32, 0x64, box 8x32]": "extents[1]: 0; 1 to 2^32",
+    "tensormap[f32, 4294967297x4, box 8x4]": "extents[1]: 4294967297",
+    "tensormap[f32, 16x64, box 257x32]": "box[1]: 257; 1 to 256",
+    "tensormap[f32, 16x64, box 0x32]": "box[1]: 0; 1 to 256",
+    "tensormap[f32, 16x64, box -8x32]": "box[1]: -8; 1 to 256",
+    "tensormap[f32, 16x64, box 8x6]": "6 elements of 4 bytes are 24 bytes, which is no multiple of 16",
+    "tensormap[f32, 16x64, box 8x64, swizzle 128B]": "a 128B swizzle takes rows of at most 128",
+    "tensormap[f32, 16x64, box 8x16, swizzle 32B]": "a 32B swizzle takes rows of at most 32",
+    "tensormap[f32, 16x64, box 8x32, strides 264]": "strides of axis 1: 264 bytes, which is no multiple of 16",
+    "tensormap[f32, 16x64, box 8x32, strides 1099511627776]": "0 to 2^40 - 1 are possible",
+    "tensormap[f32, 16x64, box 8x32, strides -256]": "0 to 2^40 - 1 are possible",
+    "tensormap[f32, 16x64, box 8x32, strides 256x4]": "strides has 2 numbers",
+    "tensormap[f32, 16x64, box 8x32, steps 9x1]": "element_strides[1]: 9; 1 to 8",
+    "tensormap[f32, 16x64, box 8x32, steps 0x1]": "element_strides[1]: 0; 1 to 8",
+    "tensormap[i32, 16x64, box 8x32, fill nan]": "fill: nan with elements of type s32",
+    "tensormap[f32, 16x64, box 8x32, fill ones]": "fill: 'ones' is none of",
+    "tensormap[f32, 16x64, box 8x32, promote 512B]": "l2_promotion: '512B' is none of",
+    "tensormap[f32, 16x64, box 8x32, interleave 16B]": "the rank of an interleaved map is 3 to 5",
+    "tensormap[u8, 8x8x32, box 8x8x32, interleave 32B]": "a 32-byte interleave needs the 32B swizzle",
+    "tensormap[u8, 8x8x32, box 8x8x32, interleave 64B]": "interleave: '64B' is none of",
+    "tensormap[u8, 8x8x32, box 8x8x32, interleave 32B, swizzle 32B, strides 384x48]": "no multiple of 32 with a 32-byte interleave",
+    "tensormap[f16, 56x64, lower 0, upper 0, channels 64, pixels 128]": "lower has 1 numbers",
+    f"{PIXELS.replace('lower 0x0', 'lower 0x-129')}]": "im2col.lower[0]: -129; with 4 axes -128 to 127",
+    f"{PIXELS.replace('upper 0x0', 'upper 128x0')}]": "im2col.upper[1]: 128; with 4 axes -128 to 127",
+    f"{PIXELS.replace('lower 0x0', 'lower 60x0')}]": "the box is empty along axis 2",
+    f"{PIXELS.replace('channels 64', 'channels 264')}]": "im2col.channels_per_pixel: 264; 1 to 256",
+    f"{PIXELS.replace('pixels 128', 'pixels 1025')}]": "im2col.pixels_per_column: 1025; 1 to 1024",
+    f"{PIXELS}, box 1x1x1x64]": "box: an im2col map has none",
+    f"{PIXELS}, swizzle 64B]": "a 64B swizzle takes rows of at most 64",
+}
+"""Maps that cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col refuses, and the reason that is told."""
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_the_driver_refuses_is_refused(emulate, text):
+    message = emulate(text, "--grid", "1", code=2)
+    assert REFUSED[text] in message and "Traceback" not in message
