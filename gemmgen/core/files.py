@@ -23,7 +23,7 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 
     A named pipe is an error, not a wait for whoever might write to it; a pipe that the shell made is opened. Raises OSError.
     """
-    waits = os.path.abspath(path).startswith(_DESCRIPTORS)
+    waits = _stands_for_open(path)
     stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if waits else os.O_NONBLOCK)), "rb")
     if not waits and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         stream.close()
@@ -50,12 +50,13 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
 
     The content goes to a temporary file beside `path`, which then takes its place in one step; a file that already
     holds it is not touched. A symbolic link gives way to the file; where it leads, nothing is written. Missing folders
-    are made. A device or a pipe, such as /dev/stdout, is written to and stays what it is. Raises OSError.
+    are made. A device or a pipe, such as /dev/stdout, is written to and stays what it is; a named pipe that nobody reads is
+    an error. Raises OSError.
     """
     # A file name of the system may hold what UTF-8 does not: a question mark stands for it.
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if _is_special(path):
-        with open(path, "wb") as stream:
+        with open(path, "wb", opener=None if _stands_for_open(path) else _open_to_write_without_waiting) as stream:
             stream.write(data)
         return True
     target = Path(os.path.abspath(path))
@@ -76,9 +77,25 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool
     return True
 
 
+def _stands_for_open(path: str | os.PathLike[str]) -> bool:
+    return os.path.abspath(path).startswith(_DESCRIPTORS)
+
+
+def _open_to_write_without_waiting(path: str, flags: int) -> int:
+    """Opens a device, or a named pipe that somebody reads; of another, the system says that there is no such device or address."""
+    try:
+        opened = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise OSError(errno.ENXIO, "is a pipe that nobody reads", path) from None
+        raise
+    os.set_blocking(opened, True)
+    return opened
+
+
 def _is_special(path: str | os.PathLike[str]) -> bool:
     """True if a path is a pipe or a device, or stands for something open, whatever that is."""
-    if os.path.abspath(path).startswith(_DESCRIPTORS):
+    if _stands_for_open(path):
         return True
     try:
         mode = os.lstat(path).st_mode

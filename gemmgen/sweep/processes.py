@@ -146,7 +146,7 @@ class Worker:
         self._printed.seek(max(self._printed.seek(0, os.SEEK_END) - _QUOTED_BYTES, 0))
         lines = self._printed.read(_QUOTED_BYTES).decode(errors="replace").split("\n")
         self._kill()
-        last = next((line.strip()[:_QUOTED] for line in reversed(lines) if line.strip()), "")
+        last = _last_words(lines)
         text = f"the worker {_how(code)}{f'; it said: {last}' if last else ''}"
         if not self._began and self._stage is None:
             raise SweepError(f"workers cannot be started: {text}")
@@ -155,6 +155,15 @@ class Worker:
     def _kill(self) -> None:
         kill_tree(self._process.pid)
         self.stop()
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """The last line of what a process printed; what Python's faulthandler adds when it is switched on says less than the line before."""
+    added = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error: ")), None)
+    said = [line.strip() for line in lines[:added] if line.strip()]
+    if not said and added is not None:
+        said = [lines[added].strip()]
+    return said[-1][:_QUOTED] if said else ""
 
 
 def _how(code: int | None) -> str:

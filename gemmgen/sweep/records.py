@@ -115,14 +115,35 @@ class PointResult:
             raise SweepError(f"not the result of a point: {error}") from None
 
 
+DEEPEST = 64
+"""Levels of lists and mappings in a spec or in the value of an axis; YAML has fewer."""
+_LARGEST = 2**63
+"""Integers from here on are no sizes and no measures, and have no float perhaps."""
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and abs(value) < _LARGEST
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or _is_size(value)
+
+
+def _is_shallow(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 _SHAPES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("str", "Stage", "Status"), lambda value: isinstance(value, str)),
-    "dict[str, Any]": lambda value: isinstance(value, dict),
-    "dict[str, int]": lambda value: isinstance(value, dict) and all(type(item) is int for item in value.values()),
+    "dict[str, Any]": lambda value: isinstance(value, dict) and _is_shallow(value),
+    "dict[str, int]": lambda value: isinstance(value, dict) and all(map(_is_size, value.values())),
     "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 }

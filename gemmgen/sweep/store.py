@@ -26,6 +26,9 @@ FORMAT = 1
 WAIT_SECONDS = 60.0
 """Time to wait for another process that writes."""
 
+LARGEST_RECORD_BYTES = 16 << 20
+"""A row with more in it is no result."""
+
 _TABLES = f"""
 BEGIN;
 PRAGMA application_id = {APPLICATION_ID};
@@ -144,6 +147,7 @@ class ResultStore:
     def _open_to_write(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
         try:
+            self._require_tables(connection)
             # Safe when a process is killed; when the machine loses power, the newest results may be gone, the file is whole.
             connection.execute("PRAGMA synchronous = NORMAL")
             # A file that cannot be written is reported now, not when there is something to keep.
@@ -158,6 +162,7 @@ class ResultStore:
         location = self.path.resolve().as_uri()
         connection = sqlite3.connect(f"{location}?mode=ro", uri=True, timeout=WAIT_SECONDS, isolation_level=None)
         try:
+            self._require_tables(connection)
             connection.execute("SELECT number, digest, sweep, record FROM results LIMIT 1").fetchone()
         except sqlite3.OperationalError as error:
             connection.close()
@@ -165,7 +170,23 @@ class ResultStore:
                 raise
             # A folder that cannot be written has no room for the log's index; nobody writes there, so none is needed.
             connection = sqlite3.connect(f"{location}?immutable=1", uri=True, isolation_level=None)
+            self._require_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+    def _require_tables(self, connection: sqlite3.Connection) -> None:
+        """Views, triggers and virtual tables are programs that a query would run, without an end perhaps (sqlite.org/security.html)."""
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_RECORD_BYTES)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        program = "type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
+        found = connection.execute(f"SELECT type, name FROM sqlite_master WHERE {program} LIMIT 1").fetchone()
+        if found is not None:
+            connection.close()
+            raise SweepError(
+                f"{self.path}: holds the {found[0]} {found[1]!r}, which gemmgen does not make; name a results file of gemmgen's"
+            )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

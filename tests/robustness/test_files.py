@@ -70,6 +70,20 @@ def test_a_named_pipe_as_a_spec_does_not_hang(tmp_path: Path) -> None:
         load_spec(tmp_path / "spec.yaml")
 
 
+def test_a_named_pipe_without_a_reader_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.html")
+    with pytest.raises(OSError, match="is a pipe that nobody reads"):
+        write_atomically(tmp_path / "out.html", "a page")
+
+
+def test_a_named_pipe_with_a_reader_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.html")
+    reader = os.open(tmp_path / "out.html", os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(tmp_path / "out.html", "a page")
+    assert os.read(reader, 100) == b"a page"
+    os.close(reader)
+
+
 def test_a_named_pipe_as_a_certificate_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "some.json")
     assert LibraryFolder(tmp_path).certificate("some.json") is None

@@ -153,11 +153,11 @@ def test_writer_killed_loses_nothing_that_it_had_appended(tmp_path: Path) -> Non
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(0.01 * run)
-        writer.send_signal(signal.SIGKILL)
-        kept |= {f"{run}-{number}" for number in [0, *(int(line) for line in writer.stdout if line.endswith("\n"))]}
-        writer.wait()
+        with writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(0.01 * run)
+            writer.send_signal(signal.SIGKILL)
+            kept |= {f"{run}-{number}" for number in [0, *(int(line) for line in writer.stdout if line.endswith("\n"))]}
         with ResultStore(tmp_path / "results") as store:
             assert kept <= {one.digest for one in store.all()}
