@@ -38,6 +38,9 @@ banks and of every swizzle, so that both see the addresses that they would see w
 _SHARED_ADDRESSES = 1 << 18
 """Matrix descriptors know no shared addresses from here on."""
 
+FRAME = "(frame)"
+"""The opcode that moves frames of recursive calls: no PTX can spell it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -373,16 +376,16 @@ class _Linker:
         self.frames[group].append(back)
         at_return = Register(f"{frame}return", "b32")
         body = self.flat.body
-        body.append(replace(call, opcode="frame", modifiers=("push",), operands=(Symbol(frame),)))
+        body.append(replace(call, opcode=FRAME, modifiers=("push",), operands=(Symbol(frame),)))
         formals = [*(f"results of {frame}{callee.name}/{v.name}" for v in callee.results)]
         parameters = [f"{frame}{callee.name}/{v.name}" for v in callee.parameters]
         for formal, actual in zip(parameters, actuals[len(formals) :], strict=True):
-            body.append(replace(call, opcode="frame", modifiers=("copy",), operands=(Symbol(formal), Symbol(actual))))
+            body.append(replace(call, opcode=FRAME, modifiers=("copy",), operands=(Symbol(formal), Symbol(actual))))
         body.append(replace(call, opcode="mov", modifiers=("b32",), operands=(at_return, Integer(len(self.frames[group]) - 1))))
         body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(f"{frame}{callee.name}/entry"),)))
         self.flat.labels[back] = len(body)
         for formal, actual in zip(formals, actuals, strict=False):
-            body.append(replace(call, opcode="frame", modifiers=("copy",), operands=(Symbol(actual), Symbol(formal))))
+            body.append(replace(call, opcode=FRAME, modifiers=("copy",), operands=(Symbol(actual), Symbol(formal))))
 
     def _place_formals(self, function: Function, frame: str) -> None:
         for variable in function.results:
@@ -410,7 +413,7 @@ class _Linker:
         bindings |= {variable.name: f"{prefix}{variable.name}" for variable in function.parameters}
         self.flat.labels[f"{prefix}entry"] = len(self.flat.body)
         self._expand(function, prefix, bindings, 1)
-        last = Instruction("frame", ("pop",), (Symbol(frame),), None, False, function.line, f"return of {function.name}", None)
+        last = Instruction(FRAME, ("pop",), (Symbol(frame),), None, False, function.line, f"return of {function.name}", None)
         back, kept = Register(f"{frame}return", "b32"), Register(f"back of {frame}", "b32")
         self.flat.body.append(replace(last, opcode="mov", modifiers=("b32",), operands=(kept, back)))
         self.flat.body.append(last)

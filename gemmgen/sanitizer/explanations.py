@@ -40,7 +40,9 @@ _PAGES = (
         "global memory race",
         "Two threads touch one byte of global memory, at least one of them writes, and nothing orders them. Threads of one block are "
         "ordered by barriers; threads of different blocks only by a release and an acquire: a fence before a strong write, a strong "
-        "read that sees it, and a fence after that. The first read of a compare-and-swap loop is no race: the swap checks it.",
+        "read that sees it, and a fence after that. The first read of a compare-and-swap loop is no race: the swap checks it. What is read "
+        "beside the swapped word is not checked: a pop that reads top->next while another thread pops the node and pushes it again is a "
+        "race (and the swap may succeed on a node that came back); make next atomic, and count the changes in the upper half of head.",
         "sum[blockIdx.x] += in[blockIdx.x * blockDim.x + threadIdx.x];",
         "Let each thread write elements of its own, or use atomic operations.",
         "atomicAdd(&sum[blockIdx.x], in[blockIdx.x * blockDim.x + threadIdx.x]);",

@@ -1654,3 +1654,38 @@ add(
     cluster=2,
     architecture="sm_90a",
 )
+
+add(
+    "a_stack_whose_nodes_come_back",
+    """#include <cuda/atomic>
+struct Node { cuda::atomic<unsigned, cuda::thread_scope_device> next; int value; };
+__device__ Node nodes[65];
+__device__ cuda::atomic<unsigned long long, cuda::thread_scope_device> head;
+__global__ void k(int* out) {
+  unsigned mine = 1 + blockIdx.x * blockDim.x + threadIdx.x;
+  for (int turn = 0; turn < 3; ++turn) {
+    nodes[mine].value = mine;
+    unsigned long long old = head.load(cuda::memory_order_relaxed), top;
+    do nodes[mine].next.store((unsigned)old, cuda::memory_order_relaxed);
+    while (!head.compare_exchange_weak(old, (old >> 32) + 1 << 32 | mine, cuda::memory_order_release, cuda::memory_order_relaxed));
+    top = head.load(cuda::memory_order_acquire);
+    while (!head.compare_exchange_weak(top, (top >> 32) + 1 << 32 | nodes[(unsigned)top].next.load(cuda::memory_order_relaxed),
+                                       cuda::memory_order_acquire, cuda::memory_order_acquire)) {}
+    mine = (unsigned)top;
+    if (nodes[mine].value != mine) return;
+  }
+  atomicAdd(&out[mine - 1], 1);
+}""",
+    lambda r: [_out(64, np.int32)],
+    lambda out: {"out": np.ones(64)},
+    Mistake("pushes_release_nothing", "cuda::memory_order_release", "cuda::memory_order_relaxed", GLOBAL_RACE),
+    Mistake(
+        "next_is_a_plain_number",
+        "cuda::atomic<unsigned, cuda::thread_scope_device> next",
+        "struct Plain { unsigned v; template <class O> __device__ unsigned load(O) { return v; } "
+        "template <class O> __device__ void store(unsigned to, O) { v = to; } } next",
+        GLOBAL_RACE,
+    ),
+    block=32,
+    grid=2,
+)

@@ -15,6 +15,7 @@ from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes
 from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, Access, Spaces
 from gemmgen.emulator.operation import Operation
+from gemmgen.emulator.program import FRAME
 from gemmgen.emulator.ptx.syntax import Group, Instruction, Symbol
 
 _CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
@@ -226,7 +227,7 @@ class Frames:
         local.data[lanes[:, None] * local.stride + self.bytes] = self.saved["local"][depth, :, lanes]
 
 
-@instruction("frame")
+@instruction(FRAME)
 def frame(inst: Instruction, binder: Binder) -> Operation:
     """Pushes or pops the frame of a recursive call, or copies an argument or a result."""
     what = inst.modifiers[0]
