@@ -53,5 +53,5 @@ def handlers(opcode: str) -> list[Handler]:
 
 
 def opcodes() -> list[str]:
-    """All opcodes that have a handler."""
-    return sorted(_HANDLERS)
+    """All opcodes of PTX that have a handler; those of the emulator's own are no identifiers."""
+    return sorted(opcode for opcode in _HANDLERS if opcode.isidentifier())
