@@ -34,7 +34,10 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 def read_plain(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
     """The content of a plain file, and no more than ``limit_bytes`` + 1 of it, which tells that it is larger. Raises OSError."""
     with open_plain(path) as stream:
-        return stream.read(limit_bytes + 1)
+        # Python clears as much memory as may be read, in development mode, so no more is asked for than a plain file has.
+        status = os.fstat(stream.fileno())
+        expected = status.st_size + 1 if stat.S_ISREG(status.st_mode) else limit_bytes + 1
+        return stream.read(min(expected, limit_bytes + 1))
 
 
 def read_plain_text(path: str | os.PathLike[str]) -> str:
