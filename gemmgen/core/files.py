@@ -36,7 +36,8 @@ def read_plain(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
     with open_plain(path) as stream:
         # Python clears as much memory as may be read, in development mode, so no more is asked for than a plain file has.
         status = os.fstat(stream.fileno())
-        expected = status.st_size + 1 if stat.S_ISREG(status.st_mode) else limit_bytes + 1
+        known = stat.S_ISREG(status.st_mode) and status.st_size > 0  # files of /proc say 0
+        expected = status.st_size + 1 if known else limit_bytes + 1
         return stream.read(min(expected, limit_bytes + 1))
 
 

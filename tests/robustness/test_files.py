@@ -104,3 +104,7 @@ def test_a_named_pipe_as_results_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "results")
     with pytest.raises(SweepError, match="pipe"):
         ResultStore(tmp_path / "results")
+
+
+def test_a_file_that_tells_no_size_is_read() -> None:
+    assert read_plain("/proc/self/status", 10_000).startswith(b"Name:") and len(read_plain("/proc/self/status", 10_000)) > 100
