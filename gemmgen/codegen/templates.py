@@ -18,10 +18,14 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension
 
+from gemmgen.codegen.compiled_templates import CompiledTemplates
 from gemmgen.codegen.text import FILTERS, constant, constants_of
 
 SHARED = ("common", "epilogue")
 """Folders whose building blocks all families find."""
+
+_BLANKS: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+"""Treatment of blanks around the marks of Jinja."""
 
 _NOTHING = "\0"
 """Left by an expression alone on its line that has no text."""
@@ -41,13 +45,12 @@ def environment(root: Path) -> jinja2.Environment:
     """The environment of the templates below ``root``, whose output goes through ``without_empty_lines``."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root),
+        bytecode_cache=CompiledTemplates(_BLANKS),
         undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
         auto_reload=False,
         cache_size=-1,
         extensions=[Conventions],
+        **_BLANKS,
     )
     found.filters.update(FILTERS)
     found.filters["alone"] = _alone

@@ -116,12 +116,12 @@ def default_limit_bytes() -> int:
 class Cache:
     """Named byte strings under a key, on disk. Safe to share among threads and processes of one user."""
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None, limit_bytes: int | None = None) -> None:
-        """The directory is made on the first write; see `default_directory` and `default_limit_bytes`."""
+    def __init__(self, directory: str | os.PathLike[str] | None = None, limit_bytes: int | None = None, *, quiet: bool = False) -> None:
+        """The directory is made on the first write; see `default_directory` and `default_limit_bytes`. ``quiet``: no warnings."""
         self.directory = Path(os.path.abspath(default_directory() if directory is None else directory))
         self.limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
         self._key_file = default_key_file()
-        self._warned = False
+        self._warned = quiet
         self._estimated_bytes = 0
         self._looked_for_leftovers = False
 

@@ -33,7 +33,9 @@ def info(as_json: bool) -> None:
 
 @command.command("clear")
 def clear() -> None:
-    """Remove every compiled kernel from the cache."""
+    """Remove every compiled kernel from the cache, and the templates that were compiled for rendering."""
+    from gemmgen.codegen.compiled_templates import compiled_templates
     from gemmgen.core.cache import Cache
 
+    compiled_templates().clear()
     click.echo(f"{counted(Cache().clear(), 'compiled kernel')} removed")
