@@ -125,10 +125,11 @@ def command(
                 entry = entries[min(place, len(entries) - 1)] if entries else None
                 sides.append(file_side(name, FileLaunch(entry, grid, block, shared_bytes, tuple(arguments)), target, device))
             else:
-                sides.append(_spec_side(*_analysed(name, changed, (set_first, set_second)[place], second is None, target, device)[:2]))
+                one = _analysed(name, changed, (set_first, set_second)[place], second is None, target, device, traffic=True)
+                sides.append(_spec_side(*one[:2]))
     else:
         one, other = (
-            _analysed(name, changed, (set_first, set_second)[place], second is None, target, device)
+            _analysed(name, changed, (set_first, set_second)[place], second is None, target, device, traffic=False)
             for place, (name, changed) in enumerate(zip(names, overrides, strict=True))
         )
         analyses = on_one_case((one[1], one[2]), (other[1], other[2]))
@@ -146,7 +147,7 @@ def command(
 
 
 def _analysed(
-    name: str, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device
+    name: str, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device, *, traffic: bool
 ) -> tuple[str, Analysis, Binary]:
     """A spec's label, its analysis and its binary."""
     from gemmgen.cli.compilation import compile_plans
@@ -154,7 +155,7 @@ def _analysed(
 
     planned = _planned(name, overrides, target)
     (binary,) = compile_plans([planned.plan])
-    return _label(planned, own, of_one), analyse(planned.plan, binary, device), binary
+    return _label(planned, own, of_one), analyse(planned.plan, binary, device, traffic=traffic), binary
 
 
 def _spec_side(label: str, analysis: Analysis) -> Side:

@@ -191,27 +191,29 @@ def analyse(
 
 
 def on_one_case(one: tuple[Analysis, Binary], other: tuple[Analysis, Binary]) -> tuple[Analysis, Analysis]:
-    """Two analyses with their traffic counted on the same problem, the larger one of theirs that both can run; as they are where
-    they count different dimensions, or neither can run the other's problem."""
+    """Two analyses with their traffic: counted on the same problem, the larger one of the two instances' own that both can run, or on
+    each instance's own where these differ in their dimensions' names, or neither instance can run the other's."""
     sides = one, other
-    counted = [analysis.traffic for analysis, _ in sides]
-    if counted[0] is None or counted[1] is None:
-        return one[0], other[0]
-    cases = [traffic.case for traffic in counted if traffic is not None]
-    if cases[0].dimensions == cases[1].dimensions or set(cases[0].dimensions) != set(cases[1].dimensions):
-        return one[0], other[0]
-    work = [
-        cost_model_of(analysis.plan.spec.kind).cost(analysis.plan, case.dimensions).weight
-        for (analysis, _), case in zip(sides, cases, strict=True)
-    ]
-    for chosen in sorted((0, 1), key=lambda side: work[side], reverse=True):
-        (analysis, binary), case = sides[1 - chosen], replace(cases[1 - chosen], dimensions=cases[chosen].dimensions)
-        try:
-            again = replace(analysis, traffic=count_case(analysis.plan, binary, case))
-        except GemmgenError:
-            continue
-        return (one[0], again) if chosen == 0 else (again, other[0])
-    return one[0], other[0]
+    cases = [oracle_of(analysis.plan.spec.kind).counted_case(analysis.plan) for analysis, _ in sides]
+    if cases[0].dimensions != cases[1].dimensions and set(cases[0].dimensions) == set(cases[1].dimensions):
+        work = [
+            cost_model_of(analysis.plan.spec.kind).cost(analysis.plan, case.dimensions).weight
+            for (analysis, _), case in zip(sides, cases, strict=True)
+        ]
+        for chosen in sorted((0, 1), key=lambda side: work[side], reverse=True):
+            (analysis, binary), case = sides[1 - chosen], replace(cases[1 - chosen], dimensions=cases[chosen].dimensions)
+            try:
+                again = replace(analysis, traffic=count_case(analysis.plan, binary, case, hazards=False))
+            except GemmgenError:
+                continue
+            own = _with_traffic(*sides[chosen])
+            return (own, again) if chosen == 0 else (again, own)
+    return _with_traffic(*one), _with_traffic(*other)
+
+
+def _with_traffic(analysis: Analysis, binary: Binary) -> Analysis:
+    traffic, missing = _traffic(analysis.plan, binary)
+    return replace(analysis, traffic=traffic, traffic_missing=missing)
 
 
 def _typical_problem(plan: KernelPlan) -> Mapping[str, int]:
@@ -235,6 +237,6 @@ def _code(plan: KernelPlan, binary: Binary) -> tuple[dict[str, KernelCode] | Non
 
 def _traffic(plan: KernelPlan, binary: Binary) -> tuple[CaseCounters | None, str]:
     try:
-        return count_case(plan, binary), ""
+        return count_case(plan, binary, hazards=False), ""
     except GemmgenError as error:
         return None, str(error).partition("\n")[0]
