@@ -7,6 +7,7 @@ import json
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -167,22 +168,27 @@ def validated(
         raise SpecError(f"{name}: nested too deeply") from None
     schema = model.model_json_schema()
     lines = [f"{name}: {wrong}:"]
-    for item, path in _told_once(mistakes, fields):
-        lines.append(f"  - {_reason(item, path, fields, schema)}")
+    for item, path, number in _told_once(mistakes, fields):
+        reason = _reason(item, path, fields, schema)
+        if number is not None:
+            reason = replace(reason, need=f"{reason.need}, or {_reason(number, path, fields, schema).need}")
+        lines.append(f"  - {reason}")
         lines += _excerpt(text, path, overrides)
     raise SpecError("\n".join(lines))
 
 
-def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str]]]:
+def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str], Any]]:
     """Mistakes with their paths. Where a field takes values of several forms, each form has its own complaint: the first is reported, or
-    that about a part of the value."""
+    that about a part of the value. Where the first is about words and another about whole numbers, that comes third, else None."""
     placed = [(item, _path(item["loc"], fields)) for item in mistakes]
     paths = [path for _, path in placed]
     told = []
     for index, (item, path) in enumerate(placed):
         about_a_part = any(len(other) > len(path) and other[: len(path)] == path for other in paths)
         if path not in paths[:index] and not about_a_part:
-            told.append((item, path))
+            others = (other for other, there in placed[index + 1 :] if there == path)
+            number = next((other for other in others if other["type"].startswith(("int_", "greater", "less"))), None)
+            told.append((item, path, number if item["type"] == "literal_error" else None))
     return told
 
 

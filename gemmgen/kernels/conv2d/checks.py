@@ -134,7 +134,8 @@ def mainloop_reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         default = type(spec).model_fields[name].default
         if getattr(spec, name) != default:
             need = f"{default}, the default: it says something about products by mma alone"
-            yield Reason("mainloop", name, str(getattr(spec, name)), need)
+            hint = f"mainloop.{name}" if hasattr(spec.mainloop, name) else ""
+            yield Reason("mainloop", name, str(getattr(spec, name)), need, hint)
     if spec.output.type == "s32" and ELEMENTS[spec.input.type].is_float:
         yield Reason("output", "output.type", spec.output.type, f"a floating-point type, s8 or u8 for {spec.input.type}")
 

@@ -27,6 +27,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.division import divisors_argument
+from gemmgen.kernels.tiles.unrolling import unroll_pragma
 
 DIVISORS = {"channels": "k", "group_channels": "(k // groups)", "image_pixels": "(p * q)", "q": "q"}
 """Divisors of the kernel, by name."""
@@ -39,6 +40,8 @@ class DirectPlan(FinishingPlan):
     threads: int
     pixels: int
     """Consecutive pixels of one output channel that a thread computes."""
+    unroll_pragma: str
+    """The line before the loop over a tap's input channels; empty where its unrolling is left to the compiler."""
 
     @property
     def accumulator(self) -> str:
@@ -81,6 +84,7 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
         kernel_arguments=sequence.parameters_of(0),
         threads=mainloop.threads,
         pixels=mainloop.pixels,
+        unroll_pragma=unroll_pragma(mainloop.unroll),
     )
 
 

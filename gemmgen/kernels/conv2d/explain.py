@@ -9,9 +9,11 @@ from gemmgen.kernels.conv2d.explain_warpgroup import EARLY_LAUNCH, warpgroup_sec
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.spec import DirectMainloop
 from gemmgen.kernels.conv2d.tiles import OperandTile, exchange_costs, fragment_cost
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Section
+from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 _WALKS = {
     "single": "one tap: each step goes to the next 32 channels",
@@ -90,6 +92,8 @@ def _direct(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
         ("filter", "read once for all pixels of a thread; side by side for neighbours"),
         ("x", "read where a tap lies within the image; side by side for neighbours that are groups of one channel"),
     ]
+    assert isinstance(plan.spec.mainloop, DirectMainloop)
+    lines.append(("unrolling", f"the loop over the input channels of a tap, {unrolling_text(plan.spec.mainloop.unroll)}"))
     if plan.spec.early_launch:
         lines.append(("launch", EARLY_LAUNCH))
     return tuple(lines)
@@ -112,17 +116,13 @@ def _implicit_gemm(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _unrolling(plan: Conv2dPlan) -> str:
-    return "fully" if plan.spec.unroll == "full" else f"{plan.spec.unroll} at a time"
-
-
 def _hierarchy(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
     warps = plan.threads // 32
     tile = f"{plan.pixel_tile.rows} pixels x {plan.filter_tile.rows} channels of y"
     shared = "pixels" if plan.spec.rasterization == "channels_first" else "filters"
     return (
         ("threadblock", f"{tile}, {32 * plan.planes} of the sum at a time, by {plan.threads} threads"),
-        ("unrolling", f"the loop over {plan.planes} plane{'s' if plan.planes > 1 else ''}, {_unrolling(plan)}"),
+        ("unrolling", f"the loop over {plan.planes} plane{'s' if plan.planes > 1 else ''}, {unrolling_text(plan.spec.unroll)}"),
         ("warp", f"{plan.warp_pixels} pixels x {plan.warp_channels} channels; {warps} warps, {plan.warps_pixels} along the pixels"),
         ("instruction", f"mma.sync {plan.instruction}, s8 x s8 + s32"),
         ("thread", f"{plan.warp_pixels * plan.warp_channels // 32} sums; about {plan.registers} registers"),

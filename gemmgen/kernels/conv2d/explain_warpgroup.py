@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gemmgen.kernels.conv2d.spec import WarpgroupMainloop
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Section
+from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 Lines = tuple[tuple[str, str], ...]
 EARLY_LAUNCH = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
@@ -83,11 +85,13 @@ def _copies(plan: WarpgroupPlan) -> Lines:
 
 def _mainloop(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
+    assert isinstance(plan.spec.mainloop, WarpgroupMainloop)
     count = loop.tile_k // loop.instruction_k * loop.blocks_m * plan.taps
     return (
         ("instruction", f"{loop.instruction}: 64 channels x {loop.instruction_n} pixels, {loop.instruction_k} input channels"),
         ("one step", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the step before are done"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+        ("unrolling", f"the loop over a step's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
     )
 
 

@@ -84,6 +84,8 @@ class WarpgroupMainloop(SpecModel):
     store_buffers: Literal[1, 2] = 1
     """Tiles of results that a group of consumers has in shared memory with ``store: tma``: with 2, it collects one while the copy engine
     still reads the one before."""
+    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    """Unrolling of the loop over a step's instructions along k."""
 
 
 class DirectMainloop(SpecModel):
@@ -95,6 +97,8 @@ class DirectMainloop(SpecModel):
     """Threads of a block."""
     pixels: Literal[1, 2, 4, 8] = 4
     """Consecutive pixels of one output channel that a thread computes."""
+    unroll: Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "auto"
+    """Unrolling of the loop over the input channels of a filter tap; ``auto`` leaves it to the compiler."""
 
 
 class Input(SpecModel):
@@ -169,7 +173,7 @@ class Conv2dSpec(KernelSpec):
     stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
-    """Unrolling of the loop over the planes of 32 channels of a step, for products by ``mma``."""
+    """Unrolling of the loop over the planes of 32 channels of a step, for products by ``mma``; others have ``mainloop.unroll``."""
     increments: Literal["precomputed", "computed"] = "precomputed"
     """Source of the address steps from one filter tap to the next: a table with period r x s that the host computes and
     passes in the kernel's parameters, or counters in the kernel, for filters that the table has no room for."""
@@ -226,6 +230,8 @@ class Conv2dSpec(KernelSpec):
             del fields["zero_point"]
         if isinstance(self.mainloop, WarpgroupMainloop) and self.mainloop.store_buffers == 1:
             del fields["mainloop"]["store_buffers"]
+        if self.mainloop is not None and self.mainloop.unroll == type(self.mainloop).model_fields["unroll"].default:
+            del fields["mainloop"]["unroll"]
         if not self.early_launch:
             del fields["early_launch"]
         if self.unroll == "full":

@@ -20,6 +20,7 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INTEGER_COLUMNS, WARPGROUP, WarpgroupOperand
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 ROW_LENGTHS = (32, 64, 128)
 """Bytes of a row in shared memory, which are the spans of swizzles."""
@@ -127,6 +128,7 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         division=mainloop.division,
+        unroll=unroll_argument(mainloop.unroll),
     )
 
 

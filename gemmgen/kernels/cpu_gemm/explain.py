@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 Lines = tuple[tuple[str, str], ...]
 KIB = 1024
@@ -31,7 +32,7 @@ def explain(plan: CpuGemmPlan) -> list[Section]:
     blocked = plan.blocked
     if blocked is None:
         order = "m, n, k: dot products" if plan.strategy == "naive" else "m, k, n: rows of B are added to rows of C"
-        return [computes, Section("Loops", (("order", order),))]
+        return [computes, Section("Loops", (("order", order), ("unrolled", f"the innermost, {unrolling_text(plan.spec.loops.unroll)}")))]
     return [
         computes,
         Section("Micro-kernel", _micro_kernel(plan, blocked)),

@@ -17,6 +17,7 @@ from gemmgen.kernels.family import InstancePlan
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import instance_name, spec_digest
+from gemmgen.kernels.tiles.unrolling import unroll_pragma
 
 Divided = Literal["rows", "columns", "grid"]
 _SWAPPED: Mapping[Divided, Divided] = {"rows": "columns", "columns": "rows", "grid": "grid"}
@@ -289,6 +290,11 @@ class CpuGemmPlan(InstancePlan):
     @property
     def strategy(self) -> str:
         return str(self.spec.loops.strategy)
+
+    @property
+    def unroll_pragma(self) -> str:
+        """The line before the innermost of plain loops; empty where its unrolling is left to the compiler."""
+        return unroll_pragma(self.spec.loops.unroll, "#pragma GCC unroll")
 
 
 def plan_cpu_gemm(spec: CpuGemmSpec, architecture: CpuArchitecture) -> CpuGemmPlan:

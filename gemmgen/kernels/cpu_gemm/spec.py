@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from gemmgen.kernels.family import KernelSpec, SpecModel
 
 Block = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
 """An extent of a cache block, in elements."""
+LoopUnroll = Literal["auto"] | Annotated[int, Field(ge=1, le=16, strict=True)]
 
 
 class MicroKernel(SpecModel):
@@ -63,6 +64,8 @@ class NaiveLoops(SpecModel):
     """Three loops, the innermost along k: a dot product for every element of C."""
 
     strategy: Literal["naive"]
+    unroll: LoopUnroll = "auto"
+    """Unrolling of the innermost loop; ``auto`` leaves it to the compiler."""
 
 
 class ReorderedLoops(SpecModel):
@@ -70,6 +73,8 @@ class ReorderedLoops(SpecModel):
     vector instructions."""
 
     strategy: Literal["reordered"]
+    unroll: LoopUnroll = "auto"
+    """Unrolling of the innermost loop; ``auto`` leaves it to the compiler."""
 
 
 class BlockedLoops(SpecModel):
@@ -112,3 +117,10 @@ class CpuGemmSpec(KernelSpec):
     loops: Loops
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element after the product is complete, in this order."""
+
+    def identity(self) -> dict[str, Any]:
+        """As for every spec, but unrolling that is left to the compiler is left out: names are those from before it was a field."""
+        fields = super().identity()
+        if fields["loops"]["unroll"] == "auto":
+            del fields["loops"]["unroll"]
+        return fields

@@ -17,6 +17,7 @@ from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 STORAGE = {
     "f32": "",
@@ -79,6 +80,7 @@ def explain(plan: GemmPlan) -> list[Section]:
         hierarchy: Lines = (
             ("threadblock", f"{plan.tile_m} x {plan.tile_n} of C by {plan.threads} threads"),
             ("thread", "1 x 1 of C; reads 2 k elements from global memory for k multiply-adds"),
+            ("unrolling", f"the loop over k, {unrolling_text(plan.spec.mainloop.unroll)}"),
         )
         return [computes, Section("Tile hierarchy", hierarchy), Section("Blocks", _blocks(plan))]
     if isinstance(loop, VectorLoop):
@@ -265,7 +267,7 @@ def _mainloop(plan: GemmPlan, loop: TiledLoop) -> Lines:
         (label, f"{product} = {a * b * loop.k_group} multiply-adds from {reads} reads of shared memory a thread"),
         ("order of products", _order(loop)),
         ("fragments", _fragment_buffers(loop)),
-        ("unrolling", f"the loop over the k of a tile, {'fully' if not loop.unroll else loop.unroll.strip() + ' at a time'}"),
+        ("unrolling", f"the loop over the k of a tile, {unrolling_text(plan.spec.mainloop.unroll)}"),
         ("registers", f"about {loop.estimated_registers} a thread: {a * b} accumulators, fragments, staged tiles, addresses"),
     ]
     budget = register_budget(loop, plan.threads, plan.architecture)

@@ -8,6 +8,7 @@ from gemmgen.kernels.gemm.planes import PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.warp_mma import WarpLoop, WarpOperand
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
+from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 Lines = tuple[tuple[str, str], ...]
 
@@ -18,7 +19,7 @@ def tensor_core_sections(plan: GemmPlan, loop: WarpgroupLoop) -> list[Section]:
         Section("Roles", _roles(loop)),
         Section("Work", _work(plan, loop)),
         Section("Copies of one stage", _copies(loop)),
-        Section("Mainloop", _mainloop(loop)),
+        Section("Mainloop", _mainloop(plan, loop)),
         Section("Shared memory", _shared(plan, loop)),
         *([Section("float32 by planes", _planes(plan.planes, loop.staggered))] if plan.planes is not None else []),
         Section("Results", _results(plan, loop)),
@@ -43,6 +44,7 @@ def warp_mma_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
             f"{count} instructions of each warp, {reads} reads of four matrices (ldmatrix)",
         ),
         ("stages", f"{loop.stages}: all but one are filled while one is multiplied, with one barrier a stage"),
+        ("unrolling", f"the loop over a stage's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
         *([("fragments", "those of the next instructions are read while these multiply")] if loop.fragment_buffers == 2 else []),
     )
     return [
@@ -140,13 +142,14 @@ def _copies(loop: WarpgroupLoop) -> Lines:
     return tuple((operand.name, said(operand)) for operand in (loop.a, loop.b))
 
 
-def _mainloop(loop: WarpgroupLoop) -> Lines:
+def _mainloop(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     steps = loop.tile_k // loop.instruction_k
     count = steps * loop.blocks_m * loop.blocks_n
     lines = [
         ("instruction", f"{loop.instruction}: {BLOCK_ROWS} x {loop.instruction_n} of C, {loop.instruction_k} of k"),
         ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+        ("unrolling", f"the loop over a stage's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
     ]
     if loop.a_in_registers:
         lines[1] = ("one stage", f"{count} instructions of each group; their rows of A come to registers first")

@@ -17,6 +17,7 @@ from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.source import times
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 REGISTER_UNIT = 8
 """Registers of a thread are allocated in multiples of this."""
@@ -159,6 +160,8 @@ class NaiveLoop:
 
     tile_major: int
     tile_minor: int
+    unroll_pragma: str = ""
+    """The line before the loop over k; empty where its unrolling is left to the compiler."""
 
 
 def tiled_loop(
@@ -226,7 +229,7 @@ def tiled_loop(
         copies=mainloop.copies,
         fragment_buffers=mainloop.fragment_buffers,
         k_group=k_group,
-        unroll="" if mainloop.unroll == "full" else f" {mainloop.unroll}",
+        unroll=unroll_argument(mainloop.unroll),
         order=fma_order(mainloop.order),
         whole_k=whole_k,
         warps_major=warps_major,

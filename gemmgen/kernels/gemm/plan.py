@@ -49,6 +49,7 @@ from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_pragma
 
 REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
@@ -382,7 +383,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         threads = tile_m * tile_n
         reasons += thread_reasons(threads, architecture, "mainloop.threadblock")
         row_major = spec.order == "row_major"
-        loop = NaiveLoop(*((tile_m, tile_n) if row_major else (tile_n, tile_m)))
+        loop = NaiveLoop(*((tile_m, tile_n) if row_major else (tile_n, tile_m)), unroll_pragma(mainloop.unroll))
         vector_c = 1
         prefix, parts = "sgemm_naive", [f"{tile_m}x{tile_n}"]
         template = "gemm/naive.cu.j2"

@@ -59,6 +59,8 @@ class NaiveMainloop(SpecModel):
     strategy: Literal["naive"]
     threadblock: Extents2
     """Threads of a block: each computes one element."""
+    unroll: Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "auto"
+    """Unrolling of the loop over k; ``auto`` leaves it to the compiler."""
 
 
 class TiledMainloop(SpecModel):
@@ -188,6 +190,8 @@ class TensorCoreMainloop(SpecModel):
     ``auto``: 128 for 8-bit floats, never for others; with ``arithmetic.f32_by``, after two instructions."""
     instruction_n: Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)] | None = None
     """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
+    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    """Unrolling of the loop over a stage's instructions along k."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once."""
     copied: Literal["none", "a", "b", "both"] = "none"
@@ -221,6 +225,8 @@ class MmaSyncMainloop(SpecModel):
     16 bits."""
     fragment_buffers: Literal[1, 2] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
+    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    """Unrolling of the loop over a tile's instructions along k."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn. 0: one block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
@@ -401,6 +407,8 @@ class GemmSpec(KernelSpec):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
         later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector"}
+        if not isinstance(self.mainloop, TiledMainloop | VectorMainloop):
+            later["unroll"] = type(self.mainloop).model_fields["unroll"].default
         if isinstance(self.mainloop, MmaSyncMainloop):
             later["fragment_buffers"] = 1
             if self.mainloop.arithmetic == Arithmetic():

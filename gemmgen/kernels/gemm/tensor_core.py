@@ -28,6 +28,7 @@ from gemmgen.kernels.math.warpgroup import (
 )
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 BYTE_FLOATS = ("e4m3", "e5m2")
 BYTE_INTEGERS = ("s8", "u8")
@@ -116,6 +117,7 @@ def warpgroup_loop(
         dynamic=mainloop.tiles == "dynamic",
         a_in_registers=mainloop.a_from == "registers",
         skips_rows=skips_rows,
+        unroll=unroll_argument(mainloop.unroll),
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
@@ -276,6 +278,12 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
         got = f"registers with A stored along {matrices[0].contiguous}, sums promoted {f'every {promotion}' if promotion else 'never'}"
         need = "shared, or A stored along k, sums that stay in the tensor core, and no float32 by planes"
         yield Reason("a_from", "mainloop.a_from", got, need)
+    if mainloop.unroll != "full" and mainloop.a_from == "registers":
+        need, hint = "full where A comes from registers", "an index that is not known to the compiler cannot choose a register"
+        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
+    if mainloop.unroll != "full" and scheme is not None:
+        need, hint = "full where float32 is computed by planes", "mainloop.promote_every divides the loop instead"
+        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
     if promotion % tile.k:
         yield Reason("promotion", "mainloop.promote_every", str(promotion), f"a multiple of tile.k, {tile.k}")
     columns = mainloop.instruction_n

@@ -18,6 +18,7 @@ from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, Str
 from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, type_reasons
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 CHUNK_BYTES = 16
 """Bytes that one lane points at for ``ldmatrix``: a row of a matrix."""
@@ -269,6 +270,8 @@ class WarpLoop:
     kept_sums: int = 0
     """Sets of sums beside those of the results."""
     fragment_buffers: int = 1
+    unroll: str = ""
+    """Argument of ``#pragma unroll`` at the loop over a tile's instructions along k: nothing, or a factor."""
     boxed: bool = False
     """True if the copy engine brings the tiles."""
     turned: bool = False
@@ -456,6 +459,7 @@ def warp_mma_loop(
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         kept_sums=0 if scheme is None else SETS_OF_SUMS,
         fragment_buffers=mainloop.fragment_buffers,
+        unroll=unroll_argument(mainloop.unroll),
         boxed=mainloop.copies == "tma",
         turned=scheme is None
         and mainloop.copies != "tma"
@@ -532,6 +536,12 @@ def _combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Sche
     if scheme is not None and (mainloop.copies == "tma" or mainloop.fragment_buffers == 2):
         got = f"copies: {mainloop.copies}, fragment_buffers: {mainloop.fragment_buffers}"
         yield Reason("planes", "mainloop.copies", got, "cp_async or registers, and 1, where float32 is computed by planes")
+    if mainloop.unroll != "full" and scheme is not None:
+        need, hint = "full where float32 is computed by planes", "the loop over k is divided by what leaves the tensor core at a time"
+        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
+    elif mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
+        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
+        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
     if isinstance(decomposition, StreamK) and mainloop.persistent_blocks:
         need = "0 for stream_k: decomposition.blocks says how many there are"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)

@@ -295,6 +295,8 @@ class WarpgroupLoop:
     """Shared memory of a group for the values for each column that the epilogue reads, of a tile; 0: it reads them where they are."""
     kept_sums: int = 0
     """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
+    unroll: str = ""
+    """Argument of ``#pragma unroll`` at the loop over a stage's instructions along k: nothing, or a factor."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 

@@ -85,6 +85,7 @@ def _specs(draw: st.DrawFn) -> dict[str, Any]:
         "gemm_m": draw(st.sampled_from(["output_channels", "pixels"])),
         "tile": draw(tiles()),
         **pipeline,
+        "unroll": draw(st.sampled_from(["full", 1])) if pipeline["stages"] == 1 else "full",
         "input_cache": draw(st.sampled_from(["l2", "l1"])),
         "increments": draw(st.sampled_from(["precomputed", "precomputed", "computed"])),
         "convolution": draw(CONVOLUTIONS),

@@ -28,7 +28,7 @@ def spec(of: str = "s8", to: str = "s8", loop: dict[str, Any] | None = None, **f
 
 EXACT = {"alpha": "one", "gamma": "one"}
 COMBINATIONS = {
-    "one pixel a thread": spec(loop={"pixels": 1}, alpha="channel", activation={"op": "relu"}),
+    "one pixel a thread": spec(loop={"pixels": 1, "unroll": 4}, alpha="channel", activation={"op": "relu"}),
     "eight pixels a thread": spec(loop={"pixels": 8}, bias="f32", residual=True),
     "float16": spec("f16", "f16", bias="f32", residual=True, activation={"op": "relu"}),
     "float32 of bfloat16": spec("bf16", "f32", activation={"op": "h_swish"}),

@@ -41,7 +41,7 @@ EXACT = {"alpha": "one", "gamma": "one", "output": {"type": "s32", "layout": "nh
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "two groups, each with its channels": spec((128, 96, 128), {"consumers": 2}, bias="f32", activation={"op": "relu"}),
     "two groups, each with its pixels": spec((64, 128, 32), {"consumers": 2, "division": "pixels"}),
-    "two blocks of channels in a group": spec((128, 32, 64), alpha="channel", beta="argument"),
+    "two blocks of channels in a group": spec((128, 32, 64), {"unroll": 1}, alpha="channel", beta="argument"),
     "rows of pixels": spec((64, 96, 128), {"activations": "rows"}, convolution=POINTWISE),
     "a cluster that shares pixels": spec((64, 64, 64), {"cluster": {"blocks": 2, "share": "pixels"}}, bias="none"),
     "a cluster that shares filters": spec((64, 64, 128), {"cluster": {"blocks": 2, "share": "filter"}}),

@@ -33,7 +33,12 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
     common |= {"alpha": draw(st.sampled_from(["argument", "one"])), "beta": draw(st.sampled_from(["argument", "zero"]))}
     if draw(st.integers(0, 5)) == 0:
         strategy = draw(st.sampled_from(["naive", "reordered"]))
-        return {"kind": "cpu_gemm", "architecture": architecture, **common, "loops": {"strategy": strategy}}
+        return {
+            "kind": "cpu_gemm",
+            "architecture": architecture,
+            **common,
+            "loops": {"strategy": strategy, "unroll": draw(st.sampled_from(["auto", 1, 3]))},
+        }
     scalar = draw(st.integers(0, 4)) == 0
     lanes = 1 if scalar else CPU_ARCHITECTURES[architecture].lanes
     vectors = draw(st.integers(1, 3))

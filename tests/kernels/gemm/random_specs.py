@@ -137,7 +137,11 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 NAIVE = st.fixed_dictionaries(
-    {"strategy": st.just("naive"), "threadblock": st.fixed_dictionaries({"m": SMALL_EXTENTS, "n": SMALL_EXTENTS})}
+    {
+        "strategy": st.just("naive"),
+        "threadblock": st.fixed_dictionaries({"m": SMALL_EXTENTS, "n": SMALL_EXTENTS}),
+        "unroll": st.sampled_from(["auto", 1, 4]),
+    }
 )
 EPILOGUES = st.lists(
     st.one_of(

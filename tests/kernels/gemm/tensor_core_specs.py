@@ -85,7 +85,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "cluster": cluster,
             "copied": copied,
             "persistent_blocks": persistent,
-            "a_from": "registers" if letters[0] == along_k[0] and size > 1 and draw(st.integers(0, 3)) == 0 else "shared",
+            "a_from": (a_from := "registers" if letters[0] == along_k[0] and size > 1 and draw(st.integers(0, 3)) == 0 else "shared"),
+            "unroll": draw(st.sampled_from(("full", "full", 1, 2))) if a_from == "shared" else "full",
             "tiles": "dynamic" if dynamic else "static",
         },
     }

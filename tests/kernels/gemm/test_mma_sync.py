@@ -80,7 +80,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             },
             "stages": draw(st.integers(2, 4)),
             "copies": draw(st.sampled_from(("cp_async", "cp_async", "registers", "tma"))),
-            "fragment_buffers": draw(st.sampled_from((1, 2))),
+            "fragment_buffers": (buffers := draw(st.sampled_from((1, 2)))),
+            "unroll": draw(st.sampled_from(("full", 1, 2))) if buffers == 1 else "full",
             "persistent_blocks": 0 if streamed else draw(st.sampled_from((0, 3))),
         },
     }
