@@ -1,4 +1,4 @@
-"""Unrolling of a loop: what the source says to the compiler, and the same in words."""
+"""Unrolling of a loop: the line that tells the compiler, and the same in words."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def unroll_pragma(unroll: Openly, pragma: str = "#pragma unroll") -> str:
 
 
 def unrolling_text(unroll: Fully | Openly) -> str:
-    """How far, in words."""
+    """Extent of unrolling, in words."""
     return {"full": "fully", "auto": "as the compiler decides"}.get(str(unroll), f"{unroll} at a time")
