@@ -5,7 +5,8 @@
     python -m measurements.copy_predicates --launch KIND     what ncu watches: each pattern of a kind launched once
 
 Kernels of one copy differ in how many other predicates are alive across it: so ptxas gives its condition another register. Patterns of
-the first kind, `choice`, have lanes that read everything or nothing, those of the second, `parts`, lanes that read a part.
+the first kind, `choice`, have lanes that read everything or nothing, those of the second, `parts`, lanes that read a part, and those of
+the third, `rows`, are rows of a matrix that end in the midst of a lane's bytes.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def sources() -> dict[str, str]:
     return found
 
 
-KINDS = ("choice", "parts")
+KINDS = ("choice", "parts", "rows")
 
 
 def launches(kind: str) -> list[Launch]:
@@ -146,6 +147,24 @@ def _launches() -> Iterator[Launch]:
                     yield Launch(f"sized_cg_{held}", f"parts / {source_name} / {name}", sources[source_name], linear, sizes)
     for name, sizes in parts.items():
         yield Launch("sized_ca_2", f"parts / linear / {name}", linear, linear, sizes)
+    yield from _rows()
+
+
+def _rows() -> Iterator[Launch]:
+    lanes = np.arange(LANES)
+    for held in (0, 2):
+        for begin in (0, 16):
+            for chunks in (1, 8, 16, 31):
+                for last in (4, 8, 12, 16):
+                    sizes = np.where(lanes < chunks, WIDTH, np.where(lanes == chunks, last, 0))
+                    name = f"rows / one from {begin} of {chunks} lanes and {last} bytes"
+                    yield Launch(f"sized_cg_{held}", name, lanes * WIDTH + begin, lanes * WIDTH, sizes)
+            for stride in (144, 160, 1040):
+                for last in (4, 8, 16):
+                    row, chunk = lanes // 16, lanes % 16
+                    sizes = np.where(chunk < 8, WIDTH, np.where(chunk == 8, last, 0))
+                    name = f"rows / two from {begin}, {stride} apart, of 8 lanes and {last} bytes"
+                    yield Launch(f"sized_cg_{held}", name, row * stride + chunk * WIDTH + begin, lanes * WIDTH, sizes)
 
 
 def compiled(source: str) -> Binary:
@@ -230,7 +249,7 @@ def main() -> None:
         launch_all(options.launch)
     elif options.compare:
         measured = json.loads(options.compare.read_text())
-        for kind in KINDS:
+        for kind in filter(measured.__contains__, KINDS):
             different = compare(measured, kind)
             for launch, name, rule, said, shown in different:
                 print(f"{launch.kernel} {launch.name}: {name} {rule} by the rules, {said} said, {shown} shown")
