@@ -1,9 +1,9 @@
 """Copies as Nsight Compute counts them where that is not what they cost.
 
 Of `cp.async`, the instrumented counters agree with the hardware's rule but for two properties of single instructions. Of a copy whose
-condition is in the predicate register P0 (`LDGSTS … , P0`) they take every lane alike; conditions in P1 to P6 they read. And a warp in
-which a lane takes a part of its bytes has three sectors more than the hardware's own counter shows. Which register a copy has is in its
-machine code: the copies of a kernel stand there in the order of its PTX.
+condition is in the predicate register P0 (`LDGSTS … , P0`) they take every lane alike; conditions in P1 to P6 they read. Which register
+a copy has is in its machine code: the copies of a kernel stand there in the order of its PTX. And sectors of `.cg` they merge between two
+neighbouring lanes only, where the hardware's own counter merges them among eight.
 
 Of the copy engine, sectors of loads are those that come to shared memory: of the whole box, what is filled included, in each block that
 it goes to, and once more those of which only a part lies in the array. Sectors of stores are those of each row of a box by itself.
@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from gemmgen.emulator.counters import CounterObserver
-from gemmgen.emulator.counters.costs import SECTOR_BYTES, copy_costs
-from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.counters.costs import SECTOR_BYTES, copied_sectors, copy_costs
 from gemmgen.emulator.memory import Access
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
@@ -28,7 +27,6 @@ from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.toolchain.sass import disassemble, parse
 
 _COPY = re.compile(r"\bcp\.async\.c[ag]\.")
-_SECTORS_OF_PARTS = 3
 
 
 class CopySites(CounterObserver):
@@ -38,7 +36,8 @@ class CopySites(CounterObserver):
         super().__init__()
         self.difference: Counter[int] = Counter()
         """By line of the PTX: wavefronts that a condition in P0 adds."""
-        self.warps_with_parts = 0
+        self.sectors_of_pairs = 0
+        """What sectors are more if they are merged in pairs of lanes only."""
         self.boxes: Counter[str] = Counter()
         """Sectors of the copy engine's boxes, loaded and stored."""
 
@@ -46,23 +45,14 @@ class CopySites(CounterObserver):
         return CopySites()
 
     def observed(self) -> Any:
-        return super().observed(), dict(self.difference), self.warps_with_parts, dict(self.boxes)
+        return super().observed(), dict(self.difference), self.sectors_of_pairs, dict(self.boxes)
 
     def absorb(self, observed: Any, program: Program) -> None:
-        counted, difference, warps, boxes = observed
+        counted, difference, pairs, boxes = observed
         super().absorb(counted, program)
         self.difference.update(difference)
-        self.warps_with_parts += warps
+        self.sectors_of_pairs += pairs
         self.boxes.update(boxes)
-
-    def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
-        taken = np.zeros(self._warps * 32, np.int64)
-        for who, _, width in self._copy_reads:
-            taken[... if who is None else who] += width
-        parts = ((taken > 0) & (taken < access.width)).reshape(-1, 32)
-        if access.instruction.has("cg"):
-            self.warps_with_parts += int(np.count_nonzero(parts.any(axis=1)))
-        super().async_copy_issued(access, lanes, addresses, origins)
 
     def box_moved(self, instruction: Instruction, kind: str, rows: np.ndarray, unit: int, blocks: int) -> None:
         if kind == "load":
@@ -79,6 +69,9 @@ class CopySites(CounterObserver):
 
     def _count_copy(self, access: Access, sources: np.ndarray, destinations: np.ndarray, filled: np.ndarray) -> None:
         super()._count_copy(access, sources, destinations, filled)
+        if access.instruction.has("cg"):
+            read = np.where(filled, -1, sources)
+            self.sectors_of_pairs += int((copied_sectors(read, 2) - copied_sectors(read)).sum())
         if access.instruction.has("cg") and access.copy_form != "whole":
             plain, first = (
                 copy_costs(sources, destinations, filled, access.width, access.copy_form, True, first_predicate=first)
@@ -98,7 +91,7 @@ class CopySites(CounterObserver):
             of_first = (site for site, condition in zip(sites, conditions, strict=True) if condition == "P0")
             found["copy wavefronts"] = predicted["copy wavefronts"] + sum(self.difference[site] for site in of_first)
         if sites:
-            found["copy sectors"] = predicted["copy sectors"] + _SECTORS_OF_PARTS * self.warps_with_parts
+            found["copy sectors"] = predicted["copy sectors"] + self.sectors_of_pairs
         return {name: number for name, number in found.items() if number != predicted[name]}
 
 

@@ -43,7 +43,7 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
             pointers: dict[str, int] = {}
             for name, piece in prepare_case(planned, case).items():
                 owned.append(_upload(piece.buffer.storage.view(np.uint8), piece.buffer.offset_bytes))
-                pointers[name] = owned[-1] + piece.buffer.offset_bytes
+                pointers[name] = owned[-1] + piece.buffer.offset_bytes + piece.buffer.origin_bytes
             if workspace_bytes and not launcher.is_empty:
                 # Allocated here and filled by a copy, because a memset of the driver's could be a kernel of its own.
                 owned.append(_upload(np.zeros(workspace_bytes, np.uint8), 0))

@@ -15,6 +15,7 @@ from gemmgen.emulator.counters.costs import (
     SECTOR_BYTES,
     GlobalCosts,
     SharedCosts,
+    copied_sectors,
     copy_costs,
     costs_of_pieces,
     global_costs,
@@ -136,10 +137,11 @@ class CounterObserver(Observer):
         filled = rows_of_warps(lanes, taken if lanes is None else taken[lanes]) == 0
         self._count_copy(access, rows_of_warps(lanes, origins), rows_of_warps(lanes, addresses), filled)
         if self._copy_reads:
-            self._count_global(access, costs_of_pieces(self._copy_reads, self._warps))
+            costs = costs_of_pieces(self._copy_reads, self._warps)
             if access.instruction.has("cg"):
-                # A lane that takes a part of its bytes costs a sector more, as an H200 counts in kernels whose rows end so.
-                _site(self._global, access).units += int(np.count_nonzero((taken > 0) & (taken < access.width)))
+                sectors = copied_sectors(np.where(filled, -1, rows_of_warps(lanes, origins)))
+                costs = costs._replace(sectors=sectors[sectors > 0])
+            self._count_global(access, costs)
             self._copy_reads = []
 
     def product_issued(self, instruction: Instruction, groups: np.ndarray, shared_bytes: int) -> None:
