@@ -94,8 +94,17 @@ def _tidy(text: str) -> str:
     text = re.sub(r"\{\n\n", "{\n", text)
     text = re.sub(r"\n\n( *\})", r"\n\1", text)
     top, blank, code = text.strip("\n").partition("\n\n")
-    lines = [part for line in [*top.splitlines(), *blank.splitlines()[1:], *_joined_comments(code.splitlines())] for part in _folded(line)]
-    return "\n".join(lines) + "\n"
+    folded, within = [], 0
+    for line in [*top.splitlines(), *blank.splitlines()[1:], *_joined_comments(code.splitlines())]:
+        folded += _folded(line, continues=within > 0)
+        within += _opened(line)
+    return "\n".join(folded) + "\n"
+
+
+def _opened(line: str) -> int:
+    """Parentheses that a line of code opens, less those that it closes."""
+    code = re.sub(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'|//.*', "", line)
+    return 0 if code.lstrip().startswith("#") else code.count("(") - code.count(")")
 
 
 def _joined_comments(lines: list[str]) -> list[str]:
@@ -110,9 +119,10 @@ def _joined_comments(lines: list[str]) -> list[str]:
     return joined
 
 
-def _folded(line: str) -> list[str]:
+def _folded(line: str, continues: bool = False) -> list[str]:
     """``line`` as lines of at most ``WIDTH`` columns where it can be broken: comments between words, code between arguments or
-    before an operator, never within quotes; a comment behind code goes above it. The specs in headers stay as they are."""
+    before an operator, never within quotes; a comment behind code goes above it, as a sentence. The specs in headers stay as they
+    are. ``continues``: the line stands in parentheses that one before it opened, as do the lines that it is broken into."""
     if len(line) <= WIDTH or line.startswith("//   "):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -121,14 +131,34 @@ def _folded(line: str) -> list[str]:
         return textwrap.wrap(line.lstrip()[2:].strip(), WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
     code, mark, comment = line.partition("  // ")
     if mark:
-        return [*_folded(f"{indent}// {comment}"), *_folded(code)]
-    # The continuation of an aligned statement keeps its place.
-    deeper = indent if len(indent) % 4 else f"{indent}    "
+        sentence = f"{comment[0].upper()}{comment[1:]}{'' if comment.endswith('.') else '.'}"
+        return [*_folded(f"{indent}// {sentence}"), *_folded(code, continues)]
+    # The continuation of an aligned statement keeps its place; others are deeper than the line that opened their bracket, and
+    # operands of assembler deeper than their colon.
+    kept = continues and not line.lstrip().startswith(":")
     parts: list[str] = []
+    brackets: list[int] = []
     while len(line) > WIDTH and (at := _break(line)):
-        parts.append(line[:at].rstrip())
-        line = f"{deeper}{line[at:]}"
+        part = line[:at].rstrip()
+        parts.append(part)
+        depth = len(part) - len(part.lstrip())
+        for change in _changes(part):
+            if change > 0:
+                brackets.append(depth)
+            elif brackets:
+                brackets.pop()
+        base = brackets[-1] if brackets else len(indent) - 4 * kept
+        line = f"{' ' * (len(indent) if len(indent) % 4 else base + 4)}{line[at:]}"
     return [*parts, line]
+
+
+def _changes(line: str) -> Iterator[int]:
+    """1 for every bracket that a line of code opens, -1 for every one that it closes."""
+    before = 0
+    for _, depth in _depths(f"{line} "):
+        if depth != before:
+            yield depth - before
+        before = depth
 
 
 _OPERATORS = (("?", ":"), ("||",), ("&&",), ("=",), ("+", "-"), ("*", "/", "%"))

@@ -44,11 +44,11 @@ __device__ __forceinline__ void sync_group(int group)
 // Waits until the other of two groups has passed the turn with this barrier.
 __device__ __forceinline__ void wait_for_turn(int barrier)
 {
-    asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
+    asm volatile("bar.sync %0, 256;" :: "r"(barrier) : "memory");
 }
 
 // Passes the turn to the other of two groups.
 __device__ __forceinline__ void pass_turn(int barrier)
 {
-    asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
+    asm volatile("bar.arrive %0, 256;" :: "r"(barrier) : "memory");
 }

@@ -83,7 +83,7 @@ def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
     [
         ("    f(" + "argument, " * 12 + "last);", ["f(argument,", "argument,"]),
         ("    // " + "word " * 30 + "end", ["// word", "// word"]),
-        ("    x = y;  // " + "word, " * 20 + "end", ["// word,", "// word,", "x = y;"]),
+        ("    x = y;  // Word, " + "word, " * 20 + "end.", ["// Word,", "// word,", "x = y;"]),
     ],
 )
 def test_an_overlong_line_is_folded_where_a_reader_would(line: str, first_words: list[str]) -> None:
@@ -91,6 +91,22 @@ def test_an_overlong_line_is_folded_where_a_reader_would(line: str, first_words:
     assert all(len(part) <= 120 for part in folded)
     assert all(part.lstrip().startswith(words) for part, words in zip(folded, first_words, strict=True))
     assert sorted("".join(folded).replace("/", "").replace(" ", "")) == sorted(line.replace("/", "").replace(" ", ""))
+
+
+NAMES = "argument, " * 10
+
+
+def test_what_is_folded_within_brackets_stays_level_or_goes_one_deeper_than_their_line() -> None:
+    level = _folded("    " + NAMES * 2 + "last)", continues=True)
+    assert len(level) == 2 and level[1].startswith("    argument")
+    deeper = _folded("    inner(" + NAMES * 2 + "last),", continues=True)
+    assert len(deeper) == 2 and deeper[1].startswith("        argument")
+    both = _folded("    " + NAMES + "inner(" + NAMES * 2 + "last),", continues=True)
+    assert [len(part) - len(part.lstrip()) for part in both] == [4, 4, 8]
+
+
+def test_a_comment_that_is_moved_above_its_line_is_a_sentence() -> None:
+    assert _folded("    x = y" + " + y" * 20 + ";  // what becomes of it, and of others")[0] == "    // What becomes of it, and of others."
 
 
 @pytest.mark.parametrize("line", ["//   a: [" + "1, " * 60 + "1]", '    asm("' + "a, " * 50 + '");'])

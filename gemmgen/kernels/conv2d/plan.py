@@ -352,7 +352,7 @@ class Conv2dPlan(FinishingPlan):
     @property
     def channel_begin(self) -> str:
         """Where a lane's channels begin in y."""
-        return "(group_begin + first_channel)" if self.grouped else "first_channel"
+        return "group_begin + first_channel" if self.grouped else "first_channel"
 
     @property
     def block_channel(self) -> str:

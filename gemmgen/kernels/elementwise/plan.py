@@ -131,7 +131,8 @@ class ElementwisePlan(KernelPlan):
         width = " * kVector" if self.vector > 1 else ""
         if self.rank == 1:
             return (("column", f"index{width}"),)
-        found = [("row", "divide(index, divisors.vectors)"), ("column", f"(index - row * {self._units_of_row}){width}")]
+        within = f"index - row * {self._units_of_row}"
+        found = [("row", "divide(index, divisors.vectors)"), ("column", f"({within}){width}" if width else within)]
         rest = "row"
         for axis in self.outer_axes:
             above = f"above{axis}"

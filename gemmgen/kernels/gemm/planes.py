@@ -253,8 +253,13 @@ class PlaneOperand:
 
     @property
     def c_pitch(self) -> str:
-        """The same in CUDA."""
-        return f"(({self.columns} + {self.pitch_multiple - 1}) / {self.pitch_multiple} * {self.pitch_multiple})"
+        """The same in CUDA, as a factor."""
+        return f"({self.c_pitch_alone})"
+
+    @property
+    def c_pitch_alone(self) -> str:
+        """The same in CUDA, as a whole expression."""
+        return f"({self.columns} + {self.pitch_multiple - 1}) / {self.pitch_multiple} * {self.pitch_multiple}"
 
     @property
     def plane_bytes(self) -> str:

@@ -163,7 +163,8 @@ class TensorLayout:
             return Formula(f"ceil_div(k0, {self.choice.threads * self.choice.longest} // max(r0, 1))")
         some = " * min(k0, 1)" if self.repeated else ""
         if self.name == "flat_columns":  # without columns, nothing is launched
-            return Formula(f"{self.groups_of_parts} * min({self.inner}, 1){some} * parts")
+            outer = "" if self.groups_of_parts == "1" else f"{self.groups_of_parts} * "
+            return Formula(f"{outer}min({self.inner}, 1){some} * parts")
         if self.in_parts:
             return Formula(f"{self.groups_of_parts}{some} * parts")
         return Formula(f"ceil_div({self.results}, {self.groups}){some}")
@@ -172,7 +173,8 @@ class TensorLayout:
         """Bytes of tickets, and of partial results."""
         if not self.in_parts:
             return Formula("0"), Formula("0")
-        signs = f"select(parts > 1, 4 * {self.groups_of_parts}, 0)"
+        tickets = "4" if self.groups_of_parts == "1" else f"4 * {self.groups_of_parts}"
+        signs = f"select(parts > 1, {tickets}, 0)"
         return Formula(signs), Formula(f"select(parts > 1, {state_bytes} * {self.results} * parts, 0)")
 
     def extents(self, problem: Mapping[str, int]) -> tuple[int, int, int]:

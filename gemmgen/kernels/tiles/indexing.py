@@ -109,8 +109,8 @@ class TileCopy:
     def in_words(self) -> str:
         """Number and width of a thread's copies."""
         if self.vector == 1:
-            count = "one element" if self.passes == 1 else f"{self.passes} elements, one at a time"
-            return f"a thread copies {count} of a tile; a row of the stored matrix has {self.vectors_per_row} of the tile"
+            count = "one element of a tile" if self.passes == 1 else f"{self.passes} elements of a tile, one at a time"
+            return f"a thread copies {count}; a row of the stored matrix has {self.vectors_per_row} of the tile"
         vectors = f"{self.passes} vector{'s' if self.passes > 1 else ''} of {self.vector}"
         return f"a tile is copied in {vectors} a thread, {self.vectors_per_row} vectors to a row of the stored matrix"
 
