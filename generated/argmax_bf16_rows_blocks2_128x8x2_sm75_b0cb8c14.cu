@@ -66,7 +66,7 @@ struct Extremum {
     int index;
 };
 
-// Whether a comes before b: NaN first, then the larger, then the one further to the front. +0 and -0 are equal.
+// True if a comes before b: NaN first, then the larger, then the one further to the front. +0 and -0 are equal.
 __device__ __forceinline__ bool precedes(Extremum a, Extremum b)
 {
     if (a.value != a.value || b.value != b.value)

@@ -38,7 +38,7 @@ struct Extremum {
     int index;
 };
 
-// Whether a comes before b: NaN first, then the smaller, then the one further to the front. +0 and -0 are equal.
+// True if a comes before b: NaN first, then the smaller, then the one further to the front. +0 and -0 are equal.
 __device__ __forceinline__ bool precedes(Extremum a, Extremum b)
 {
     if (a.value != a.value || b.value != b.value)
@@ -126,7 +126,7 @@ argmin_rows_rows_lanes32x1_256x4x8_sm80_569c2712(
             loaded[r] = reinterpret_cast<const Vector*>(source[r])[at];
         #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            const int first = (at) * kVector;
+            const int first = at * kVector;
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
                 totals[r][i] = combine(totals[r][i], Extremum{loaded[r].element[i], first + i});

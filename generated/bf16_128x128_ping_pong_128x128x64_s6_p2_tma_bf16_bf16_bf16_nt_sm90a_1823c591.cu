@@ -364,7 +364,7 @@ bf16_128x128_ping_pong_128x128x64_s6_p2_tma_bf16_bf16_bf16_nt_sm90a_1823c591(
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
     const unsigned turns = empty + kBarrierBytes * kStages;  // for each group: the other has taken its stages
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {

@@ -357,7 +357,7 @@ bf16_128x64_128x64x64_s8_c2_tma_bf16_bf16_bf16_nt_sm90a_cc0d9cf6(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {

@@ -335,7 +335,7 @@ bf16_decode_128_k2_64x128x64_s6_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0d
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
     const int rank = block_of_cluster();
 
@@ -429,7 +429,7 @@ bf16_decode_128_k2_64x128x64_s6_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0d
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote(
                             target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
-                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
+                            accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -443,7 +443,7 @@ bf16_decode_128_k2_64x128x64_s6_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0d
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const float4 sum = load_floats(
                             sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
-                                + (threadIdx.x - kGroupThreads) * kQuadBytes);
+                            + (threadIdx.x - kGroupThreads) * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;

@@ -227,7 +227,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n16k16(
                 products[block],
-                    descriptor_a(a
+                descriptor_a(a
                     + (block * kBlockBytes + step / 4 * kSpanBytesA + step % 4 * kStepBytesA) / kDescriptorUnit),
                 descriptor_b(b + (step / 4 * kSpanBytesB + step % 4 * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -291,7 +291,7 @@ bf16_decode_16_64x16x128_s8_c1_bf16_bf16_bf16_tn_col_sm90a_c1bcee41(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {

@@ -272,7 +272,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n16k16(
                 products[block],
-                    descriptor_a(a
+                descriptor_a(a
                     + (block * kBlockBytes + step / 4 * kSpanBytesA + step % 4 * kStepBytesA) / kDescriptorUnit),
                 descriptor_b(b + (step / 4 * kSpanBytesB + step % 4 * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -339,7 +339,7 @@ bf16_decode_16_k2_64x16x128_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_af6
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
     const int rank = block_of_cluster();
 
@@ -433,7 +433,7 @@ bf16_decode_16_k2_64x16x128_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_af6
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote(
                             target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
-                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
+                            accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -447,7 +447,7 @@ bf16_decode_16_k2_64x16x128_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_af6
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const float4 sum = load_floats(
                             sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
-                                + (threadIdx.x - kGroupThreads) * kQuadBytes);
+                            + (threadIdx.x - kGroupThreads) * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;

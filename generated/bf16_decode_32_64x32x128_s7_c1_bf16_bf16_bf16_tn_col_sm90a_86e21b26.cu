@@ -228,7 +228,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n32k16(
                 products[block],
-                    descriptor_a(a
+                descriptor_a(a
                     + (block * kBlockBytes + step / 4 * kSpanBytesA + step % 4 * kStepBytesA) / kDescriptorUnit),
                 descriptor_b(b + (step / 4 * kSpanBytesB + step % 4 * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -292,7 +292,7 @@ bf16_decode_32_64x32x128_s7_c1_bf16_bf16_bf16_tn_col_sm90a_86e21b26(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {

@@ -62,7 +62,7 @@ bias_relu_f32_4d_strided_256x1x1_sm75_2115d514(
     float* target;
     const int index = first;
     const int row = divide(index, divisors.vectors);
-    const int column = (index - row * d3);
+    const int column = index - row * d3;
     const int above2 = divide(row, divisors.d2);
     const int i2 = row - above2 * d2;
     const int above1 = divide(above2, divisors.d1);

@@ -164,7 +164,7 @@ __device__ __forceinline__ void copy_pixel_tile(
             copy_async<16>(
                 target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
                 pixels.source[pass] + pixels.offset,
-                    (pixels.bounds[pass] & needed) == needed && pixels.entries_left > 0 ? 16 : 0);
+                (pixels.bounds[pass] & needed) == needed && pixels.entries_left > 0 ? 16 : 0);
         pixels.offset += taps.increment[pixels.tap];
         pixels.tap += 1;
         if (pixels.tap >= period)
@@ -191,7 +191,7 @@ __device__ __forceinline__ void copy_filter_tile(
             copy_async<16>(
                 target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
                 filters.source + pass * kFilterRowsPerPass * kRowBytes,
-                    filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
+                filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
         filters.source += next_tap;
         filters.entries_left -= 1;
     }
@@ -220,7 +220,7 @@ __device__ __forceinline__ void multiply_blocks(int (&upper)[2], int (&lower)[2]
 // Adds a warp's products over one plane. Every other row of blocks is walked backwards: a fragment is reused.
 __device__ __forceinline__ void multiply_accumulate(
     int (&accumulators)[kChannelBlocks][kPixelBlocks][2], const unsigned (&a)[kChannelBlocks / 2][4],
-        const unsigned (&b)[kPixelBlocks / 2][4])
+    const unsigned (&b)[kPixelBlocks / 2][4])
 {
     #pragma unroll
     for (int i = 0; i < kChannelBlocks; i += 2)
@@ -342,7 +342,7 @@ channels_128x128x64_128x128x64_w64x64_m16n8k32_s4_mk_s8_nchw32_sm80_a9d5b5c2(
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + column_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + row_lane;
 
-    // results of a warp at a time
+    // Results of a warp at a time.
     int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * (8 * 32);
     // From 32 channels to the next, and from the end of an image to the next.
     const long long next_channels = 32LL * image_pixels;

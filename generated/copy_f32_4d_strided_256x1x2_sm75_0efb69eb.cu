@@ -57,7 +57,7 @@ copy_f32_4d_strided_256x1x2_sm75_0efb69eb(
         // Past the last one is the last one again, which is not stored.
         const int index = min(first + u * kThreads, units - 1);
         const int row = divide(index, divisors.vectors);
-        const int column = (index - row * d3);
+        const int column = index - row * d3;
         const int above2 = divide(row, divisors.d2);
         const int i2 = row - above2 * d2;
         const int above1 = divide(above2, divisors.d1);

@@ -203,13 +203,13 @@ __device__ __forceinline__ void wgmma_wait()
 // Waits until the other of two groups has passed the turn with this barrier.
 __device__ __forceinline__ void wait_for_turn(int barrier)
 {
-    asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
+    asm volatile("bar.sync %0, 256;" :: "r"(barrier) : "memory");
 }
 
 // Passes the turn to the other of two groups.
 __device__ __forceinline__ void pass_turn(int barrier)
 {
-    asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
+    asm volatile("bar.arrive %0, 256;" :: "r"(barrier) : "memory");
 }
 
 constexpr int kPlanes = 2;  // of either operand
@@ -564,7 +564,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
@@ -722,7 +722,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                                     beta != 0.0f ? C[static_cast<long long>(row) * ldc + column] : 0.0f;
                                 results[v] = fmaf(alpha,
                                     scaled(accumulators[block][4 * j + 2 * half + v],
-                                    -(row_exponent + column_exponents[j][v])), beta * previous);
+                                        -(row_exponent + column_exponents[j][v])), beta * previous);
                             }
                         }
                         float* target = C + static_cast<long long>(row) * ldc + first_column + j * 8;
@@ -803,12 +803,12 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, B[static_cast<long long>(min(first_column + four + j, n - 1)) * ldb
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_column + four + j, n - 1);
+                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -846,12 +846,12 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, A[static_cast<long long>(min(first_row + four + j, m - 1)) * lda
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_row + four + j, m - 1);
+                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -902,10 +902,11 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
             #pragma unroll
             for (int i = 0; i < 4; ++i)
                 #pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    products[i][j] = fmaf(
-                        tile_a[step][row + i * (kRepairTile / 4)], tile_b[step][column + j * (kRepairTile / 4)],
-                            products[i][j]);
+                for (int j = 0; j < 4; ++j) {
+                    const float a = tile_a[step][row + i * (kRepairTile / 4)];
+                    const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                    products[i][j] = fmaf(a, b, products[i][j]);
+                }
         }
         #pragma unroll
         for (int i = 0; i < 4; ++i)

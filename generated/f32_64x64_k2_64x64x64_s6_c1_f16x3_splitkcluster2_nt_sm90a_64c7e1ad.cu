@@ -578,7 +578,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
     const int rank = block_of_cluster();
 
@@ -709,7 +709,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote(
                             target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
-                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
+                            accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -723,7 +723,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const float4 sum = load_floats(
                             sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
-                                + (threadIdx.x - kGroupThreads) * kQuadBytes);
+                            + (threadIdx.x - kGroupThreads) * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;
@@ -765,7 +765,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
                                     beta != 0.0f ? C[static_cast<long long>(row) * ldc + column] : 0.0f;
                                 results[v] = fmaf(alpha,
                                     scaled(accumulators[block][4 * j + 2 * half + v],
-                                    -(row_exponent + column_exponents[j][v])), beta * previous);
+                                        -(row_exponent + column_exponents[j][v])), beta * previous);
                             }
                         }
                         float* target = C + static_cast<long long>(row) * ldc + first_column + j * 8;
@@ -844,12 +844,12 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, B[static_cast<long long>(min(first_column + four + j, n - 1)) * ldb
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_column + four + j, n - 1);
+                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -887,12 +887,12 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, A[static_cast<long long>(min(first_row + four + j, m - 1)) * lda
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_row + four + j, m - 1);
+                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -943,10 +943,11 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad_repair(
             #pragma unroll
             for (int i = 0; i < 4; ++i)
                 #pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    products[i][j] = fmaf(
-                        tile_a[step][row + i * (kRepairTile / 4)], tile_b[step][column + j * (kRepairTile / 4)],
-                            products[i][j]);
+                for (int j = 0; j < 4; ++j) {
+                    const float a = tile_a[step][row + i * (kRepairTile / 4)];
+                    const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                    products[i][j] = fmaf(a, b, products[i][j]);
+                }
         }
         #pragma unroll
         for (int i = 0; i < 4; ++i)

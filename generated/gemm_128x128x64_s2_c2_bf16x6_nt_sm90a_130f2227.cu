@@ -544,7 +544,7 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
@@ -659,8 +659,7 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
                     accumulators[block][i] += kept[block][i];
 
             // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below. What the scales multiplied is divided out again; rows and columns that planes cannot hold are left
-            // to the kernel below.
+            // below. Rows and columns that planes cannot hold are left to the kernel below.
             const Workspace parts = parts_of(workspace, m, n, k);
             const int* exponents_a = parts.exponents_a;
             const int* exponents_b = parts.exponents_b;
@@ -770,12 +769,12 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, B[static_cast<long long>(min(first_column + four + j, n - 1)) * ldb
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_column + four + j, n - 1);
+                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -813,12 +812,12 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, A[static_cast<long long>(min(first_row + four + j, m - 1)) * lda
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_row + four + j, m - 1);
+                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -869,10 +868,11 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
             #pragma unroll
             for (int i = 0; i < 4; ++i)
                 #pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    products[i][j] = fmaf(
-                        tile_a[step][row + i * (kRepairTile / 4)], tile_b[step][column + j * (kRepairTile / 4)],
-                            products[i][j]);
+                for (int j = 0; j < 4; ++j) {
+                    const float a = tile_a[step][row + i * (kRepairTile / 4)];
+                    const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                    products[i][j] = fmaf(a, b, products[i][j]);
+                }
         }
         #pragma unroll
         for (int i = 0; i < 4; ++i)

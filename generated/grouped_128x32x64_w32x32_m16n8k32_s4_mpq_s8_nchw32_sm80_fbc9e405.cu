@@ -166,7 +166,7 @@ __device__ __forceinline__ void copy_pixel_tile(
             copy_async<16>(
                 target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
                 pixels.source[pass] + pixels.offset,
-                    (pixels.bounds[pass] & needed) == needed && pixels.entries_left > 0 ? 16 : 0);
+                (pixels.bounds[pass] & needed) == needed && pixels.entries_left > 0 ? 16 : 0);
         pixels.offset += taps.increment[pixels.tap];
         pixels.tap += 1;
         if (pixels.tap >= period)
@@ -193,7 +193,7 @@ __device__ __forceinline__ void copy_filter_tile(
             copy_async<16>(
                 target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
                 filters.source + pass * kFilterRowsPerPass * kRowBytes,
-                    filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
+                filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
         filters.source += next_tap;
         filters.entries_left -= kFilterPlanesApart;
     }
@@ -222,7 +222,7 @@ __device__ __forceinline__ void multiply_blocks(int (&upper)[2], int (&lower)[2]
 // Adds a warp's products over one plane. Every other row of blocks is walked backwards: a fragment is reused.
 __device__ __forceinline__ void multiply_accumulate(
     int (&accumulators)[kPixelBlocks][kChannelBlocks][2], const unsigned (&a)[kPixelBlocks / 2][4],
-        const unsigned (&b)[kChannelBlocks / 2][4])
+    const unsigned (&b)[kChannelBlocks / 2][4])
 {
     #pragma unroll
     for (int i = 0; i < kPixelBlocks; i += 2)
@@ -349,7 +349,7 @@ grouped_128x32x64_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_fbc9e405(
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + row_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + column_lane;
 
-    // results of a warp at a time
+    // Results of a warp at a time.
     int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * (8 * 32);
     // From 32 channels to the next, and from the end of an image to the next.
     const long long next_channels = 32LL * image_pixels;
@@ -453,7 +453,7 @@ grouped_128x32x64_w32x32_m16n8k32_s4_mpq_s8_nchw32_sm80_fbc9e405(
     int pixel = block_pixel + warp_pixel + lane / 4;
     const int image = divide(pixel, divisors.image_pixels);
     int position = pixel - image * image_pixels;
-    long long offset = output_offset(image, position, (group_begin + first_channel), image_pixels, k);
+    long long offset = output_offset(image, position, group_begin + first_channel, image_pixels, k);
     #pragma unroll
     for (int pixel_block = 0; pixel_block < kPixelBlocks; ++pixel_block) {
         #pragma unroll

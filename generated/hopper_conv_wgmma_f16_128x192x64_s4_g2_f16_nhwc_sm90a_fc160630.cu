@@ -370,7 +370,7 @@ hopper_conv_wgmma_f16_128x192x64_s4_g2_f16_nhwc_sm90a_fc160630(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
 
     if (threadIdx.x == 0) {
@@ -511,11 +511,13 @@ hopper_conv_wgmma_f16_128x192x64_s4_g2_f16_nhwc_sm90a_fc160630(
                     #pragma unroll
                     for (int part = 0; part < 2; ++part) {
                         #pragma unroll
-                        for (int half = 0; half < 2; ++half)
-                            packed[part][half] = float_to_f16(finish(accumulators[block][4 * (2 * i + part)
-                                + 2 * half], shift[half],
-                                alpha)) | float_to_f16(finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1],
-                                shift[half], alpha)) << 16;
+                        for (int half = 0; half < 2; ++half) {
+                            const float low =
+                                finish(accumulators[block][4 * (2 * i + part) + 2 * half], shift[half], alpha);
+                            const float high =
+                                finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1], shift[half], alpha);
+                            packed[part][half] = float_to_f16(low) | float_to_f16(high) << 16;
+                        }
                     }
                     const int row = i * 16 + lane / 16 * 8 + lane % 8;
                     const int vector = warp * 2 + lane / 8 % 2 ^ lane % 8;

@@ -298,7 +298,7 @@ __device__ __forceinline__ void multiply_stage(
             for (int block = 0; block < kBlocksM; ++block)
                 wgmma_m64n128k16(
                     products[block],
-                        descriptor_a(a
+                    descriptor_a(a
                         + (tap * (kBytesA / kTaps) + block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
                     descriptor_b(b + (tap * kPixelBytes + step * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -320,7 +320,7 @@ __device__ __forceinline__ int output_pixel(int position, int q, const Divisor& 
     return row * q + min(position - row * (q + kTaps - 1), q);
 }
 
-// Whether there is a pixel at a position.
+// True if there is a pixel at a position.
 __device__ __forceinline__ bool is_pixel(int position, int q, const Divisor& row_positions)
 {
     return position - divide(position, row_positions) * (q + kTaps - 1) < q;
@@ -381,7 +381,7 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
 
     if (threadIdx.x == 0) {
@@ -513,11 +513,13 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                     #pragma unroll
                     for (int part = 0; part < 2; ++part) {
                         #pragma unroll
-                        for (int half = 0; half < 2; ++half)
-                            packed[part][half] = float_to_f16(finish(accumulators[block][4 * (2 * i + part)
-                                + 2 * half], shift[half],
-                                alpha)) | float_to_f16(finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1],
-                                shift[half], alpha)) << 16;
+                        for (int half = 0; half < 2; ++half) {
+                            const float low =
+                                finish(accumulators[block][4 * (2 * i + part) + 2 * half], shift[half], alpha);
+                            const float high =
+                                finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1], shift[half], alpha);
+                            packed[part][half] = float_to_f16(low) | float_to_f16(high) << 16;
+                        }
                     }
                     const int column = i * 16 + lane / 16 * 8 + lane % 8;
                     const bool exists =

@@ -354,7 +354,7 @@ hopper_conv_wgmma_s8_64x32x128_s5_g1_b3_s8_nhwc_sm90a_df780677(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
 
     if (threadIdx.x == 0) {
@@ -494,7 +494,7 @@ hopper_conv_wgmma_s8_64x32x128_s5_g1_b3_s8_nhwc_sm90a_df780677(
                     const int vector = warp ^ lane / 2 % 4;
                     store_matrices_transposed(
                         staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
-                            packed[1], packed[2], packed[3]);
+                        packed[1], packed[2], packed[3]);
                 }
             }
             sync_group<kGroupThreads>(group);

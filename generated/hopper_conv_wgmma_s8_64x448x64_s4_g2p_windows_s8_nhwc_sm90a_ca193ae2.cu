@@ -300,7 +300,7 @@ __device__ __forceinline__ void multiply_stage(
             for (int block = 0; block < kBlocksM; ++block)
                 wgmma_m64n224k32(
                     products[block],
-                        descriptor_a(a
+                    descriptor_a(a
                         + (tap * (kBytesA / kTaps) + block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
                     descriptor_b(b + (tap * kPixelBytes + step * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -322,7 +322,7 @@ __device__ __forceinline__ int output_pixel(int position, int q, const Divisor& 
     return row * q + min(position - row * (q + kTaps - 1), q);
 }
 
-// Whether there is a pixel at a position.
+// True if there is a pixel at a position.
 __device__ __forceinline__ bool is_pixel(int position, int q, const Divisor& row_positions)
 {
     return position - divide(position, row_positions) * (q + kTaps - 1) < q;
@@ -398,7 +398,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
 
     if (threadIdx.x == 0) {
@@ -544,7 +544,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                     const int row = exists ? before : kTileN - 1 - (column - before);
                     store_matrices_transposed(
                         staging + block * kBlockBytes + row * kRowBytes + (warp ^ row / 2 % 4) * kVectorBytes,
-                            packed[0], packed[1], packed[2], packed[3]);
+                        packed[0], packed[1], packed[2], packed[3]);
                 }
             }
             sync_group<kGroupThreads>(group);

@@ -417,7 +417,7 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0);
     const int rank = block_of_cluster();
 
@@ -536,7 +536,7 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote_integers(
                             target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
-                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
+                            accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -550,7 +550,7 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const int4 sum = load_integers(
                             sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
-                                + threadIdx.x * kQuadBytes);
+                            + threadIdx.x * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;
@@ -593,7 +593,7 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
                     const int vector = warp ^ lane / 2 % 4;
                     store_matrices_transposed(
                         staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
-                            packed[1], packed[2], packed[3]);
+                        packed[1], packed[2], packed[3]);
                 }
             }
             fence_async_proxy();

@@ -348,7 +348,7 @@ int8_128x128_alternating_128x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_c3039678(
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
     const unsigned turns = empty + kBarrierBytes * kStages;  // for each group: the other has taken its stages
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
@@ -470,7 +470,7 @@ int8_128x128_alternating_128x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_c3039678(
                             const int vector = ((j - chunk * (kChunk / 8)) * 2 + lane % 4 / 2) ^ lane / 4;
                             store_words(
                                 buffer + (warp * kWarpRows + half * 8 + lane / 4) * kRowBytes + vector * kVectorBytes
-                                    + lane % 2 * 8, values[0], values[1]);
+                                + lane % 2 * 8, values[0], values[1]);
                         }
                     }
                     fence_async_proxy();

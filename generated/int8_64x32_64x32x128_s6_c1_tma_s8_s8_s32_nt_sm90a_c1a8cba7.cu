@@ -323,7 +323,7 @@ int8_64x32_64x32x128_s6_c1_tma_s8_s8_s32_nt_sm90a_c1a8cba7(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
@@ -428,7 +428,7 @@ int8_64x32_64x32x128_s6_c1_tma_s8_s8_s32_nt_sm90a_c1a8cba7(
                             const int vector = ((j - chunk * (kChunk / 8)) * 2 + lane % 4 / 2) ^ lane / 4;
                             store_words(
                                 buffer + (warp * kWarpRows + half * 8 + lane / 4) * kRowBytes + vector * kVectorBytes
-                                    + lane % 2 * 8, values[0], values[1]);
+                                + lane % 2 * 8, values[0], values[1]);
                         }
                     }
                     fence_async_proxy();

@@ -326,7 +326,7 @@ int8_64x64_64x64x128_s5_c1_tma_s8_s8_s32_nt_sm90a_a69ae943(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
@@ -433,7 +433,7 @@ int8_64x64_64x64x128_s5_c1_tma_s8_s8_s32_nt_sm90a_a69ae943(
                             const int vector = ((j - chunk * (kChunk / 8)) * 2 + lane % 4 / 2) ^ lane / 4;
                             store_words(
                                 buffer + (warp * kWarpRows + half * 8 + lane / 4) * kRowBytes + vector * kVectorBytes
-                                    + lane % 2 * 8, values[0], values[1]);
+                                + lane % 2 * 8, values[0], values[1]);
                         }
                     }
                     fence_async_proxy();

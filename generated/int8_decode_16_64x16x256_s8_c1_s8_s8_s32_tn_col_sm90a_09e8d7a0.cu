@@ -219,7 +219,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n16k32(
                 products[block],
-                    descriptor_a(a
+                descriptor_a(a
                     + (block * kBlockBytes + step / 4 * kSpanBytesA + step % 4 * kStepBytesA) / kDescriptorUnit),
                 descriptor_b(b + (step / 4 * kSpanBytesB + step % 4 * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -283,7 +283,7 @@ int8_decode_16_64x16x256_s8_c1_s8_s8_s32_tn_col_sm90a_09e8d7a0(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {

@@ -216,7 +216,7 @@ maxas_256_128x128x8_w64x32_t8x8_s2_tn_sm75_3ca012d4(
     __shared__ __align__(16) unsigned char shared_memory[16384];
     auto& shared_a = *reinterpret_cast<float(*)[kStages][kTileK][kPitchAB]>(shared_memory);
     auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchAB]>(shared_memory + sizeof(shared_a));
-    // over the tiles, once they are multiplied
+    // Over the tiles, once they are multiplied.
     auto& exchange = *reinterpret_cast<float(*)[kThreads / 32][kSlabRows][kSlabPitch]>(shared_memory);
 
     // The block's tile of C.
@@ -250,7 +250,7 @@ maxas_256_128x128x8_w64x32_t8x8_s2_tn_sm75_3ca012d4(
 
     if (k > 0) {
         // Prologue: the first tile, and the fragments of its first step.
-        if (0 < k_inside) {
+        if (k_inside > 0) {
             load_global_tile_ab(staged_ab, source_ab, ld_ab);
         } else {
             load_global_edge_tile_ab(staged_ab, source_ab, ld_ab, k - copy_row_ab,

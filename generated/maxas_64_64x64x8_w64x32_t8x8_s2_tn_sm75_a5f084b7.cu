@@ -214,7 +214,7 @@ maxas_64_64x64x8_w64x32_t8x8_s2_tn_sm75_a5f084b7(
     __shared__ __align__(16) unsigned char shared_memory[8192];
     auto& shared_a = *reinterpret_cast<float(*)[kStages][kTileK][kPitchAB]>(shared_memory);
     auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchAB]>(shared_memory + sizeof(shared_a));
-    // over the tiles, once they are multiplied
+    // Over the tiles, once they are multiplied.
     auto& exchange = *reinterpret_cast<float(*)[kThreads / 32][kSlabRows][kSlabPitch]>(shared_memory);
 
     // The block's tile of C.
@@ -248,7 +248,7 @@ maxas_64_64x64x8_w64x32_t8x8_s2_tn_sm75_a5f084b7(
 
     if (k > 0) {
         // Prologue: the first tile, and the fragments of its first step.
-        if (0 < k_inside) {
+        if (k_inside > 0) {
             load_global_tile_ab(staged_ab, source_ab, ld_ab);
         } else {
             load_global_edge_tile_ab(staged_ab, source_ab, ld_ab, k - copy_row_ab,

@@ -306,7 +306,8 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_split(
 __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const unsigned (&b)[2])
 {
     asm(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -404,7 +405,7 @@ __device__ __forceinline__ void load_fragments_b(
 // Adds the product of two planes, over an instruction's part of k.
 __device__ __forceinline__ void multiply_planes(
     float (&sums)[kBlocksM][kWarpN / 2], const unsigned (&fragments_a)[kBlocksM][4],
-        const unsigned (&fragments_b)[kBlocksN][2])
+    const unsigned (&fragments_b)[kBlocksN][2])
 {
     #pragma unroll
     for (int i = 0; i < kBlocksM; ++i)
@@ -465,10 +466,10 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d(
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
         const Workspace split = parts_of(workspace, m, n, k);
-        const int pitch_a = ((k + 7) / 8 * 8);
+        const int pitch_a = (k + 7) / 8 * 8;
         const long long plane_a = static_cast<long long>(m) * pitch_a;
         const unsigned short* base_a = split.planes_a;
-        const int pitch_b = ((k + 7) / 8 * 8);
+        const int pitch_b = (k + 7) / 8 * 8;
         const long long plane_b = static_cast<long long>(n) * pitch_b;
         const unsigned short* base_b = split.planes_b;
 
@@ -522,10 +523,10 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d(
                     for (int plane = 0; plane < kPlanes; ++plane) {
                         load_fragments_a(
                             fragments_a[plane], tiles_a + stage * kBytesA + plane * (kBytesA / kPlanes),
-                                warp / kWarpsN * kWarpM, part, lane);
+                            warp / kWarpsN * kWarpM, part, lane);
                         load_fragments_b(
                             fragments_b[plane], tiles_b + stage * kBytesB + plane * (kBytesB / kPlanes),
-                                warp % kWarpsN * kWarpN, part, lane);
+                            warp % kWarpsN * kWarpN, part, lane);
                     }
                     multiply_planes(leading, fragments_a[0], fragments_b[0]);
                     multiply_planes(kept, fragments_a[1], fragments_b[0]);
@@ -651,12 +652,12 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, B[static_cast<long long>(min(first_column + four + j, n - 1)) * ldb
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_column + four + j, n - 1);
+                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -693,12 +694,12 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
                         for (int step = 0; step < kRepairK; ++step) {
                             const int at_k = begin + step * 32;
                             if (at_k < k) {
-                                const float factor = one[static_cast<long long>(at_k)];
+                                const float factor = one[at_k];
                                 #pragma unroll
-                                for (int j = 0; j < 4; ++j)
-                                    products[j] = fmaf(
-                                        factor, A[static_cast<long long>(min(first_row + four + j, m - 1)) * lda
-                                            + at_k], products[j]);
+                                for (int j = 0; j < 4; ++j) {
+                                    const long long other = min(first_row + four + j, m - 1);
+                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
+                                }
                             }
                         }
                         #pragma unroll
@@ -748,10 +749,11 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
             #pragma unroll
             for (int i = 0; i < 4; ++i)
                 #pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    products[i][j] = fmaf(
-                        tile_a[step][row + i * (kRepairTile / 4)], tile_b[step][column + j * (kRepairTile / 4)],
-                            products[i][j]);
+                for (int j = 0; j < 4; ++j) {
+                    const float a = tile_a[step][row + i * (kRepairTile / 4)];
+                    const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                    products[i][j] = fmaf(a, b, products[i][j]);
+                }
         }
         #pragma unroll
         for (int i = 0; i < 4; ++i)

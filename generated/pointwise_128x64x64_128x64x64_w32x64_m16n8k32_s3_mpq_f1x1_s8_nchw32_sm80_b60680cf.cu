@@ -181,7 +181,7 @@ __device__ __forceinline__ void copy_filter_tile(
             copy_async<16>(
                 target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
                 filters.source + pass * kFilterRowsPerPass * kRowBytes,
-                    filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
+                filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
         filters.source += next_tap;
         filters.entries_left -= 1;
     }
@@ -210,7 +210,7 @@ __device__ __forceinline__ void multiply_blocks(int (&upper)[2], int (&lower)[2]
 // Adds a warp's products over one plane. Every other row of blocks is walked backwards: a fragment is reused.
 __device__ __forceinline__ void multiply_accumulate(
     int (&accumulators)[kPixelBlocks][kChannelBlocks][2], const unsigned (&a)[kPixelBlocks / 2][4],
-        const unsigned (&b)[kChannelBlocks / 2][4])
+    const unsigned (&b)[kChannelBlocks / 2][4])
 {
     #pragma unroll
     for (int i = 0; i < kPixelBlocks; i += 2)

@@ -64,7 +64,7 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 16;
@@ -297,7 +297,7 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
-    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    // Not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own.
     sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {

@@ -265,7 +265,7 @@ sgemm_128x128x8_w32x64_t8x8_s2_nn_sm75_93ac6da2(
 
     if (k > 0) {
         // Prologue: the first tile, and the fragments of its first step.
-        if (0 < k_inside) {
+        if (k_inside > 0) {
             load_global_tile_a(staged_a, source_a, lda);
             load_global_tile_b(staged_b, source_b, ldb);
         } else {

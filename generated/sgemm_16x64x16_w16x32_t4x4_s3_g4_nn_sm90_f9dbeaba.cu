@@ -57,7 +57,7 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 4 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 4 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 4;
@@ -264,7 +264,7 @@ sgemm_16x64x16_w16x32_t4x4_s3_g4_nn_sm90_f9dbeaba(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
-    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    // Not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own.
     sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {

@@ -64,7 +64,7 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;

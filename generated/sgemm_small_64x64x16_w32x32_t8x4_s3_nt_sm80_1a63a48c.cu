@@ -53,14 +53,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// B: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 16;
 constexpr int kRowsPerPassB = 8;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_guarded(float* target, const float (&value
 // becomes 0.
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void copy_tile_a(
 // becomes 0.
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {

@@ -49,14 +49,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 64 of the tile.
+// A: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 64 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 64;
 constexpr int kRowsPerPassA = 2;
 constexpr int kPassesA = 8;
 constexpr int kPitchA = 64;
 
-// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// B: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 16;
 constexpr int kRowsPerPassB = 8;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_guarded(float* target, const float (&value
 // Starts to copy this thread's vectors of a tile of A into shared memory. What lies outside of the matrix becomes 0.
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void copy_tile_a(
 // becomes 0.
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {

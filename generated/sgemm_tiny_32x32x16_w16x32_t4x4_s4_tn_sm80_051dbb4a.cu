@@ -129,7 +129,7 @@ __device__ __forceinline__ void store_guarded(float* target, const float (&value
 // Starts to copy this thread's vectors of a tile of A into shared memory. What lies outside of the matrix becomes 0.
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void copy_tile_a(
 // Starts to copy this thread's vectors of a tile of B into shared memory. What lies outside of the matrix becomes 0.
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {

@@ -50,14 +50,14 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 4 elements, one at a time of a tile; a row of the stored matrix has 8 of the tile.
+// A: a thread copies 4 elements of a tile, one at a time; a row of the stored matrix has 8 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 8;
 constexpr int kRowsPerPassA = 16;
 constexpr int kPassesA = 4;
 constexpr int kPitchA = 68;  // 4 elements of padding against bank conflicts
 
-// B: a thread copies 8 elements, one at a time of a tile; a row of the stored matrix has 8 of the tile.
+// B: a thread copies 8 elements of a tile, one at a time; a row of the stored matrix has 8 of the tile.
 constexpr int kVectorB = 1;
 constexpr int kVectorsPerRowB = 8;
 constexpr int kRowsPerPassB = 16;
@@ -188,7 +188,7 @@ shallow_64x128x8_w32x64_t8x8_s2_nt_sm80_0fd54bee(
     __shared__ __align__(16) unsigned char shared_memory[12800];
     auto& shared_a = *reinterpret_cast<float(*)[kStages][kTileK][kPitchA]>(shared_memory);
     auto& shared_b = *reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + sizeof(shared_a));
-    // over the tiles, once they are multiplied
+    // Over the tiles, once they are multiplied.
     auto& exchange = *reinterpret_cast<float(*)[kThreads / 32][kSlabRows][kSlabPitch]>(shared_memory);
 
     // The block's tile of C.

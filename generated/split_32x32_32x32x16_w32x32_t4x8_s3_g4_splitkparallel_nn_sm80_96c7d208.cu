@@ -54,7 +54,7 @@ constexpr int kLanesN = 4;
 constexpr int kLaneStrideM = 4;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 16 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 2;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void store_guarded(float* target, const float (&value
 // becomes 0.
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ void copy_tile_a(
 // Starts to copy this thread's vectors of a tile of B into shared memory. What lies outside of the matrix becomes 0.
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
@@ -283,7 +283,7 @@ split_32x32_32x32x16_w32x32_t4x8_s3_g4_splitkparallel_nn_sm80_96c7d208(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
-    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    // Not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own.
     sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {

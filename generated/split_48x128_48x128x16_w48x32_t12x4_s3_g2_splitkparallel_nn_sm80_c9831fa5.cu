@@ -55,7 +55,7 @@ constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 6 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 6 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 8;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void store_guarded(float* target, const float (&value
 // becomes 0.
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void copy_tile_a(
 // Starts to copy this thread's vectors of a tile of B into shared memory. What lies outside of the matrix becomes 0.
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
@@ -285,7 +285,7 @@ split_48x128_48x128x16_w48x32_t12x4_s3_g2_splitkparallel_nn_sm80_c9831fa5(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
-    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    // Not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own.
     sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {

@@ -56,7 +56,7 @@ constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kLaneStrideN = 4;
 
-// A: a thread copies 16 elements, one at a time of a tile; a row of the stored matrix has 16 of the tile.
+// A: a thread copies 16 elements of a tile, one at a time; a row of the stored matrix has 16 of the tile.
 constexpr int kVectorA = 1;
 constexpr int kVectorsPerRowA = 16;
 constexpr int kRowsPerPassA = 4;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_guarded(float* target, const float (&value
 // becomes 0.
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void copy_tile_a(
 // Starts to copy this thread's vectors of a tile of B into shared memory. What lies outside of the matrix becomes 0.
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
-        int columns_left)
+    int columns_left)
 {
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
@@ -292,7 +292,7 @@ split_64x64_64x64x16_w32x64_t8x8_s3_g4_splitkparallel_nn_sm80_fe8adfba(
 
     // The groups' sums meet in shared memory, over the tiles; the first group adds them up and goes on alone.
     auto& sums = *reinterpret_cast<float(*)[kGroups - 1][kThreadM * kThreadN][kThreads]>(shared_memory);
-    // not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own
+    // Not needed, but compute-sanitizer reports races if only the whole block's barrier follows the groups' own.
     sync_group<kThreads>(group);
     __syncthreads();
     if (group > 0) {

@@ -5,9 +5,9 @@
 // Elements float32, computed in float32, stored as float32.
 // NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
 //
-// Launch:  grid 1 * min(k0, 1) * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
-// Workspace: round_up(select(parts > 1, 4 * 1, 0), 16) + select(parts > 1, 4 * k0 * parts, 0) bytes of device memory.
-// The first select(parts > 1, 4 * 1, 0) of them are zero before the first launch; every run leaves them zero.
+// Launch:  grid min(k0, 1) * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
+// Workspace: round_up(select(parts > 1, 4, 0), 16) + select(parts > 1, 4 * k0 * parts, 0) bytes of device memory.
+// The first select(parts > 1, 4, 0) of them are zero before the first launch; every run leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: k0_y is not 0: results do not overlap.
 // Expects: r0 * k0 is at most 2013265919: an int counts the elements.

@@ -62,7 +62,7 @@ sum_rows_unaligned_rows_blocks1_128x1x4_sm80_7901fdd1(
 
     // Whole tiles: all loads are in flight before the first is waited for.
     const unsigned int tiles = reduced / kTile;
-    for (unsigned int tile = 0; tile < tiles; tile += 1) {
+    for (unsigned int tile = 0; tile < tiles; ++tile) {
         const unsigned int at = tile * kTile + threadIdx.x;
         float loaded[kUnroll];
         #pragma unroll

@@ -329,7 +329,7 @@ tf32_64x88_64x88x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_727c8dfb(
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
 
     if (threadIdx.x == 0) {
@@ -431,7 +431,7 @@ tf32_64x88_64x88x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_727c8dfb(
                             const int vector = ((j - chunk * (kChunk / 8)) * 2 + lane % 4 / 2) ^ lane / 4;
                             store_words(
                                 buffer + (warp * kWarpRows + half * 8 + lane / 4) * kRowBytes + vector * kVectorBytes
-                                    + lane % 2 * 8, __float_as_uint(values[0]), __float_as_uint(values[1]));
+                                + lane % 2 * 8, __float_as_uint(values[0]), __float_as_uint(values[1]));
                         }
                     }
                     fence_async_proxy();

@@ -266,7 +266,7 @@ __device__ __forceinline__ void multiply_stage(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n16k8(
                 products[block],
-                    descriptor_a(a
+                descriptor_a(a
                     + (block * kBlockBytes + step / 4 * kSpanBytesA + step % 4 * kStepBytesA) / kDescriptorUnit),
                 descriptor_b(b + (step / 4 * kSpanBytesB + step % 4 * kStepBytesB) / kDescriptorUnit), 1);
 }
@@ -333,7 +333,7 @@ tf32_decode_16_k2_64x16x64_s8_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_1161c
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
     const unsigned empty = full + kBarrierBytes * kStages;  // and: they have been read
-    // the shuffle tells the compiler that it is the same for a whole warp
+    // The shuffle tells the compiler that a whole warp is in one group.
     const int group = __shfl_sync(0xffffffff, threadIdx.x / kGroupThreads, 0) - 1;
     const int rank = block_of_cluster();
 
@@ -427,7 +427,7 @@ tf32_decode_16_k2_64x16x64_s8_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_1161c
                     for (int i = 0; i < kTileN / 8; ++i)
                         store_remote(
                             target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
-                                accumulators[block][4 * i], accumulators[block][4 * i + 1],
+                            accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
             sync_cluster();
@@ -441,7 +441,7 @@ tf32_decode_16_k2_64x16x64_s8_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_1161c
                     for (int i = 0; i < kTileN / 8; ++i) {
                         const float4 sum = load_floats(
                             sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
-                                + (threadIdx.x - kGroupThreads) * kQuadBytes);
+                            + (threadIdx.x - kGroupThreads) * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
                         accumulators[block][4 * i + 2] += sum.z;

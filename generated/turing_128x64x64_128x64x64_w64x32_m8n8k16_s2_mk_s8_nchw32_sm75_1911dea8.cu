@@ -217,7 +217,7 @@ __device__ __forceinline__ void multiply_block(int (&sums)[2], unsigned a, unsig
 // fragment is reused.
 __device__ __forceinline__ void multiply_accumulate(
     int (&accumulators)[kChannelBlocks][kPixelBlocks][2], const unsigned (&a)[kChannelBlocks / 2][4],
-        const unsigned (&b)[kPixelBlocks / 2][4])
+    const unsigned (&b)[kPixelBlocks / 2][4])
 {
     #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -338,7 +338,7 @@ turing_128x64x64_128x64x64_w64x32_m8n8k16_s2_mk_s8_nchw32_sm75_1911dea8(
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + fragment_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + fragment_lane;
 
-    // results of a warp at a time
+    // Results of a warp at a time.
     int* exchange = reinterpret_cast<int*>(shared_memory + kStages * kStageBytes) + warp * (8 * 32);
     // From 32 channels to the next, and from the end of an image to the next.
     const long long next_channels = 32LL * image_pixels;

@@ -215,7 +215,7 @@ __device__ __forceinline__ void multiply_block(int (&sums)[2], unsigned a, unsig
 // fragment is reused.
 __device__ __forceinline__ void multiply_accumulate(
     int (&accumulators)[kChannelBlocks][kPixelBlocks][2], const unsigned (&a)[kChannelBlocks / 2][4],
-        const unsigned (&b)[kPixelBlocks / 2][4])
+    const unsigned (&b)[kPixelBlocks / 2][4])
 {
     #pragma unroll
     for (int half = 0; half < 2; ++half)

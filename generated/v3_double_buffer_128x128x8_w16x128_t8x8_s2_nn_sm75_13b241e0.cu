@@ -264,7 +264,7 @@ v3_double_buffer_128x128x8_w16x128_t8x8_s2_nn_sm75_13b241e0(
 
     if (k > 0) {
         // Prologue: the first tile, and the fragments of its first step.
-        if (0 < k_inside) {
+        if (k_inside > 0) {
             load_global_tile_a(staged_a, source_a, lda);
             load_global_tile_b(staged_b, source_b, ldb);
         } else {

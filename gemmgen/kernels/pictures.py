@@ -268,6 +268,42 @@ class OccupancyPicture:
 
 
 @dataclass(frozen=True)
+class Roof:
+    """A bound of a device's rate."""
+
+    title: str
+    value: float
+    """Operations per second; of a sloped one, bytes per second."""
+    sloped: bool = False
+    """True if the rate grows with the operations for each byte."""
+
+
+@dataclass(frozen=True)
+class RoofPoint:
+    """A problem beneath the roofs, its bytes counted in one way."""
+
+    title: str
+    intensity: float
+    """Operations for each byte."""
+    rate: float
+    """Operations per second that the roofs allow there."""
+
+
+@dataclass(frozen=True)
+class RoofPicture:
+    """Rates that a device allows a problem, by the operations for each byte (roofline)."""
+
+    title: str
+    unit: str
+    """Of an operation: FLOP or OP."""
+    roofs: tuple[Roof, ...]
+    """At least a level and a sloped one."""
+    points: tuple[RoofPoint, ...]
+    notes: tuple[str, ...] = ()
+    name: str = "roofs"
+
+
+@dataclass(frozen=True)
 class MultiplyAdd:
     """One FFMA of a loop: its register operands, by place."""
 
@@ -356,6 +392,7 @@ Picture = (
     | Timeline
     | WavePicture
     | OccupancyPicture
+    | RoofPicture
     | RegisterBanks
     | LoopNest
     | Packing

@@ -1,4 +1,4 @@
-"""Pictures of a plan on a device: its blocks in waves over the multiprocessors, and what limits how many are resident."""
+"""Pictures of a plan on a device: its blocks in waves over the multiprocessors, what limits how many are resident, and roofs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.hardware.target import WARP_THREADS, Device, occupancy
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import InstancePlan, KernelPlan, Work
-from gemmgen.kernels.pictures import LaunchWaves, OccupancyPicture, Picture, WavePicture
+from gemmgen.kernels.pictures import LaunchWaves, OccupancyPicture, Picture, Roof, RoofPicture, RoofPoint, WavePicture
+from gemmgen.perf.analysis.roofline import roofline
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.present.explanation import illustration_of
 
@@ -21,7 +22,9 @@ def all_pictures(plan: InstancePlan, device: Device, sizes: Sequence[int] = ()) 
     ``sizes``: the problem, in the family's order; else a typical one.
     """
     found = illustration_of(plan.spec.kind).pictures(plan)
-    return [*found, *launch_pictures(plan, device, sizes)] if isinstance(plan, KernelPlan) else found
+    if not isinstance(plan, KernelPlan):
+        return found
+    return [*found, *launch_pictures(plan, device, sizes), *roof_pictures(plan, device, sizes)]
 
 
 def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
@@ -47,6 +50,34 @@ def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ())
     )
     waves = WavePicture(f"Blocks in waves over the {device.name}", launches, notes)
     return [waves, _occupancy(max(fitting, key=lambda each: each[0].blocks)[0], device)]
+
+
+def roof_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
+    """The roofs over a problem; none where one of the device's is not known, or nothing is computed."""
+    family = family_of(plan.spec)
+    typical = family.instance_sizes(plan)
+    model = cost_model_of(plan.spec.kind)
+    try:
+        problem = family.problem(plan, tuple(sizes) or tuple(typical.values()))
+    except GemmgenError:
+        return []
+    roofs = roofline(model.cost(plan, problem), device)
+    cost, compute, memory = roofs.cost, roofs.compute_roof, roofs.memory_roof
+    if compute is None or memory is None or not cost.operations or not cost.bytes:
+        return []
+    shown = [Roof(f"arithmetic ({compute.origin})", compute.value), Roof(f"memory ({memory.origin})", memory.value, sloped=True)]
+    if cost.special:
+        shown.append(Roof(f"special functions ({roofs.special_roof.origin})", cost.operations / roofs.special_seconds))
+    points = [RoofPoint("each array once", cost.operations / cost.bytes, cost.operations / roofs.least_seconds)]
+    moved = sum(fetch.moved for fetch in model.fetches(plan, problem))
+    if moved > cost.bytes:
+        l2 = device.l2_roof
+        shown.append(Roof(f"L2 ({l2.origin}{', at most' if l2.origin == 'theory' else ''})", l2.value, sloped=True))
+        fed = min(compute.value, cost.operations / moved * l2.value)
+        points.append(RoofPoint("with what tiles fetch again, from the L2", cost.operations / moved, fed))
+    named = ", ".join(f"{name}={problem[name]}" for name in typical)
+    unit = "OP" if cost.unit.startswith("int8") else "FLOP"
+    return [RoofPicture(f"Roofs of the {device.name}", unit, tuple(shown), tuple(points), (f"{named}; both axes logarithmic.",))]
 
 
 def _occupancy(work: Work, device: Device) -> OccupancyPicture:

@@ -12,6 +12,7 @@ from gemmgen.kernels.pictures import (
     Packing,
     Picture,
     RegisterBanks,
+    RoofPicture,
     SharedAccess,
     TileHierarchy,
     Timeline,
@@ -63,6 +64,9 @@ def describe(picture: Picture) -> str:
     if isinstance(picture, OccupancyPicture):
         limits = ", ".join(f"{limit} by {name}" for name, limit in picture.limits)
         return " ".join([f"{picture.title}: {picture.blocks} blocks; {limits}.", *picture.notes])
+    if isinstance(picture, RoofPicture):
+        points = "; ".join(f"{point.title}, {point.intensity:.4g} {picture.unit} a byte" for point in picture.points)
+        return " ".join([f"{picture.title}: {points}.", *picture.notes])
     if isinstance(picture, RegisterBanks):
         conflicts = sum(one.conflict for one in picture.instructions)
         return " ".join([f"{picture.title}: {len(picture.instructions)} multiply-adds, {conflicts} with a conflict.", *picture.notes])

@@ -13,6 +13,7 @@ from gemmgen.kernels.pictures import (
     Packing,
     Picture,
     RegisterBanks,
+    RoofPicture,
     TileHierarchy,
     Timeline,
     WavePicture,
@@ -24,6 +25,7 @@ from gemmgen.present.drawing.lanes import draw_lane_orders
 from gemmgen.present.drawing.loops import draw_loops, draw_packing
 from gemmgen.present.drawing.ownership import draw_fragments
 from gemmgen.present.drawing.registers import draw_register_banks
+from gemmgen.present.drawing.roofs import draw_roofs
 from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, number, width_of
 from gemmgen.present.drawing.timeline import draw_occupancy, draw_timeline, draw_waves
 from gemmgen.present.drawing.tree import draw_tree
@@ -63,6 +65,8 @@ def _draw_one(canvas: Canvas, picture: Picture, top: float) -> float:
         return draw_timeline(canvas, picture, top)
     if isinstance(picture, WavePicture):
         return draw_waves(canvas, picture, top)
+    if isinstance(picture, RoofPicture):
+        return draw_roofs(canvas, picture, top)
     if isinstance(picture, OccupancyPicture):
         return draw_occupancy(canvas, picture, top)
     if isinstance(picture, RegisterBanks):

@@ -19,14 +19,14 @@ def pictures_in(text: str) -> list[str]:
 
 def test_all_pictures_go_into_one_file(run: Run, spec: Path) -> None:
     assert "written    out.svg" in run("draw", spec, "-o", "out.svg").out
-    assert pictures_in(Path("out.svg").read_text()) == ["tiles", "pipeline", "fragments", "lanes", "shared", "waves", "occupancy"]
+    assert pictures_in(Path("out.svg").read_text()) == ["tiles", "pipeline", "fragments", "lanes", "shared", "waves", "occupancy", "roofs"]
     assert "unchanged  out.svg" in run("draw", spec, "-o", "out.svg").out
 
 
 def test_each_picture_gets_a_file_in_a_directory(run: Run, spec: Path) -> None:
     run("draw", spec, "-o", "pictures/")
     files = sorted(path.name.split(".", 1)[1] for path in Path("pictures").iterdir())
-    assert files == ["fragments.svg", "lanes.svg", "occupancy.svg", "pipeline.svg", "shared.svg", "tiles.svg", "waves.svg"]
+    assert files == ["fragments.svg", "lanes.svg", "occupancy.svg", "pipeline.svg", "roofs.svg", "shared.svg", "tiles.svg", "waves.svg"]
     Path("there").mkdir()
     run("draw", spec, "--picture", "tiles", "-o", "there")
     assert [pictures_in(path.read_text()) for path in Path("there").iterdir()] == [["tiles"]]
@@ -54,7 +54,7 @@ def test_without_a_file_the_pictures_are_listed(run: Run, spec: Path) -> None:
     for name in ("tiles", "fragments", "lanes", "shared", "load-a"):
         assert name in listed
     entries = run("draw", spec, "--json").json
-    assert [entry["picture"] for entry in entries] == ["tiles", "pipeline", "fragments", "lanes", "shared", "waves", "occupancy"]
+    assert [entry["picture"] for entry in entries] == ["tiles", "pipeline", "fragments", "lanes", "shared", "waves", "occupancy", "roofs"]
     assert {access["access"] for access in entries[4]["accesses"]} == {"store-a", "load-a", "store-b", "load-b"}
 
 
@@ -74,7 +74,7 @@ def test_fields_can_be_set(run: Run, spec: Path) -> None:
 
 def test_a_picture_that_there_is_not(run: Run, spec: Path) -> None:
     failed = run("draw", spec, "--picture", "portrait", "-o", "out.svg", code=2)
-    told = "there are: tiles, pipeline, fragments, lanes, shared, waves, occupancy and all"
+    told = "there are: tiles, pipeline, fragments, lanes, shared, waves, occupancy, roofs and all"
     assert f"--picture 'portrait': small.yaml has no such picture; {told}" in failed.err
     assert not Path("out.svg").exists()
 

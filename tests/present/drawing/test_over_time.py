@@ -1,4 +1,4 @@
-"""Pictures of time and of devices: pipelines, shares of k, waves, occupancy."""
+"""Pictures of time and of devices: pipelines, shares of k, waves, occupancy, roofs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 
 import gemmgen
 from gemmgen.hardware.target import device
-from gemmgen.kernels.pictures import OccupancyPicture, Timeline, WavePicture
+from gemmgen.kernels.pictures import OccupancyPicture, RoofPicture, Timeline, WavePicture
 from gemmgen.kernels.pipeline_picture import MATH, Copies, pipeline
+from gemmgen.kernels.spec_files import load_spec
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.banks import lanes_text
-from gemmgen.present.launch_pictures import all_pictures, launch_pictures
+from gemmgen.present.launch_pictures import all_pictures, launch_pictures, roof_pictures
 
 
 @pytest.mark.parametrize(("copies", "stages"), [("registers", 1), ("registers", 2), ("cp_async", 3), ("cp_async", 4), ("copy_engine", 4)])
@@ -58,10 +59,36 @@ def test_occupancy_is_the_least_of_its_limits() -> None:
 def test_every_text_lies_on_the_page(name: str) -> None:
     plan = gemmgen.plan(name)
     svg = draw(
-        plan.name, [one for one in all_pictures(plan, device("H200")) if one.name in ("pipeline", "k_division", "waves", "occupancy")]
+        plan.name,
+        [one for one in all_pictures(plan, device("H200")) if one.name in ("pipeline", "k_division", "waves", "occupancy", "roofs")],
     )
     assert svg.count("<text") > 10
     assert all(float(x) >= 0 for x in re.findall(r'<text [^>]*x="(-?[0-9.]+)"', svg))
+
+
+def test_roofs_are_those_of_the_problem() -> None:
+    found = picture("gemm/v3_double_buffer", RoofPicture)
+    assert isinstance(found, RoofPicture)
+    once, again = found.points
+    arithmetic, memory, l2 = found.roofs
+    assert once.intensity == pytest.approx(2 * 4096**3 / (3 * 4096**2 * 4)) and once.rate == pytest.approx(arithmetic.value)
+    assert again.intensity == pytest.approx(2 * 4096**3 / ((32 + 32 + 1) * 4096**2 * 4))
+    assert memory.sloped and l2.sloped and again.rate == min(arithmetic.value, again.intensity * l2.value)
+
+
+def test_below_the_ridge_memory_is_the_roof() -> None:
+    found = picture("elementwise/relu", RoofPicture)
+    assert isinstance(found, RoofPicture)
+    (once,) = found.points
+    _, memory = found.roofs
+    assert once.rate == pytest.approx(once.intensity * memory.value)
+
+
+def test_special_functions_have_a_roof() -> None:
+    plan = gemmgen.plan(load_spec("elementwise/relu", ["operations=[{op: silu}]"]))
+    (found,) = roof_pictures(plan, device("H200"))
+    assert isinstance(found, RoofPicture)
+    assert [roof.title.split(" (")[0] for roof in found.roofs] == ["arithmetic", "memory", "special functions"]
 
 
 def test_kernels_of_processors_have_no_launches() -> None:
