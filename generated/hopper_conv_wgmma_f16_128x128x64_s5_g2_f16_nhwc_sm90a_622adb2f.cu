@@ -506,11 +506,13 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                     for (int part = 0; part < 2; ++part) {
                         #pragma unroll
                         for (int half = 0; half < 2; ++half) {
-                            const float low =
-                                finish(accumulators[block][4 * (2 * i + part) + 2 * half], shift[half], alpha);
-                            const float high =
-                                finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1], shift[half], alpha);
-                            packed[part][half] = float_to_f16(low) | float_to_f16(high) << 16;
+                            const unsigned short low =
+                                float_to_f16(finish(accumulators[block][4 * (2 * i + part) + 2 * half], shift[half],
+                                    alpha));
+                            const unsigned short high =
+                                float_to_f16(finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1],
+                                    shift[half], alpha));
+                            packed[part][half] = low | high << 16;
                         }
                     }
                     const int row = i * 16 + lane / 16 * 8 + lane % 8;

@@ -498,11 +498,13 @@ hopper_conv_wgmma_f16_64x128x64_s3_g1_b2_f16_nhwc_sm90a_e366ec12(
                     for (int part = 0; part < 2; ++part) {
                         #pragma unroll
                         for (int half = 0; half < 2; ++half) {
-                            const float low =
-                                finish(accumulators[block][4 * (2 * i + part) + 2 * half], shift[half], alpha);
-                            const float high =
-                                finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1], shift[half], alpha);
-                            packed[part][half] = float_to_f16(low) | float_to_f16(high) << 16;
+                            const unsigned short low =
+                                float_to_f16(finish(accumulators[block][4 * (2 * i + part) + 2 * half], shift[half],
+                                    alpha));
+                            const unsigned short high =
+                                float_to_f16(finish(accumulators[block][4 * (2 * i + part) + 2 * half + 1],
+                                    shift[half], alpha));
+                            packed[part][half] = low | high << 16;
                         }
                     }
                     const int row = i * 16 + lane / 16 * 8 + lane % 8;

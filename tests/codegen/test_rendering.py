@@ -96,7 +96,7 @@ def test_an_overlong_line_is_folded_where_a_reader_would(line: str, first_words:
 NAMES = "argument, " * 10
 
 
-def test_what_is_folded_within_brackets_stays_level_or_goes_one_deeper_than_their_line() -> None:
+def test_what_is_folded_within_brackets_goes_one_deeper() -> None:
     level = _folded("    " + NAMES * 2 + "last)", continues=True)
     assert len(level) == 2 and level[1].startswith("    argument")
     deeper = _folded("    inner(" + NAMES * 2 + "last),", continues=True)
@@ -105,7 +105,7 @@ def test_what_is_folded_within_brackets_stays_level_or_goes_one_deeper_than_thei
     assert [len(part) - len(part.lstrip()) for part in both] == [4, 4, 8]
 
 
-def test_a_comment_that_is_moved_above_its_line_is_a_sentence() -> None:
+def test_a_comment_above_its_line_is_a_sentence() -> None:
     assert _folded("    x = y" + " + y" * 20 + ";  // what becomes of it, and of others")[0] == "    // What becomes of it, and of others."
 
 

@@ -106,7 +106,7 @@ def test_a_loop_that_must_be_unrolled_says_why(case: str) -> None:
     assert (reason.code, reason.field) == ("unroll", "mainloop.unroll") and reason.need.startswith("full where ") and reason.hint
 
 
-def test_a_convolution_says_where_the_field_of_its_mainloop_is() -> None:
+def test_a_convolution_names_the_field_of_its_mainloop() -> None:
     with pytest.raises(PlanError) as caught:
         gemmgen.plan(load_spec("conv2d/direct", ["unroll=4"]))
     assert [(reason.field, reason.hint) for reason in caught.value.reasons] == [("unroll", "mainloop.unroll")]
@@ -115,6 +115,6 @@ def test_a_convolution_says_where_the_field_of_its_mainloop_is() -> None:
 @pytest.mark.parametrize(
     ("value", "need"), [("65", "less than or equal to 64"), ("0", "greater than or equal to 1"), ("half", "a whole number")]
 )
-def test_a_factor_out_of_range_is_told_the_words_and_the_numbers(value: str, need: str) -> None:
+def test_a_factor_out_of_range_is_told_all_forms(value: str, need: str) -> None:
     with pytest.raises(SpecError, match=f"mainloop.unroll: got .*{value}.*, need 'auto', or {need}"):
         load_spec("gemm/v0_naive", [f"mainloop.unroll={value}"])
