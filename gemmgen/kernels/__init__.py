@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from gemmgen.kernels.family import Family, KernelSpec
@@ -36,7 +37,13 @@ def family_of(spec: KernelSpec) -> Family:
 def part(kind: str, name: str) -> Any:
     """The module of a family that serves one station, which says in a protocol of its own what has to be in it.
 
-    ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``:
-    ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``: ``gemmgen.present``.
+    ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``, and if there
+    are any ``call`` and ``torch_operator``: ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``:
+    ``gemmgen.present``.
     """
     return import_module(f"{FAMILIES.get(kind) or HOST_FAMILIES[kind]}.{name}")
+
+
+def has_part(kind: str, name: str) -> bool:
+    """True if a family has a module that it may do without."""
+    return find_spec(f"{FAMILIES.get(kind) or HOST_FAMILIES[kind]}.{name}") is not None

@@ -15,14 +15,16 @@ Where torch was imported first, the operations are registered with it as ``torch
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from numbers import Integral, Real
 from typing import Any, Literal
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import hashable, is_number, number
 from gemmgen.ops.engine import Operator, compile_in_background
 from gemmgen.ops.filters import Filter
+from gemmgen.ops.operators import FamilyCall, family_calls
 from gemmgen.ops.planes import Planes
 from gemmgen.ops.warming import warm
 
@@ -31,7 +33,6 @@ __all__ = [
     "Planes",
     "compile_in_background",
     "conv2d",
-    "elementwise",
     "grouped_matmul",
     "matmul",
     "reduce",
@@ -125,16 +126,16 @@ def matmul(
             and backend == "auto"
             and not isinstance(bias, Real),
         )
-    if scale_a is not None and _is_number(scale_a.__class__):
-        scale_a, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_a", scale_a)
-    if scale_b is not None and _is_number(scale_b.__class__):
-        scale_b, alpha = None, _number("matmul", "alpha", alpha) * _number("matmul", "scale_b", scale_b)
-    number = 0.0
-    bias_number = bias is not None and _is_number(bias.__class__)
+    if scale_a is not None and is_number(scale_a.__class__):
+        scale_a, alpha = None, number("matmul", "alpha", alpha) * number("matmul", "scale_a", scale_a)
+    if scale_b is not None and is_number(scale_b.__class__):
+        scale_b, alpha = None, number("matmul", "alpha", alpha) * number("matmul", "scale_b", scale_b)
+    added = 0.0
+    bias_number = bias is not None and is_number(bias.__class__)
     if bias_number:
-        bias, number = None, _number("matmul", "bias", bias)
+        bias, added = None, number("matmul", "bias", bias)
     if activation.__class__ is not str and activation is not None:
-        activation = _hashable(activation)
+        activation = hashable(activation)
     if backend not in ("auto", "emulator"):
         raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
     planes = None
@@ -145,9 +146,9 @@ def matmul(
         b = b.source
     options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
-        alpha, beta, gamma = _number("matmul", "alpha", alpha), _number("matmul", "beta", beta), _number("matmul", "gamma", gamma)
+        alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
-    return _MATMUL.call(arrays, options, (alpha, beta, gamma, number), stream)[0]
+    return _MATMUL.call(arrays, options, (alpha, beta, gamma, added), stream)[0]
 
 
 def grouped_matmul(
@@ -176,8 +177,8 @@ def grouped_matmul(
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if activation.__class__ is not str and activation is not None:
-        activation = _hashable(activation)
-    alpha = _number("grouped_matmul", "alpha", alpha)
+        activation = hashable(activation)
+    alpha = number("grouped_matmul", "alpha", alpha)
     arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
     return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha,), stream)[0]
 
@@ -296,10 +297,10 @@ def conv2d(
             raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
-    if alpha.__class__ is not float and not _is_number(alpha.__class__):
+    if alpha.__class__ is not float and not is_number(alpha.__class__):
         alphas, alpha = alpha, 1.0
     if activation.__class__ is not str and activation is not None:
-        activation = _hashable(activation)
+        activation = hashable(activation)
     options = (
         weights.shape,
         stride if stride.__class__ is int else _pair(stride),
@@ -314,7 +315,7 @@ def conv2d(
         gamma != 1,
     )
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
-        alpha, beta, gamma = _number("conv2d", "alpha", alpha), _number("conv2d", "beta", beta), _number("conv2d", "gamma", gamma)
+        alpha, beta, gamma = number("conv2d", "alpha", alpha), number("conv2d", "beta", beta), number("conv2d", "gamma", gamma)
     sums = weights.tap_sums() if zero_point else None
     last = len(x.shape) == 4
     if last:
@@ -334,50 +335,6 @@ def _axes_moved(array: Any, axes: tuple[int, ...]) -> Any:
     return array.permute(axes) if hasattr(array, "permute") else array.transpose(axes)
 
 
-_ELEMENTWISE = Operator(
-    "elementwise", ("x", "bias", "bias2", "z", "z2", "f", "f2"), ("out",), ("bias", "bias2", "gamma", "gamma2"), ("operations",)
-)
-
-
-def elementwise(
-    x: Any,
-    operations: str | Mapping[str, Any] | Sequence[Any] = (),
-    *,
-    bias: Any = None,
-    bias2: Any = None,
-    z: Any = None,
-    z2: Any = None,
-    gamma: float = 1.0,
-    gamma2: float = 1.0,
-    f: Any = None,
-    f2: Any = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """The ``operations`` on every element of ``x``, one after the other.
-
-    ``operations``: names (``relu``, ``gelu``, ``exp``, ``square`` ...), or mappings as in a spec (``{"op": "scale", "factor": 2.0}``,
-    ``{"op": "cast", "type": "float16"}``), or several of them; none: a copy. ``bias`` adds ``bias``, a number or an array;
-    ``residual`` adds ``gamma`` times ``z``; ``multiply`` multiplies by ``f``; a second one of a kind reads ``bias2``, ``gamma2``
-    and ``z2``, ``f2``. All arrays have x's type, any strides but negative ones, and broadcast by NumPy's rules; up to four axes
-    may be left when neighbouring ones that lie alike count as one. ``out``: where to write; it decides the result's type, else
-    that is x's, or that of a cast.
-
-    Raises ``LaunchError`` for arguments that do not go together.
-    """
-    if _compiling is not None and (_compiling() or _recording(x, bias, z, f)):
-        names = (operations,) if isinstance(operations, str) else tuple(operations)
-        plain = all(isinstance(name, str) for name in names) and bias2 is z2 is f2 is None and not isinstance(bias, Real)
-        return _traced("elementwise", (x, " ".join(map(str, names)), bias, z, f, gamma), plain and out is None and stream is None)
-    numbers = [0.0, 0.0, _number("elementwise", "gamma", gamma), _number("elementwise", "gamma", gamma2)]
-    biases = [bias, bias2]
-    for place, given in enumerate(biases):
-        if given is not None and _is_number(given.__class__):
-            biases[place], numbers[place] = None, _number("elementwise", "bias", given)
-    wanted = operations if operations.__class__ is str else _hashable(operations)
-    return _ELEMENTWISE.call((x, *biases, z, z2, f, f2, out), (wanted,), tuple(numbers), stream)[0]
-
-
 _compiling: Any = None
 """Once torch is known: whether a call is being traced by ``torch.compile``, which then sees the operator instead."""
 _recording: Any = None
@@ -393,7 +350,32 @@ def register_torch() -> None:
     from gemmgen.ops.torch_operators import needs_gradients, register
 
     _recording = needs_gradients
-    _compiling = register(matmul, reduce, conv2d, elementwise)
+    _compiling = register(matmul, reduce, conv2d, *_OF_FAMILIES.values())
+
+
+def _function(call: FamilyCall) -> Callable[..., Any]:
+    """The function that a family offers by itself."""
+    operator = Operator(call.NAME, call.OPERANDS, call.RESULTS, call.NUMBERS, call.OPTIONS)
+
+    @wraps(call.arguments)
+    def function(*given: Any, **named: Any) -> Any:
+        if _compiling is not None and (_compiling() or _recording(*given, *named.values())):
+            return _traced(call.NAME, *call.traced(*given, **named))
+        return operator.call(*call.arguments(*given, **named))[0]
+
+    function.__name__ = function.__qualname__ = call.NAME
+    function.__module__ = __name__
+    return function
+
+
+_OF_FAMILIES = {name: _function(call) for name, call in family_calls().items()}
+globals().update(_OF_FAMILIES)
+__all__ += list(_OF_FAMILIES)
+
+
+def __getattr__(name: str) -> Any:
+    """For type checkers, which cannot see what families offer."""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
@@ -410,18 +392,6 @@ def _twice(value: Any) -> Any:
     return [value, value] if isinstance(value, int) else list(value)
 
 
-@cache
-def _is_number(kind: type) -> bool:
-    """True if objects of a class are numbers; remembered, for asking costs a tenth of a launch."""
-    return issubclass(kind, Real)
-
-
-def _number(operation: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise LaunchError(f"{operation}: {name} must be a number, got {type(value).__name__}")
-    return float(value)
-
-
 def _axes(axis: Any) -> Any:
     """Axes as plain integers: 1.0 and True are none, though a dictionary takes them for 1."""
     if isinstance(axis, tuple | list):
@@ -433,15 +403,6 @@ def _axes(axis: Any) -> Any:
 
 def _pair(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _hashable(activation: Any) -> Any:
-    """An activation as something that a dictionary can look up: pairs for a mapping, tuples for sequences."""
-    if isinstance(activation, Mapping):
-        return tuple(sorted(activation.items(), key=lambda item: str(item[0])))
-    if isinstance(activation, list | tuple) and not (activation and isinstance(activation[0], tuple)):
-        return tuple(_hashable(part) for part in activation)
-    return activation
 
 
 if "torch" in sys.modules:

@@ -1,21 +1,17 @@
-"""Derivatives of ``torch.ops.gemmgen.reduce`` and ``.elementwise``, for torch's autograd and ``torch.compile``.
+"""Derivatives of ``torch.ops.gemmgen.reduce``, for torch's autograd and ``torch.compile``.
 
-Backward passes take the same operators where they read arrays of the input's size: the exponentials of a logsumexp, the values
-between the operations of an elementwise kernel, which are computed again instead of kept.
+Backward passes take operators of gemmgen where they read arrays of the input's size: the exponentials of a logsumexp.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.epilogue.operations import LeakyRelu
 
 REDUCTIONS = ("sum", "mean", "max", "min", "logsumexp", "sum_of_squares", "l1_norm", "l2_norm")
 """Reductions that have derivatives."""
-LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
 
 
 def save_reduction(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -60,65 +56,3 @@ def _reduced(operation: str, x: Any, y: Any, dy: Any, axes: list[int]) -> Any:
     if operation == "l1_norm":
         return dy * x.sign()
     return torch.where(y == 0, 0, dy * x / y)
-
-
-def save_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps what ``elementwise_backward`` reads. Raises ``LaunchError`` for operations without derivatives."""
-    defaults: tuple[Any, ...] = (None, "", None, None, None, 1.0)
-    x, operations, bias, z, f, gamma = (*inputs, *defaults[len(inputs) :])
-    words = operations.split()
-    for word in words:
-        if word not in OPERATIONS:
-            raise LaunchError(f"elementwise: no derivative of {word} is known; known are {', '.join(OPERATIONS)}")
-    ctx.save_for_backward(x, bias, z, f, output)
-    ctx.words, ctx.gamma, ctx.given = words, gamma, len(inputs)
-
-
-def elementwise_backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
-    """Gradients of the operator's arguments, from the last operation to the first."""
-    import torch
-
-    x, bias, z, f, output = ctx.saved_tensors
-    words = ctx.words
-    gradients: dict[str, Any] = {"bias": None, "z": None, "f": None}
-    after = output
-    for place in reversed(range(len(words))):
-        word = words[place]
-        done = words[:place]
-        given = {"bias": bias if "bias" in done else None, "z": z if "residual" in done else None, "f": f if "multiply" in done else None}
-        before = x if not done else torch.ops.gemmgen.elementwise(x, " ".join(done), gamma=ctx.gamma, **given)
-        if word == "bias":
-            gradients["bias"] = dy.sum_to_size(bias.shape)
-        elif word == "residual":
-            gradients["z"] = (ctx.gamma * dy).sum_to_size(z.shape)
-        elif word == "multiply":
-            gradients["f"] = (dy * before).sum_to_size(f.shape)
-            dy = dy * f
-        else:
-            dy = OPERATIONS[word](dy, before, after)
-        after = before
-    return (dy.sum_to_size(x.shape), None, gradients["bias"], gradients["z"], gradients["f"], None)[: ctx.given]
-
-
-def _aten(name: str) -> Any:
-    import torch
-
-    return getattr(torch.ops.aten, name)
-
-
-OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "bias": lambda dy, v, y: dy,
-    "residual": lambda dy, v, y: dy,
-    "multiply": lambda dy, v, y: dy,
-    "relu": lambda dy, v, y: _aten("threshold_backward")(dy, v, 0),
-    "leaky_relu": lambda dy, v, y: _aten("leaky_relu_backward")(dy, v, LEAKY_SLOPE, False),
-    "sigmoid": lambda dy, v, y: _aten("sigmoid_backward")(dy, y),
-    "tanh": lambda dy, v, y: _aten("tanh_backward")(dy, y),
-    "silu": lambda dy, v, y: _aten("silu_backward")(dy, v),
-    "gelu": lambda dy, v, y: _aten("gelu_backward")(dy, v, approximate="none"),
-    "exp": lambda dy, v, y: dy * y,
-    "sqrt": lambda dy, v, y: dy / (2 * y),
-    "square": lambda dy, v, y: 2 * dy * v,
-    "abs": lambda dy, v, y: dy * v.sign(),
-}
-"""Operations that have derivatives, each with the gradient before it from that after it, the value before, and the value after."""

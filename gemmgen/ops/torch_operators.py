@@ -11,8 +11,9 @@ from functools import cache
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
+from gemmgen.ops.operators import FamilyTorchOperator, family_torch_operators
 from gemmgen.ops.torch_derivatives import backward, save
-from gemmgen.ops.torch_gradients import elementwise_backward, reduction_backward, save_elementwise, save_reduction
+from gemmgen.ops.torch_gradients import reduction_backward, save_reduction
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
@@ -20,7 +21,6 @@ _SCHEMAS = {
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
-    "elementwise": "(Tensor x, str operations='', Tensor? bias=None, Tensor? z=None, Tensor? f=None, float gamma=1.0) -> Tensor",
 }
 _library: Any = None
 _functions: dict[str, Callable[..., Any]] = {}
@@ -42,15 +42,29 @@ def register(*functions: Callable[..., Any]) -> Any:
     _functions.update({function.__name__: function for function in functions})
     library = torch.library.Library("gemmgen", "DEF")
     for name, schema in _SCHEMAS.items():
-        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        for key in ("CPU", "CUDA"):
-            library.impl(name, _IMPLEMENTATIONS[name], key)
-        torch.library.register_fake(f"gemmgen::{name}", _fake(torch, name), lib=library)
+        _define(torch, library, name, schema, _IMPLEMENTATIONS[name], _fake(torch, name))
     torch.library.register_autograd("gemmgen::matmul", backward, setup_context=save, lib=library)
     torch.library.register_autograd("gemmgen::reduce", reduction_backward, setup_context=save_reduction, lib=library)
-    torch.library.register_autograd("gemmgen::elementwise", elementwise_backward, setup_context=save_elementwise, lib=library)
+    for name, operator in family_torch_operators().items():
+        _define(torch, library, name, operator.SCHEMA, _implementation(name, operator), operator.result)
+        torch.library.register_autograd(f"gemmgen::{name}", operator.backward, setup_context=operator.save, lib=library)
     _library = library
     return torch.compiler.is_compiling
+
+
+def _define(torch: Any, library: Any, name: str, schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        library.impl(name, implementation, key)
+    torch.library.register_fake(f"gemmgen::{name}", fake, lib=library)
+
+
+def _implementation(name: str, operator: FamilyTorchOperator) -> Callable[..., Any]:
+    def implementation(*arguments: Any) -> Any:
+        given, named = operator.call(*arguments)
+        return _functions[name](*given, **named)
+
+    return implementation
 
 
 def needs_gradients(*arrays: Any) -> bool:
@@ -130,11 +144,7 @@ def _conv2d(
     )
 
 
-def _elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: float = 1.0) -> Any:
-    return _functions["elementwise"](x, tuple(operations.split()), bias=bias, z=z, f=f, gamma=gamma)
-
-
-_IMPLEMENTATIONS = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d, "elementwise": _elementwise}
+_IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d}
 
 
 def _fake(torch: Any, name: str) -> Any:
@@ -196,10 +206,7 @@ def _fake(torch: Any, name: str) -> Any:
         shape = {"nchw32": [n, k // 32, p, q, 32], "nchw4": [n, k // 4, p, q, 4], "nhwc": [n, p, q, k]}[layout or "nchw32"]
         return x.new_empty(shape, dtype=kind)
 
-    def elementwise(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: Any = 1.0) -> Any:
-        return x.new_empty(torch.broadcast_shapes(*(array.shape for array in (x, bias, z, f) if array is not None)))
-
-    return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d, "elementwise": elementwise}[name]
+    return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d}[name]
 
 
 @cache

@@ -12,8 +12,8 @@ import gemmgen
 from gemmgen.codegen.summary import Summary
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.matcher import Matcher
-from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family, part
-from gemmgen.ops.operators import Operator
+from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family, has_part, part
+from gemmgen.ops.operators import FamilyCall, FamilyTorchOperator, Operator
 from gemmgen.perf.cost_model import CostModel
 from gemmgen.present.explanation import Explanation, Illustration
 from gemmgen.verification.oracle import Oracle
@@ -50,6 +50,20 @@ def test_a_family_has_what_a_station_asks_for(kind: str, module: str, protocol: 
     assert list(inspect.signature(given).parameters) == wanted
 
 
+@pytest.mark.parametrize(
+    ("kind", "module", "protocol", "member"),
+    [
+        (kind, module, protocol, member)
+        for kind in FAMILIES
+        for module, protocol in (("call", FamilyCall), ("torch_operator", FamilyTorchOperator))
+        if has_part(kind, "call")
+        for member in members(protocol)
+    ],
+)
+def test_a_family_with_a_call_has_all_of_it(kind: str, module: str, protocol: Any, member: str) -> None:
+    assert hasattr(part(kind, module), member)
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_family_is_called_by_its_kind(kind: str) -> None:
     assert family(kind).kind == kind
@@ -82,8 +96,6 @@ OUTSIDE: dict[str, dict[str, str]] = {
     "elementwise": {
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
         "kernels/epilogue/steps.py": "the same",
-        "ops/__init__.py": "the call",
-        "ops/torch_operators.py": "the call's schema",
     },
     "cpu_gemm": {
         "export/blas.py": "the interface of BLAS, which a product alone has",
