@@ -52,22 +52,22 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(root: Path, *arguments: str) -> str:
+def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_ops_have_the_function_of_a_new_family(extended: Path) -> None:
-    run(extended, "-c", CALL)
+    done = run(extended, "-c", CALL)
+    assert done.returncode == 0, done.stderr
 
 
 def test_torch_has_the_operator_of_a_new_family(extended: Path) -> None:
     pytest.importorskip("torch")
-    run(extended, "-c", TORCH)
+    done = run(extended, "-c", TORCH)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,9 @@ def test_torch_has_the_operator_of_a_new_family(extended: Path) -> None:
     ids=lambda command: command[0],
 )
 def test_commands_know_a_new_family(extended: Path, command: tuple[str, ...]) -> None:
-    run(extended, "-m", "gemmgen", *command)
+    done = run(extended, "-m", "gemmgen", *command)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_schema_knows_a_new_family(extended: Path) -> None:
-    assert '"pointwise"' in run(extended, "-m", "gemmgen", "schema")
+    assert '"pointwise"' in run(extended, "-m", "gemmgen", "schema").stdout
