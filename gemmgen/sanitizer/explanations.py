@@ -10,7 +10,7 @@ from gemmgen.sanitizer.source import UnusableInput
 
 @dataclass(frozen=True)
 class Explanation:
-    """The page of one code. The example is a kernel that has the finding, the remedy in words and as the line that differs."""
+    """The page of one code. The example are statements that have the finding, `mended` takes their place."""
 
     code: str
     title: str
@@ -33,7 +33,7 @@ _PAGES = (
         "comes first is a matter of luck, even if today's result is right. Shuffles and votes order no memory.",
         "__shared__ int s[64];\ns[threadIdx.x] = in[threadIdx.x];\nout[threadIdx.x] = s[63 - threadIdx.x];",
         "Put a barrier between the two: __syncthreads() for the block, __syncwarp() if the threads are of one warp.",
-        "s[threadIdx.x] = in[threadIdx.x];\n__syncthreads();\nout[threadIdx.x] = s[63 - threadIdx.x];",
+        "__shared__ int s[64];\ns[threadIdx.x] = in[threadIdx.x];\n__syncthreads();\nout[threadIdx.x] = s[63 - threadIdx.x];",
     ),
     Explanation(
         "global-race",
@@ -53,8 +53,8 @@ _PAGES = (
         "Lanes of one warp pass data through volatile shared memory without a barrier. That worked while lanes ran in lockstep; since "
         "Volta they do not. A warning, and an error by strict rules.",
         "volatile int* s = shared;\nif (t < 16) s[t] += s[t + 16];\nif (t < 8) s[t] += s[t + 8];",
-        "Read, __syncwarp(), write, __syncwarp(); or shuffles.",
-        "int v = s[t] + s[t + 16];\n__syncwarp();\ns[t] = v;\n__syncwarp();",
+        "__syncwarp() between the steps; or shuffles.",
+        "volatile int* s = shared;\nif (t < 16) s[t] += s[t + 16];\n__syncwarp();\nif (t < 8) s[t] += s[t + 8];",
     ),
     Explanation(
         "scope-race",
@@ -98,7 +98,7 @@ _PAGES = (
         "array that the launch was given without content (f32[64] in place of f32[64]=zeros).",
         "__shared__ int s[64];\nif (threadIdx.x < 63) s[threadIdx.x] = 1;\n__syncthreads();\nout[threadIdx.x] = s[threadIdx.x];",
         "Write what is read: look for a store that is masked off, a barrier too early, or an index into padding.",
-        "s[threadIdx.x] = threadIdx.x < 63 ? 1 : 0;",
+        "__shared__ int s[64];\ns[threadIdx.x] = threadIdx.x < 63 ? 1 : 0;\n__syncthreads();\nout[threadIdx.x] = s[threadIdx.x];",
     ),
     Explanation(
         "undefined-register",
@@ -106,7 +106,7 @@ _PAGES = (
         "A local variable without a value decides a branch, an address or a result.",
         "float sum;\nfor (int i = 0; i < n; ++i) sum += a[i];",
         "Give the variable a value on every path.",
-        "float sum = 0.0f;",
+        "float sum = 0.0f;\nfor (int i = 0; i < n; ++i) sum += a[i];",
     ),
     Explanation(
         "inactive-shuffle",
@@ -124,7 +124,7 @@ _PAGES = (
         "between the shared arrays of a kernel, so that an overrun does not go unseen where another array follows.",
         "int i = blockIdx.x * blockDim.x + threadIdx.x;\ny[i] = x[i];  // with more threads than elements",
         "Guard the access, or launch fewer threads.",
-        "if (i < n) y[i] = x[i];",
+        "int i = blockIdx.x * blockDim.x + threadIdx.x;\nif (i < n) y[i] = x[i];",
     ),
     Explanation(
         "misaligned",
@@ -138,9 +138,9 @@ _PAGES = (
         "read-only",
         "write to read-only memory",
         "A store to constant memory, to a kernel parameter or to an array that may only be read.",
-        "const_cast<float*>(weights)[0] = 1.0f;  // weights is __constant__",
+        "float* p = n > 0 ? weights : y;  // weights is __constant__\np[0] = 1.0f;",
         "Write to memory of your own.",
-        "float w = weights[0];",
+        "float* p = y;\np[0] = n > 0 ? weights[0] : 1.0f;",
     ),
     Explanation(
         "divergent-barrier",
@@ -154,9 +154,9 @@ _PAGES = (
         "divergent-warp",
         "divergent warp",
         "A warp-synchronous operation whose mask names lanes that never come, or leaves out the lane that executes it.",
-        "if (threadIdx.x < 16) v += __shfl_down_sync(0xffffffff, v, 8);",
+        "if (threadIdx.x < 16) v += __shfl_xor_sync(0xffffffff, v, 8);\n__syncwarp();",
         "Name the lanes that take part.",
-        "if (threadIdx.x < 16) v += __shfl_down_sync(0x0000ffff, v, 8);",
+        "if (threadIdx.x < 16) v += __shfl_xor_sync(0x0000ffff, v, 8);\n__syncwarp();",
     ),
     Explanation(
         "deadlock",
@@ -164,7 +164,7 @@ _PAGES = (
         "No thread can go on: they wait for threads that never come, or poll memory that nothing changes any more.",
         "while (atomicCAS(lock, 0, 1)) {}  // and never: atomicExch(lock, 0)",
         "Look at what the waiting threads wait for: the message names the places.",
-        "atomicExch(lock, 0);",
+        "while (atomicCAS(lock, 0, 1)) {}\natomicExch(lock, 0);",
     ),
     Explanation(
         "in-flight-read",
@@ -172,7 +172,7 @@ _PAGES = (
         "Shared memory is read while an asynchronous copy, not yet waited for, is going to write it.",
         "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\nx = s[t];",
         "Wait for the copy, and put a barrier before other threads' data is read.",
-        "__pipeline_wait_prior(0);\n__syncthreads();\nx = s[t];",
+        "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\n__pipeline_wait_prior(0);\n__syncthreads();\nx = s[t];",
     ),
     Explanation(
         "in-flight-write",
@@ -180,7 +180,7 @@ _PAGES = (
         "Shared memory is written while an asynchronous copy, not yet waited for, is going to write it too.",
         "__pipeline_memcpy_async(s + t, a + t, 4);\ns[t] = 0;",
         "Wait for the copy first.",
-        "__pipeline_commit();\n__pipeline_wait_prior(0);\ns[t] = 0;",
+        "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\n__pipeline_wait_prior(0);\ns[t] = 0;",
     ),
     Explanation(
         "missing-warpgroup-fence",
@@ -194,9 +194,9 @@ _PAGES = (
         "early-warpgroup-fence",
         "wgmma.fence before an access to its registers",
         "Registers are accessed between a wgmma.fence and the wgmma that uses them; compilers move accesses there, too.",
-        "wgmma_fence();\nd[0] = 0.0f;\nwgmma(d, a, b);",
+        "wgmma_fence();\nd[0] *= 2.0f;\nwgmma(d, a, b);",
         "An empty asm volatile with the registers as operands, right before the fence, keeps accesses before it.",
-        'asm volatile("" : "+f"(d[0]) :: "memory");\nwgmma_fence();\nwgmma(d, a, b);',
+        'd[0] *= 2.0f;\nasm volatile("" : "+f"(d[0]) :: "memory");\nwgmma_fence();\nwgmma(d, a, b);',
     ),
     Explanation(
         "register-in-flight",
@@ -204,7 +204,7 @@ _PAGES = (
         "A thread touches a register that a wgmma, not yet waited for, reads or writes.",
         "wgmma(d, a, b);\nwgmma_commit();\nout = d[0];",
         "Wait for the group first.",
-        "wgmma_wait<0>();\nout = d[0];",
+        "wgmma(d, a, b);\nwgmma_commit();\nwgmma_wait<0>();\nout = d[0];",
     ),
     Explanation(
         "unfinished-wgmma",
@@ -212,13 +212,13 @@ _PAGES = (
         "A thread ends without having waited for a wgmma: its result is lost.",
         "wgmma(d, a, b);\nwgmma_commit();\nreturn;",
         "Wait for every group.",
-        "wgmma_wait<0>();",
+        "wgmma(d, a, b);\nwgmma_commit();\nwgmma_wait<0>();\nreturn;",
     ),
     Explanation(
         "invalid-matrix",
         "invalid matrix operand",
         "The descriptor of an operand in shared memory has no meaning, or points outside shared memory.",
-        "uint64_t descriptor = 0;",
+        "uint64_t descriptor = address | leading << 16 | stride << 32 | swizzle << 62;  // in bytes",
         "Build the descriptor from the tile's address, its two strides and its swizzle, all in units of 16 bytes.",
         "uint64_t descriptor = (address >> 4) | (leading >> 4) << 16 | (stride >> 4) << 32 | swizzle << 62;",
     ),
@@ -228,7 +228,7 @@ _PAGES = (
         "A block ends while an asynchronous operation still reads or writes its shared memory.",
         "copy_bulk(shared, global, bytes, barrier);\nreturn;",
         "Wait for the barrier, or for the bulk group, before the block ends.",
-        "barrier_wait(barrier, phase);",
+        "copy_bulk(shared, global, bytes, barrier);\nbarrier_wait(barrier, phase);\nreturn;",
     ),
     Explanation(
         "barrier-misuse",
@@ -236,15 +236,15 @@ _PAGES = (
         "A barrier in shared memory is used before it is initialised, counted beyond its limits, or touched as if it were data.",
         "__shared__ uint64_t barrier;\nbarrier_arrive(&barrier);",
         "One thread initialises it, then all meet at a __syncthreads().",
-        "if (threadIdx.x == 0) barrier_init(&barrier, 1);\n__syncthreads();",
+        "__shared__ uint64_t barrier;\nif (threadIdx.x == 0) barrier_init(&barrier, 1);\n__syncthreads();\nbarrier_arrive(&barrier);",
     ),
     Explanation(
         "cluster-misuse",
         "misused cluster",
         "Shared memory or a barrier of another block of the cluster is used when that block need not have started, or may have ended.",
-        "*map_shared_rank(&value, 1) = 1;",
+        "*cluster.map_shared_rank(&value, 1) = 1;",
         "A cluster barrier after the start and one before the end.",
-        "cluster.sync();\n*map_shared_rank(&value, 1) = 1;\ncluster.sync();",
+        "cluster.sync();\n*cluster.map_shared_rank(&value, 1) = 1;\ncluster.sync();",
     ),
     Explanation(
         "early-barrier-use",
@@ -258,9 +258,9 @@ _PAGES = (
         "missing-init-fence",
         "missing fence after the initialisation of a barrier",
         "The copy engine or another block of the cluster uses an mbarrier whose initialisation no fence has made visible to it.",
-        "mbarrier.init.shared.b64 [bar], 1;\ncp.async.bulk... [tile], [source], bytes, [bar];",
+        "barrier_init(&barrier, 1);  // mbarrier.init\ncopy_bulk(tile, source, bytes, &barrier);",
         "Put fence.mbarrier_init behind the initialisation, and a barrier of the cluster where other blocks use it.",
-        "mbarrier.init.shared.b64 [bar], 1;\nfence.mbarrier_init.release.cluster;",
+        'barrier_init(&barrier, 1);\nasm volatile("fence.mbarrier_init.release.cluster;");\ncopy_bulk(tile, source, bytes, &barrier);',
     ),
     Explanation(
         "missing-proxy-fence",
@@ -292,9 +292,9 @@ _PAGES = (
         "register-pool-misuse",
         "misused register pool",
         "setmaxnreg with a number, or at a place, that its rules do not allow.",
-        "setmaxnreg.inc 300",
-        "A multiple of 8 from 24 to 256, by all warps of a warpgroup.",
-        "setmaxnreg.inc 240",
+        'asm volatile("setmaxnreg.dec.sync.aligned.u32 240;");  // compiled for 168',
+        "A multiple of 8 from 24 to 256, for dec below and for inc above what the warps hold, by all warps of a warpgroup.",
+        'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");',
     ),
     Explanation(
         "bad-allocation",
@@ -308,9 +308,9 @@ _PAGES = (
         "invalid-copy",
         "invalid asynchronous copy",
         "An asynchronous copy with operands that PTX gives no meaning, or into memory that it cannot reach.",
-        "__pipeline_memcpy_async(s, a, 3);",
-        "Copy 4, 8 or 16 bytes between aligned addresses.",
-        "__pipeline_memcpy_async(s, a, 4);",
+        "copy_bulk(tile, source, 20, &barrier);",
+        "cp.async copies 4, 8 or 16 bytes; a bulk copy a multiple of 16, between addresses that are multiples of 16.",
+        "copy_bulk(tile, source, 32, &barrier);",
     ),
     Explanation(
         "trapped",
@@ -324,9 +324,9 @@ _PAGES = (
         "schedule-dependent",
         "result depends on the schedule",
         "Two orders of warps, both of which hardware may take, leave different results. Sums of floating-point numbers by atomics do.",
-        "out[0] = threadIdx.x / 32;  // the last warp wins",
+        "int place = atomicAdd(count, 1);\nout[place] = threadIdx.x;",
         "Give every element one writer, or an order.",
-        "if (threadIdx.x == 0) out[0] = 0;",
+        "atomicAdd(count, 1);\nout[threadIdx.x] = threadIdx.x;",
     ),
     Explanation(
         "wrong-result",
