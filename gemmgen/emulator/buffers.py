@@ -372,6 +372,8 @@ def scalar_bytes(parameter: Variable, arg: Any) -> bytes:
         if len(content) != parameter.size:
             raise BadLaunch(f"{parameter.name} takes {parameter.size} bytes, got {len(content)}")
         return content
+    if parameter.type == "b8" and isinstance(arg, np.generic) and arg.dtype.itemsize == parameter.size:
+        return arg.tobytes()  # a scalar that the compiler hands over as bytes: __grid_constant__
     if parameter.count != 1 or not isinstance(arg, bool | int | float | np.generic):
         wanted = f"{parameter.size} bytes" if parameter.type == "b8" else f".{parameter.type}"
         raise BadLaunch(f"{parameter.name} takes {wanted}, got {type(arg).__name__}")

@@ -291,3 +291,17 @@ def test_a_bad_tensor_map_is_refused(change, message):
     source = "struct CUtensorMap { unsigned long long opaque[16]; }; __global__ void k(const __grid_constant__ CUtensorMap map) {}"
     with pytest.raises(GemmgenError, match=message):
         gemmgen.emulate(source, grid=1, block=32, args=[TensorMap(**given | change)], architecture="sm_90a")
+
+
+GRID_CONSTANTS = """
+__global__ void k(float* const __grid_constant__ y, const __grid_constant__ float s, const __grid_constant__ unsigned char at,
+                  const __grid_constant__ long long n, const __grid_constant__ double d, const bool __grid_constant__ on) {
+    if (on) y[at] = s + n + d;
+}
+"""
+
+
+@pytest.mark.parametrize("args", [(1.5, 2, 2**33, 0.25, True), ("f32=1.5", "u8=2", f"s64={2**33}", "f64=0.25", "u8=1")])
+def test_scalars_of_the_grid(args):
+    result = gemmgen.emulate(GRID_CONSTANTS, grid=1, block=1, args=["f32[4]=zeros", *args])
+    assert result.clean and result["y"].tolist() == [0.0, 0.0, float(np.float32(2**33)), 0.0]
