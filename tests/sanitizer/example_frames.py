@@ -1,4 +1,4 @@
-"""What surrounds the examples of the pages of findings, so that they run: parameters, declarations before, uses after, a launch."""
+"""Frames around the examples of the pages of findings, so that they run: parameters, text before and after, and a launch."""
 
 from __future__ import annotations
 
