@@ -217,17 +217,18 @@ def _as_data(value: Any) -> Any:
 def _path(location: tuple[Any, ...], fields: Any) -> list[str]:
     """Path in the YAML of a mistake: Pydantic's location without the tags of unions, which are no level of the YAML."""
     parts: list[str] = []
+    absent = object()
     here = fields
     for part, following in itertools.zip_longest(location, location[1:]):
         if isinstance(here, dict) and part not in here and following is not None:
             continue
-        if parts and here is not None and not isinstance(here, dict) and not (isinstance(here, list) and isinstance(part, int)):
+        if parts and here is not absent and not isinstance(here, dict) and not (isinstance(here, list) and isinstance(part, int)):
             continue
         parts.append(printable(str(part), _SHOWN_CHARACTERS))
         try:
             here = here[part]
         except (KeyError, IndexError, TypeError):
-            here = None
+            here = absent
     return parts
 
 
