@@ -4,38 +4,47 @@ leaves undone is met by the next."""
 from __future__ import annotations
 
 import pytest
+from sampling import sampled
 
 import gemmgen
-from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
+from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.runner import verify_case
 
 from .operators import all_mutants
-from .trials import Subject, cases_of_few_blocks, code_of, try_mutant, with_few_blocks
+from .trials import Subject, cases_of_few_blocks, code_of, shares_out_tiles, try_mutant, with_few_blocks
 
 DEEP = "conv2d/hopper/int8_64x64_deep"
 
 
-def persistent() -> dict[str, WarpgroupPlan]:
-    """The plans of all convolutions by the copy engine whose blocks share out tiles."""
-    plans = {name: gemmgen.plan(path) for name, path in shipped_specs().items() if name.startswith("conv2d/hopper/")}
-    return {name: plan for name, plan in plans.items() if isinstance(plan, WarpgroupPlan) and plan.loop.persistent_blocks}
+PLANS = {name: plan for name, path in shipped_specs().items() if shares_out_tiles(plan := gemmgen.plan(path))}
+"""All kernels whose blocks share out tiles."""
 
 
-def code(plan: WarpgroupPlan) -> str:
+def code(plan: KernelPlan) -> str:
     """The code of a plan, without its name."""
     return code_of(gemmgen.render(plan).text).replace(plan.name, "kernel")
 
 
-@pytest.mark.parametrize("name", sorted(persistent()))
-def test_tiles_of_many_steps_are_right(name: str) -> None:
-    plan = persistent()[name]
-    ((few, case),) = cases_of_few_blocks(plan)
-    assert isinstance(few, WarpgroupPlan)
-    assert code(few) == code(plan)
-    assert verify_case(few, compile_plan(few), EmulatorBackend(), case).failure == ""
+def form(name: str) -> object:
+    """Of each form a test stands for the others."""
+    loop = PLANS[name].spec.mainloop
+    return name.rpartition("/")[0], getattr(loop, "schedule", None), getattr(loop, "cluster", None)
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_few_blocks_run_the_same_code(name: str) -> None:
+    assert code(with_few_blocks(PLANS[name])) == code(PLANS[name])
+
+
+@pytest.mark.parametrize("name", sampled(PLANS, 20, str, form))
+def test_several_tiles_of_a_block_are_right(name: str) -> None:
+    cases = cases_of_few_blocks(PLANS[name])
+    assert cases
+    for few, case in cases:
+        assert verify_case(few, compile_plan(few), EmulatorBackend(), case).failure == "", case.name
 
 
 def test_few_blocks_are_of_no_use_elsewhere() -> None:
@@ -44,9 +53,9 @@ def test_few_blocks_are_of_no_use_elsewhere() -> None:
 
 
 def test_only_the_number_of_blocks_is_another() -> None:
-    plan = persistent()[DEEP]
-    assert with_few_blocks(plan).spec.mainloop.persistent_blocks == 2
-    assert plan.spec.mainloop.persistent_blocks == 264
+    plan = PLANS[DEEP]
+    blocks = {launched.spec.mainloop.persistent_blocks for launched in (plan, with_few_blocks(plan))}  # type: ignore[attr-defined]
+    assert blocks == {264, 2}
 
 
 def test_a_stage_that_a_tile_never_frees_is_caught() -> None:

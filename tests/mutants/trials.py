@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from emulator.helpers import compile_ptx
 
 import gemmgen
-from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import cases_digest, digest
@@ -41,6 +41,7 @@ WHOLE = (
 )
 """Kernels of which every mutant has to be caught or explained."""
 _CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")
+_SEVERAL_TILES = ("tiles of many steps", "2 x 3 tiles", "2 x 3 tiles of each of 2 problems", "primes")
 _STEP_LIMIT = 60_000
 _CASES_BEFORE_MACHINE_CODE = 3
 """Most mutants are caught by fewer, and compiling to machine code takes as long as several."""
@@ -95,21 +96,30 @@ class Subject:
         return compile_ptx(source, architecture, *COMPILE_OPTIONS)
 
 
-def with_few_blocks(plan: WarpgroupPlan) -> WarpgroupPlan:
+def shares_out_tiles(plan: KernelPlan) -> bool:
+    """True for kernels of a fixed number of blocks, which take one tile after another."""
+    return bool(_mainloop(plan).get("persistent_blocks"))
+
+
+def with_few_blocks(plan: KernelPlan) -> KernelPlan:
     """The plan of the same kernel, launched with no more than two clusters."""
     spec = plan.spec.model_dump(mode="json", exclude_unset=True)
-    spec["mainloop"]["persistent_blocks"] = 2 * plan.loop.cluster_blocks
-    planned = gemmgen.plan(spec)
-    assert isinstance(planned, WarpgroupPlan)
-    return planned
+    spec["mainloop"]["persistent_blocks"] = 2 * plan.loop.cluster_blocks  # type: ignore[attr-defined]
+    return gemmgen.plan(spec)
 
 
 def cases_of_few_blocks(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
     """Cases of several tiles a block, which small problems have with few blocks only; none for kernels whose blocks take one tile each."""
-    if not isinstance(plan, WarpgroupPlan) or not plan.loop.persistent_blocks:
+    if not shares_out_tiles(plan):
         return []
     few = with_few_blocks(plan)
-    return [(few, case) for case in oracle_of("conv2d").cases(few) if case.name == "tiles of many steps"]
+    cases = {case.name: case for case in oracle_of(few.spec.kind).cases(few) if case.name in _SEVERAL_TILES}
+    return [(few, case) for case in cases.values()]
+
+
+def _mainloop(plan: KernelPlan) -> dict[str, Any]:
+    found = plan.spec.model_dump(mode="json", exclude_unset=True).get("mainloop")
+    return found if isinstance(found, dict) else {}
 
 
 def _usefulness(case: Case) -> tuple[int, int]:
