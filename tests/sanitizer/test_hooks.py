@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gemmgen
+from gemmgen.sanitizer.findings import Finding
 
 pytest_plugins = "pytester"
 
@@ -60,6 +61,60 @@ def test_a_triton_kernel():
     np.testing.assert_allclose(result["y"], expected / expected.sum(axis=1, keepdims=True), rtol=1e-5)
     beyond = emulate_triton(softmax, grid=4, args=arrays, constants={"B": 128}).findings
     assert beyond[0].code == "out-of-bounds" and "triton_samples.py" in beyond[0].text
+
+
+def test_copies_of_a_sum_that_differ_in_rounding_are_a_warning():
+    pytest.importorskip("triton", reason="needs Triton")
+    from triton_samples import layer_norm
+
+    from gemmgen.sanitizer.triton_kernels import emulate_triton
+
+    random = np.random.default_rng(3)
+    x, weight = random.standard_normal((5, 100)).astype(np.float32), random.standard_normal(100).astype(np.float32)
+    arrays = {"x": x, "weight": weight, "y": np.zeros_like(x), "n": 100}
+    result = emulate_triton(layer_norm, grid=5, args=arrays, constants={"B": 128}).check()
+    expected = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(result["y"], expected, rtol=1e-4, atol=1e-5)
+    assert {finding.code for finding in result.findings} <= {"shared-race", "same-value"}
+    assert not emulate_triton(layer_norm, grid=5, args=arrays, constants={"B": 128}, strict=True).clean
+
+
+def test_a_triton_product_of_odd_sizes():
+    pytest.importorskip("triton", reason="needs Triton")
+    from triton_samples import matmul
+
+    from gemmgen.sanitizer.triton_kernels import emulate_triton
+
+    random = np.random.default_rng(4)
+    a, b = random.standard_normal((70, 50)).astype(np.float16), random.standard_normal((50, 90)).astype(np.float16)
+    arrays = {"a": a, "b": b, "c": np.zeros((70, 90), np.float32), "m": 70, "n": 90, "k": 50}
+    result = emulate_triton(matmul, grid=(3, 3), args=arrays, constants={"M": 32, "N": 32, "K": 16})
+    assert result.findings == ()
+    np.testing.assert_allclose(result["c"], a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
+
+
+def test_a_race_of_triton_programs_is_an_error():
+    pytest.importorskip("triton", reason="needs Triton")
+    from triton_samples import total_without_atomics
+
+    from gemmgen.sanitizer.triton_kernels import emulate_triton
+
+    arrays = {"x": np.arange(256, dtype=np.int32), "out": np.zeros(1, np.int32), "n": 256}
+    result = emulate_triton(total_without_atomics, grid=2, args=arrays, constants={"B": 128})
+    assert not result.clean and result.findings[0].code == "global-race"
+
+
+def test_only_copies_within_a_warp_are_softened():
+    from gemmgen.sanitizer.triton_kernels import _softened
+
+    def race(source: str) -> tuple[Finding, ...]:
+        return gemmgen.emulate(source, grid=1, block=64, args=["i32[64]=zeros"]).findings
+
+    kernel = "__global__ void k(int* o) {{ __shared__ int s[64]; s[{at}] = threadIdx.x; o[threadIdx.x] = s[0]; }}"
+    (copies,) = [one for one in race(kernel.format(at="threadIdx.x / 32")) if one.code == "shared-race"]
+    assert copies.severity == "error" and [one.severity for one in _softened((copies,))] == ["warning"]
+    (across,) = [one for one in race(kernel.format(at="threadIdx.x % 32")) if one.code == "shared-race"]
+    assert [one.severity for one in _softened((across,))] == ["error"]
 
 
 def test_the_source_of_a_cupy_raw_kernel():
