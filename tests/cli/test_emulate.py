@@ -222,6 +222,8 @@ def test_what_does_not_compile_shows_the_compilers_error(run: Run, saxpy: Path) 
         ([*LAUNCH, "--print", "z"], "saxpy has no parameter 'z'; it has n, a, x, y"),
         ([*LAUNCH, "--print", "0"], "0 is no array but 'i32=1000'"),
         ([*LAUNCH, "--save", "3"], "expected ARRAY=FILE.npy"),
+        ([*LAUNCH, "--symbol", "c=@none.npy"], "--symbol c: '@none.npy': none.npy: No such file"),
+        ([*LAUNCH, "--symbol", "c=f31=2"], "--symbol c: 'f31=2': 'f31' is no type"),
         ([*LAUNCH, "--arch", "sm_12"], "NVRTC does not know the architecture sm_12"),
         ([*LAUNCH, "--shared", "1000000"], "the limit is"),
     ],

@@ -343,7 +343,10 @@ def _parse_symbol(text: str, index: int) -> tuple[str, npt.NDArray[Any]]:
     name, _, value = text.partition("=")
     if not value:
         raise click.UsageError(f"--symbol {text!r}: expected NAME=VALUE, for example weights=@weights.npy or n=i32=4")
-    argument = argument_of(value, index)
+    try:
+        argument = argument_of(value, index)
+    except UnusableInput as error:
+        raise UnusableInput(str(error).replace("--arg ", f"--symbol {name}: ", 1)) from None
     if argument.value is None or argument.pointers:
         raise click.UsageError(f"--symbol {text!r}: a variable takes numbers")
     content = argument.value if isinstance(argument.value, bytes) else np.asarray(argument.value).tobytes()
