@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -180,6 +182,55 @@ def test_operands_can_be_negated(immediates, sign):
     types = ("f32", "f16", "f16")
     a, b, c, product = case(types, 16)
     np.testing.assert_array_equal(run(a, b, c, types, immediates=immediates), sign * product + c)
+
+
+SIGNS = (1, -1)
+IMMEDIATES = [
+    (sums, kind, signs, majors, a_registers)
+    for sums, kind, transposable in (
+        ("f32", "f16", True),
+        ("f16", "f16", True),
+        ("f32", "bf16", True),
+        ("f32", "tf32", False),
+        ("f32", "e4m3", False),
+        ("f16", "e5m2", False),
+    )
+    for a_registers in (False, True)
+    for signs in product(SIGNS, SIGNS)
+    for majors in (product((0, 1) if not a_registers else (0,), (0, 1)) if transposable else [(0, 0)])
+]
+"""Signs of A and B and, of 16-bit types, their major orders, A from registers being k-major: all that the ISA allows."""
+
+
+@pytest.mark.parametrize(("sums", "kind", "signs", "majors", "a_registers"), IMMEDIATES)
+def test_every_immediate(sums, kind, signs, majors, a_registers):
+    """A sum with signs is that of operands negated beforehand; one in another major order that of the same numbers."""
+    types = (sums, kind, kind)
+    a, b, c, _ = case(types, 16)
+    sign_bit = 1 << (8 * a.itemsize - 1)
+    negated = [operand ^ a.dtype.type(sign_bit) if sign < 0 else operand for operand, sign in zip((a, b), signs, strict=True)]
+    layouts = [MN_MAJOR[0] if major else PLAIN for major in majors]
+    words = [*signs, *(majors[a_registers:] if kind in ("f16", "bf16") else ())]
+    got = run(a, b, c, types, *layouts, immediates=", ".join(map(str, words)), a_registers=a_registers)
+    np.testing.assert_array_equal(got, run(*negated, c, types))
+
+
+REFUSED_IMMEDIATES = {
+    "f32.bf16.bf16": ["0, 1, 0, 0", "1, 0, 0, 0", "1, 1, 2, 0", "1, 1, 0, -1", "1, 1", "1, 1, 0", "1, 1, 0, 0, 0", ""],
+    "f32.tf32.tf32": ["1, 2", "1", "1, 1, 0", ""],
+    "f32.e4m3.e5m2": ["-2, 1", "1, 1, 1, 0", ""],
+    "s32.s8.u8": ["1, 1", "1", "1, 1, 0, 0"],
+}
+
+
+@pytest.mark.parametrize(("types", "immediates"), [(types, words) for types, rows in REFUSED_IMMEDIATES.items() for words in rows])
+def test_other_immediates_are_refused(types, immediates):
+    sums, kind = types.split(".")[:2]
+    letter, depth = "r" if sums == "s32" else "f", 32 // ELEMENT_BYTES[kind]
+    form = f"wgmma.mma_async.sync.aligned.m64n8k{depth}.{types} {{%{letter}0, %{letter}1, %{letter}2, %{letter}3}}, %l, %l, %p"
+    body = f".reg .f32 %f<4>; .reg .b32 %r<4>; .reg .b64 %l; .reg .pred %p; {form}{immediates and ', ' + immediates}; ret;"
+    with pytest.raises(emulator.UnknownInstruction):
+        emulator.launch(wrap_ptx(body), grid=1, block=128)
 
 
 def test_scale_d_zero_ignores_the_accumulators():
