@@ -14,7 +14,7 @@ import numpy as np
 
 from gemmgen.emulator.errors import EmulatorError, InFlightRead, InFlightWrite
 from gemmgen.emulator.geometry import Geometry, Lanes
-from gemmgen.emulator.memory import Access, Observer, Space, verb
+from gemmgen.emulator.memory import Access, BankedSpace, Observer, verb
 from gemmgen.emulator.ptx.syntax import Instruction
 
 WORD_BYTES = 4
@@ -56,7 +56,7 @@ class Copy:
 class InFlight:
     """The copies in flight into a shared memory, and each lane's commit groups."""
 
-    def __init__(self, geometry: Geometry, space: Space) -> None:
+    def __init__(self, geometry: Geometry, space: BankedSpace) -> None:
         self.geometry = geometry
         self.space = space
         self.copies: list[Copy] = []
@@ -96,7 +96,7 @@ class InFlight:
         shared = self._marked_by[index] != numbers
         if shared.any():
             first = int(np.flatnonzero(shared)[0])
-            self._fail(access, lanes, index == index[first], access.instruction, None)
+            self._fail(access, lanes, index == index[first], int(index[first]) * access.width, access.instruction, None)
         self._marks[access.width][index] = {4: 0x1, 8: 0x101, 16: 0x1010101}[access.width]
         groups = self.committed.copy() if lanes is None else self.committed[lanes]
         # The addresses may be a view of a register that changes.
@@ -180,23 +180,25 @@ class InFlight:
             met = (copy.index * words < end) & ((copy.index + 1) * words > begin)
             if met.any():
                 who = self._who(copy.lanes, met)
-                self._fail(access, lanes, bad, copy.access.instruction, self.geometry.describe(who))
+                self._fail(access, lanes, bad, first * unit, copy.access.instruction, self.geometry.describe(who))
         raise AssertionError("a mark without a copy")
 
     def _who(self, lanes: Lanes | None, chosen: np.ndarray) -> np.ndarray:
         positions = np.flatnonzero(chosen)
         return positions if lanes is None else lanes[positions]
 
-    def _fail(self, access: Access, lanes: Lanes | None, bad: np.ndarray, other: Instruction, other_threads: str | None) -> NoReturn:
+    def _fail(
+        self, access: Access, lanes: Lanes | None, bad: np.ndarray, offset: int, other: Instruction, other_threads: str | None
+    ) -> NoReturn:
         kind: type[EmulatorError] = InFlightRead if access.kind == "load" else InFlightWrite
         is_copy = access.instruction.opcode == "cp"
         what = "asynchronous copy" if is_copy else verb(access)
         if other_threads is None:
-            rest = "that another lane of the same instruction copies to"
+            rest = "which another lane of the same instruction copies to"
         else:
             rest = "where an asynchronous copy is still in flight: the lane that issued it has not waited for its group"
         raise kind(
-            f"{what} of {access.width} bytes {'to' if is_copy else 'at'} shared memory {rest}",
+            f"{what} of {access.width} bytes {'to' if is_copy else 'at'} {self.space.describe(offset % self.space.stride)}, {rest}",
             instruction=access.instruction,
             threads=self.geometry.describe(self._who(lanes, bad)),
             other=other,

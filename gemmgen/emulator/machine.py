@@ -100,6 +100,7 @@ class Machine:
         self.tracker: RegisterTracker | None = None
         self.maps: list[PlacedMap] = []
         """The tensor maps of the launch."""
+        self.spaces.shared.describe = program.describe_shared
         self.binder.make_engines = self._start_engines
         self.next_block = 0
         """The first block of the grid that has not started."""

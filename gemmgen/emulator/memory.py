@@ -425,7 +425,8 @@ class BankedSpace(Space):
         self.name = name
         self.size = size
         self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
-        self.describe_miss: Callable[[int], str] | None = None
+        self.describe: Callable[[int], str] = lambda address: f"{name} address {address}"
+        """An address in words."""
         self.in_flight: PendingOfLanes | None = None
         """Bytes that asynchronous copies are about to write; made by the first such instruction."""
         self.warpgroups: Lasting | None = None
@@ -513,14 +514,13 @@ class BankedSpace(Space):
             past = address + access.width - self.size
             miss = f"{past} bytes past its end"
             shown = f"0x{address:x}"
-        extra = self.describe_miss(address) if self.describe_miss else ""
         self._fail(
             OutOfBounds,
             access,
             lanes,
             bad,
             f"{verb(access)} of {access.width} bytes at {self.name} address {shown}: {self.name} memory has "
-            f"{self.size} bytes, the access reaches {miss}{extra}",
+            f"{self.size} bytes, the access reaches {miss}",
         )
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from gemmgen.emulator.blocks import BasicBlock, cut
 from gemmgen.emulator.call_graph import DEVICE_LAUNCHES, RUNTIME_CALLS, candidates, function_address, recursive_groups
+from gemmgen.emulator.demangling import plain_name
 from gemmgen.emulator.errors import BadLaunch, ParseError, UnknownInstruction
 from gemmgen.emulator.ptx import parse
 from gemmgen.emulator.ptx.syntax import (
@@ -75,6 +76,14 @@ class Program:
     """True if it asks where grid barriers count."""
     mentioned_once: frozenset[str] = frozenset()
     """Registers that one operand names and no other: what an instruction writes there is never read."""
+
+    def describe_shared(self, address: int) -> str:
+        """An address of shared memory, and the variable that holds it."""
+        starts = [(held.offset, name) for name, held in self.symbols.items() if held.variable.space == "shared" and held.offset <= address]
+        if not starts:
+            return f"shared address {address}"
+        start, name = max(starts)
+        return f"shared address {address} (byte {address - start} of {plain_name(name)})"
 
 
 def register_class(type_name: str) -> str:

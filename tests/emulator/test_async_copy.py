@@ -302,6 +302,29 @@ def test_writing_what_is_in_flight(touch):
     assert caught.value.other.opcode == "cp"
 
 
+NAMED = """const int* in, int* out) {
+    __shared__ int first[64]; __shared__ int second[2][64]; int t = threadIdx.x;
+    first[t] = t; second[0][t] = t; copy_async<4>(&second[1][t], &in[t]); __syncthreads();
+    if (blockIdx.x == 1 && t == 5) TOUCH; out[64 + t] = first[t] + second[0][t]; __syncthreads(); wait_all(); }"""
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    ("touch", "place"),
+    [
+        ("out[0] = ((volatile int*)second)[66]", "byte 264 of second"),
+        ("((volatile char*)second)[511] = 1", "byte 511 of second"),
+        ("copy_async<4>(&second[1][9], in)", "byte 292 of second"),
+    ],
+)
+def test_a_place_in_flight_has_the_name_of_its_variable(touch, place, seed):
+    schedule = {} if seed is None else {"schedule": emulator.RandomWarps(seed)}
+    data, out = np.zeros(64, np.int32), np.zeros(128, np.int32)
+    with pytest.raises((emulator.InFlightRead, emulator.InFlightWrite), match=place):
+        run(NAMED.replace("TOUCH", touch), data, out, blocks=2, **schedule)
+    run(NAMED.replace("TOUCH", "out[1] = ((volatile int*)second)[63]"), data, out, blocks=2, **schedule)
+
+
 def test_two_lanes_of_one_instruction_copy_to_one_place():
     with pytest.raises(emulator.InFlightWrite, match="another lane of the same instruction"):
         run(

@@ -149,11 +149,11 @@ class AsyncProxy:
 
     def _conflict(self, instruction: Instruction, threads: str, name: str, reads: bool, offset: int, width: int) -> None:
         """Raises for an access that meets an open one or a barrier; a barrier in the other half of the chunk is none of its."""
-        address = offset % self.shared.stride
+        place = self.shared.describe(offset % self.shared.stride)
         for at, other in self._barriers.items():
             if at < offset + width and offset < at + 8:
                 raise BarrierMisuse(
-                    f"{name} of shared address {address}, where a barrier lives: only mbarrier instructions may touch it",
+                    f"{name} of {place}, where a barrier lives: only mbarrier instructions may touch it",
                     instruction=instruction,
                     threads=threads,
                     other=other,
@@ -164,7 +164,7 @@ class AsyncProxy:
             if met.any():
                 kind: type[EmulatorError] = InFlightRead if reads else InFlightWrite
                 raise kind(
-                    f"{name} of shared address {address}, where data is in flight: nobody has seen the phase of its barrier complete",
+                    f"{name} of {place}, where data is in flight: nobody has seen the phase of its barrier complete",
                     instruction=instruction,
                     threads=threads,
                     other=words.instruction,
@@ -173,13 +173,13 @@ class AsyncProxy:
         chunk = offset // CHUNK
         for open_access in self.open:
             if (open_access.kind == "write" or not reads) and (open_access.chunks == chunk).any():
-                self._fail(instruction, threads, name, reads, address, open_access)
+                self._fail(instruction, threads, name, reads, place, open_access)
 
-    def _fail(self, instruction: Instruction, threads: str, name: str, reads: bool, address: int, other: AsyncAccess) -> NoReturn:
+    def _fail(self, instruction: Instruction, threads: str, name: str, reads: bool, place: str, other: AsyncAccess) -> NoReturn:
         kind: type[EmulatorError] = InFlightRead if reads else InFlightWrite
         doing = "is going to write" if other.kind == "write" else "may still be reading"
         raise kind(
-            f"{name} of shared address {address}, which an asynchronous operation {doing}: nobody has seen {other.awaits}",
+            f"{name} of {place}, which an asynchronous operation {doing}: nobody has seen {other.awaits}",
             instruction=instruction,
             threads=threads,
             other=other.instruction,

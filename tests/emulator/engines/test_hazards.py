@@ -62,7 +62,7 @@ def test_threads_that_write_have_to_meet_the_one_that_stores():
 
 def test_the_source_of_a_store_must_stay_until_it_is_read():
     message = twins(STORE, "wait_group_read<0>();", emulator.InFlightWrite, out_map(), DATA)
-    assert "may still be reading" in message and "tile[threadIdx.x] = 0" in message
+    assert "may still be reading" in message and "tile[threadIdx.x] = 0" in message and "(byte 0 of tile)" in message
 
 
 def test_others_may_overwrite_the_source_behind_a_barrier_only():
