@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.codegen.summary import summary
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
+from gemmgen.core.semaphores import has_semaphores
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler
 from gemmgen.library.digests import options_digest
 from gemmgen.library.emulator_run import today, verification_fields
@@ -250,6 +251,8 @@ class _Timer:
         from multiprocessing import get_context
 
         if self._pool is None:
+            if not has_semaphores():
+                raise GemmgenError("processes cannot share locks on this system: is /dev/shm missing, or may it not be written?")
             self._pool = ProcessPoolExecutor(1, get_context("spawn"))
         try:
             report: BenchmarkReport = self._pool.submit(_benchmark, specs, problem, rounds).result()

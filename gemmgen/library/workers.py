@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from gemmgen.core.semaphores import has_semaphores
+
 Result = TypeVar("Result")
 
 
@@ -19,9 +21,9 @@ def run_tasks(function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]],
     """Calls ``function(*task)`` for every task; yields the task's index and the result, or the error, as they are done.
 
     With more than one job the calls take place in processes of their own, so that function, tasks and results must pickle. They
-    are ended when the caller stops early.
+    are ended when the caller stops early. Where processes cannot share locks, they take place in this one.
     """
-    if min(jobs, len(tasks)) <= 1:
+    if min(jobs, len(tasks)) <= 1 or not has_semaphores():
         for index, task in enumerate(tasks):
             try:
                 yield index, function(*task)

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError
+from gemmgen.core.semaphores import has_semaphores
 from gemmgen.emulator.demangling import demangled
 from gemmgen.sanitizer.arguments import KernelArgument
 from gemmgen.sanitizer.findings import Finding, findings_of
@@ -214,7 +215,7 @@ def schedule_difference(
     from gemmgen.emulator import RandomWarps
 
     plain = replace(settings, counters=False, jobs=1, progress=None)
-    if jobs <= 1 or len(seeds) == 1:
+    if jobs <= 1 or len(seeds) == 1 or not has_semaphores():
         for seed in seeds:
             other = run_launches(code, launches, given, symbols, RandomWarps(seed), plain)
             if told := difference(first, other, f"schedule {seed}"):
