@@ -18,7 +18,8 @@ _CHUNK = 16
 _PERIOD = 1024
 """Period of every swizzle's pattern, in bytes of shared memory."""
 _MAGIC = b"tensor map\0\0"
-_NAN_BYTES = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+_NAN_BYTES = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
+"""Fill that is no number, by the bytes of an element; of f32_ftz and of tf32 taken to be that of f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class PlacedMap:
         m = self.map
         if m.fill == "zeros":
             return np.zeros(unit, np.uint8)
-        element = _NAN_BYTES[m.element].to_bytes(m.element_bytes, "little")
+        element = _NAN_BYTES[m.element_bytes].to_bytes(m.element_bytes, "little")
         return np.frombuffer(element * (unit // m.element_bytes), np.uint8)
 
 

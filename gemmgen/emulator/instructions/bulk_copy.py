@@ -413,6 +413,7 @@ def _box(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int], offs
     if inside + m.shared_bytes > ends.shared.size:
         _checked_shared(ends, lane, address, m.shared_bytes)
     if im2col:
+        _check_offsets(ends, m, lane, offsets)
         return placed.column(coordinates, offsets, inside)
     return placed.tile(coordinates, inside, stores=not (_to_shared(inst) or inst.has("prefetch") or inst.has("reduce")))
 
@@ -428,6 +429,14 @@ def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[i
         )
     if not (_to_shared(ends.inst) or ends.inst.has("prefetch")) and min(coordinates) < 0:
         ends.fail(f"a store through a tensor map at negative coordinates {coordinates}; a GPU stops with an illegal instruction", lane)
+
+
+def _check_offsets(ends: _Ends, m: TensorMap, lane: int, offsets: list[int]) -> None:
+    """Offsets of pixels share 16 bits (PTX ISA, "im2col mode"): all of one axis, 8 of each of two, 5 of each of three."""
+    limit = 1 << 16 // (m.rank - 2)
+    for offset in offsets:
+        if offset >= limit:
+            ends.fail(f"an im2col offset of {offset}; with {m.rank} axes 0 to {limit - 1} are possible", lane)
 
 
 @instruction("cp", when=_is_bulk("tensor"))

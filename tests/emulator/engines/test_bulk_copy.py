@@ -203,6 +203,17 @@ def test_columns_of_pixels(step, offsets):
     np.testing.assert_array_equal(got.reshape(pixels, 16), want)
 
 
+@pytest.mark.parametrize(("rank", "most"), [(4, 255), (5, 31)])
+def test_offsets_of_a_column_share_16_bits(rank, most):
+    extents = (16, 4, 4, 4, 2)[: rank - 1] + (2,)
+    walk = Im2col((0,) * (rank - 2), (0,) * (rank - 2), 16, 8)
+    tensor_map = TensorMap("u8", extents, packed_strides("u8", extents), im2col=walk, base=np.ones(extents[::-1], np.uint8))
+    zeros = "{" + ", ".join(["0"] * rank) + "}"
+    assert not load(tensor_map, "im2col", zeros, ", {" + ", ".join([str(most), *["0"] * (rank - 3)]) + "}").any()
+    with pytest.raises(emulator.InvalidCopy, match=f"offset of {most + 1}; with {rank} axes 0 to {most} are possible"):
+        load(tensor_map, "im2col", zeros, ", {" + ", ".join([str(most + 1), *["0"] * (rank - 3)]) + "}")
+
+
 WRONG = {
     "dimensions": (
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {0, 0, 0}], [%2];",
