@@ -142,7 +142,7 @@ def random_map(rng: np.random.Generator, interleave: str, im2col: bool, element:
         return choices[rng.integers(len(choices))]
 
     rank = int(rng.integers(3 if interleave != "none" or im2col else 1, 6))
-    element = element or pick("u8", "u16", "u32", "s32", "f16", "f32", "bf16", "f64", "u64", "tf32", "f32_ftz")
+    element = element or pick("u8", "u16", "u32", "s32", "f16", "f32", "bf16", "f64", "u64", "tf32", "f32_ftz", "tf32_ftz")
     probe = TensorMap(element, (1,) * rank, (16,) * (rank - 1), interleave=interleave)  # type: ignore[arg-type]
     unit, align = probe.unit_bytes, SLICE_BYTES.get(interleave, 16)
     extents = [int(rng.integers(1, 12 if interleave != "none" else 96))] + [int(rng.integers(1, 7)) for _ in range(rank - 1)]
@@ -166,7 +166,7 @@ def random_map(rng: np.random.Generator, interleave: str, im2col: bool, element:
         lower = tuple(int(v) for v in rng.integers(-2, 1, spatial))
         upper = tuple(int(v) for v in rng.integers(-2, 1, spatial))
         walk = Im2col(lower, upper, box[0], int(rng.integers(1, 40)))
-    fill = pick("zeros", "nan") if element in FLOATING_ELEMENTS and element not in ("tf32", "f32_ftz") else "zeros"
+    fill = pick("zeros", "nan") if element in FLOATING_ELEMENTS else "zeros"
     found = TensorMap(
         element,
         tuple(extents),
@@ -217,7 +217,19 @@ def cases() -> Iterator[dict[str, Any]]:
             offsets = [int(v) for v in rng.integers(0, 3, found.rank - 2)]
         yield {"direction": direction, "map": described(found), "coordinates": coordinates, "offsets": offsets}
         made += 1
+    yield from fills()
     yield from outside_stores()
+
+
+def fills() -> Iterator[dict[str, Any]]:
+    """Boxes that leave the array on all sides, for every type of floats, filled with what is no number."""
+    for element in sorted(FLOATING_ELEMENTS):
+        wide = 32 // ELEMENT_BYTES[element]
+        tiled = TensorMap(element, (wide, 6), (32,), (2 * wide, 9), fill="nan")  # type: ignore[arg-type]
+        yield {"direction": "load", "map": described(tiled), "coordinates": [-16 // ELEMENT_BYTES[element], -1], "offsets": []}
+        walk = Im2col((-1,), (1,), wide, 20)
+        column = TensorMap(element, (wide, 6, 2), (32, 256), fill="nan", im2col=walk)  # type: ignore[arg-type]
+        yield {"direction": "load", "map": described(column), "coordinates": [0, -1, 0], "offsets": [1]}
 
 
 def outside_stores() -> Iterator[dict[str, Any]]:
@@ -232,6 +244,9 @@ def outside_stores() -> Iterator[dict[str, Any]]:
         ("add", [8, -1]),
     ):
         yield {"direction": direction, "map": described(pixels), "coordinates": here, "offsets": []}
+    column = TensorMap("u32", (8, 6, 2), (32, 256), im2col=Im2col((-1,), (1,), 8, 20))
+    for begin in (0, -1):
+        yield {"direction": "store", "map": described(column), "coordinates": [0, begin, 0], "offsets": []}
     for interleave in SLICE_BYTES:
         unit = SLICE_BYTES[interleave]
         found = TensorMap(

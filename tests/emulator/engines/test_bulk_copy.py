@@ -205,7 +205,7 @@ def test_columns_of_pixels(step, offsets):
 
 @pytest.mark.parametrize(("rank", "most"), [(4, 255), (5, 31)])
 def test_offsets_of_a_column_share_16_bits(rank, most):
-    extents = (16, 4, 4, 4, 2)[: rank - 1] + (2,)
+    extents = (*(16, 4, 4, 4, 2)[: rank - 1], 2)
     walk = Im2col((0,) * (rank - 2), (0,) * (rank - 2), 16, 8)
     tensor_map = TensorMap("u8", extents, packed_strides("u8", extents), im2col=walk, base=np.ones(extents[::-1], np.uint8))
     zeros = "{" + ", ".join(["0"] * rank) + "}"
