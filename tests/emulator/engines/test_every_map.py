@@ -44,7 +44,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """Name that no other case has."""
         mode = "im2col" if self.im2col else "tile"
         return f"{self.direction}-{mode}-{self.rank}d-{self.interleave}-{self.swizzle}-{self.element}-{self.fill}-{self.place}-{self.step}"
 
@@ -125,7 +125,7 @@ class Case:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """What moves the pixels of a column."""
+        """Distance by which the pixels of a column are moved."""
         return (2, 0, 1)[: self.rank - 2] if self.place in ("before", "behind") else (0, 1, 0)[: self.rank - 2]
 
 
