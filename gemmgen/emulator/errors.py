@@ -55,7 +55,8 @@ class EmulatorError(Exception):
     `message` says what happened in one sentence; `instruction` is where (if it happened at one), `threads` who did it.
     `source` is the CUDA text, or a function from a file's name to its text; the line is then quoted. `ptx_line` stands in when
     there is no instruction.
-    `other` is the second instruction of a conflict, and `other_threads` who executed that one.
+    `other` is the second instruction of a conflict, and `other_threads` who executed that one; `other_source` is its CUDA text if that is
+    another one, as it is where two launches meet.
     """
 
     title = "emulator error"
@@ -70,6 +71,7 @@ class EmulatorError(Exception):
         source: str | SourceText | None = None,
         other: Instruction | None = None,
         other_threads: str | None = None,
+        other_source: str | SourceText | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -79,12 +81,13 @@ class EmulatorError(Exception):
         self.source = source
         self.other = other
         self.other_threads = other_threads
+        self.other_source = other_source
         self.output = ""
         """Output of the kernel until then."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function that finds sources stays behind when an error travels to another process.
-        state = {**self.__dict__, "source": None if callable(self.source) else self.source}
+        state = {**self.__dict__, **{name: None for name in ("source", "other_source") if callable(getattr(self, name))}}
         return _restored, (type(self), state)
 
     @property
@@ -98,14 +101,15 @@ class EmulatorError(Exception):
     def alone(self) -> str:
         """The message about this error only, without others that it brings along."""
         lines = [f"{self.title}: {self.message}"]
-        lines += self._place(self.instruction, self.threads, "by")
+        lines += self._place(self.instruction, self.threads, "by", self.source)
         if self.instruction is None and self.ptx_line is not None:
             lines.append(f"  PTX   line {self.ptx_line}")
         if self.other is not None:
-            lines += self._place(self.other, self.other_threads or "the same threads", "and")
+            lines += self._place(self.other, self.other_threads or "the same threads", "and", self.other_source or self.source)
         return "\n".join(lines)
 
-    def _place(self, instruction: Instruction | None, threads: str | None, label: str) -> list[str]:
+    @staticmethod
+    def _place(instruction: Instruction | None, threads: str | None, label: str, source: str | SourceText | None) -> list[str]:
         """Who executed an instruction, and where it stands in the CUDA source and in the PTX."""
         lines = [f"  {label:5s} {threads}"] if threads else []
         if instruction is None:
@@ -115,21 +119,22 @@ class EmulatorError(Exception):
             lines.append(f"  CUDA  {location}")
             at: Location | None = location
             while at is not None:
-                quoted = self._quote(at)
+                quoted = _quote(source, at)
                 if quoted is not None:
                     lines.append(f"        {at.line:5d} | {quoted}")
                 at = at.inlined_at
         lines.append(f"  PTX   line {instruction.line}: {instruction.text}")
         return lines
 
-    def _quote(self, location: Location) -> str | None:
-        text = self.source(location.file) if callable(self.source) else self.source
-        if text is None:
-            return None
-        source_lines = text.splitlines()
-        if 1 <= location.line <= len(source_lines):
-            return source_lines[location.line - 1].strip()
+
+def _quote(source: str | SourceText | None, location: Location) -> str | None:
+    text = source(location.file) if callable(source) else source
+    if text is None:
         return None
+    source_lines = text.splitlines()
+    if 1 <= location.line <= len(source_lines):
+        return source_lines[location.line - 1].strip()
+    return None
 
 
 def _restored(kind: type[EmulatorError], state: dict[str, Any]) -> EmulatorError:

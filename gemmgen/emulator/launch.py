@@ -12,7 +12,7 @@ from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import Dim3
 from gemmgen.emulator.hazards import HazardDetector, HazardError
-from gemmgen.emulator.hazards.sequences import Footprint, footprints, overlap
+from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.parallel import Progress, run_all
 from gemmgen.emulator.program import Program, link
@@ -47,6 +47,8 @@ class LaunchResult:
     """Text that the kernel printed."""
     footprints: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
     """Reads and writes, for a launch that may begin before this one has ended."""
+    unfinished: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
+    """Those of launches that may not have ended when this one has: it began before their end and has not waited for it."""
 
     @property
     def total_instructions(self) -> int:
@@ -90,8 +92,8 @@ def launch(
     names in PTX, and take back what the kernel wrote to them.
 
     `overlaps` is the launch before this one in its stream if this one may begin before that has ended (programmatic dependent
-    launch): with `hazards`, what both touch is an error where no griddepcontrol.wait comes first. That launch has to be made with
-    `hazards` and `overlapped`.
+    launch): with `hazards`, what both touch is an error where no griddepcontrol.wait comes first, and what a launch further back
+    touches, where none between has waited for that. Those launches have to be made with `hazards` and `overlapped`.
 
     `jobs` processes share the blocks of a launch that takes long, as long as no block touches what another one writes; results,
     findings and counts are those of one process. `progress(done, total)` counts blocks.
@@ -106,6 +108,7 @@ def launch(
             _dimensions(block, "block"),
             shared_bytes,
             args,
+            source,
             observers,
             schedule or MinimumBlock(),
             shared_limit,
@@ -133,6 +136,7 @@ def _launch(
     block: Dim3,
     shared_bytes: int,
     args: Sequence[Any],
+    source: str | SourceText | None,
     observers: Sequence[Observer],
     schedule: Schedule,
     shared_limit: int,
@@ -166,7 +170,7 @@ def _launch(
     if detector is not None:
         observers = [*observers, detector, detector.proxies]
         if overlaps is not None:
-            overlap(detector, overlaps.footprints)
+            overlap(detector, overlaps.footprints, overlaps.unfinished)
     waves = Waves(
         program,
         grid,
@@ -201,9 +205,13 @@ def _launch(
     finally:
         memory.copy_back()
     findings = () if detector is None else detector.findings.all()
-    touched = tuple(footprints(detector)) if detector is not None and overlapped else ()
+    touched = tuple(footprints(detector, source)) if detector is not None and overlapped else ()
+    unfinished: tuple[Footprint, ...] = ()
+    if detector is not None and overlapped and overlaps is not None:
+        touched, unfinished = in_flight_behind(detector, touched, overlaps.footprints, overlaps.unfinished)
+    output = "".join(waves.output)
     return LaunchResult(
-        program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, "".join(waves.output), touched
+        program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, output, touched, unfinished
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemmgen.emulator.errors import OutOfBounds
+from gemmgen.emulator.errors import OutOfBounds, SourceText
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.destinations import destinations
@@ -28,6 +28,7 @@ from gemmgen.emulator.hazards.report import (
     ScopeRace,
     SharedRace,
     UndefinedRegister,
+    UnfinishedLaunch,
     UnorderedLaunch,
     UnwrittenRead,
     VolatileRace,
@@ -77,6 +78,8 @@ class HazardDetector(Observer):
             self._mark_unwritten(start, flags)
         self._shared: Shadow | None = None
         self._local: Shadow | None = None
+        self.sources: dict[int, str | SourceText | None] = {}
+        """The CUDA text of instructions of earlier launches, by their identity."""
         self.proxies = ProxyRules(self)
         """Watches engines; an observer of its own, behind this one."""
 
@@ -314,8 +317,9 @@ class HazardDetector(Observer):
     def _global_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
         other = records.sites[int(others[0]) >> 32]
         kind: type[HazardError] = GlobalRace
-        if self.proxies.follows and int(others[0]) & 0xFFFFFFFF == self.order.first_stream:
-            kind = UnorderedLaunch
+        earlier = (int(others[0]) & 0xFFFFFFFF) - self.order.first_stream
+        if self.proxies.follows and 0 <= earlier < 2:
+            kind = UnfinishedLaunch if earlier else UnorderedLaunch
         elif site.strong and other is not None and other.strong:
             kind = ScopeRace if site.narrow or other.narrow else VolatileRace
         self._race(kind, self._global_site(site, granules), site, lanes, records, others)
@@ -359,6 +363,7 @@ class HazardDetector(Observer):
                 threads=self.geometry.describe(np.unique(lanes)),
                 other=other.instruction,
                 other_threads=self.order.describe(thread),
+                other_source=self.sources.get(id(other.instruction)),
             )
         )
 

@@ -31,7 +31,8 @@ from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.transfers import AsyncAccess, Barrier
 
-EARLIER = "the launch before this one"
+EARLIER = ("the launch before this one", "a launch further back, which may not have ended when the launch before this one has")
+"""Launches that may still run: the one that griddepcontrol.wait waits for, and those that it does not wait for."""
 _WARPS = 4
 _MOST_FENCES = 256
 
@@ -103,6 +104,10 @@ class ProxyRules(Observer):
         self.records = detector.records
         self.follows = False
         """True if the launch may have begun before the one in front of it has ended."""
+        self.waited: set[int] = set()
+        """Blocks, by number, of which a thread has waited for that one."""
+        self.triggered: set[int] = set()
+        """Those that have let the next launch begin before that."""
         self._sites: dict[tuple[int, str], Site] = {}
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]
@@ -116,7 +121,8 @@ class ProxyRules(Observer):
         self.shared = spaces.shared
         self._streams.clear()
         if self.follows and not self.order.streams:
-            self.order.new_stream(EARLIER)
+            for name in EARLIER:
+                self.order.new_stream(name)
         self._stores: dict[int, deque[int]] = {}
         self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
         self._fences: deque[_Fence] = deque(maxlen=_MOST_FENCES)
@@ -218,8 +224,15 @@ class ProxyRules(Observer):
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         if instruction.opcode == "griddepcontrol":
-            if self.follows and instruction.has("wait"):
-                who = np.arange(self.geometry.lanes) if lanes is None else lanes
+            if not self.follows:
+                return
+            who = np.arange(self.geometry.lanes) if lanes is None else lanes
+            blocks = self.order.threads[who] // self.geometry.stride
+            if instruction.has("launch_dependents"):
+                many = np.full(len(who), self.order.first_stream)
+                self.triggered.update(blocks[~self.order.ordered(who, many, np.zeros_like(many))].tolist())
+            else:
+                self.waited.update(blocks.tolist())
                 self.order.learn(who, self.order.clock_of({self.order.first_stream: self.order.time}))
             return
         init_only = instruction.has("mbarrier_init")

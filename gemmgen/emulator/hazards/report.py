@@ -167,6 +167,15 @@ class UnorderedLaunch(HazardError):
     hint = "griddepcontrol.wait (cudaGridDependencySynchronize()) before the first access, by the thread itself or before a barrier"
 
 
+class UnfinishedLaunch(UnorderedLaunch):
+    """A launch touches what one further back touches, and none between the two has waited for that one."""
+
+    hint = (
+        "griddepcontrol.wait (cudaGridDependencySynchronize()) by a thread of the launch between: waiting for a launch that has not "
+        "itself waited for the one before it says nothing about that one"
+    )
+
+
 class OutlivingAccess(HazardError):
     """A block may end while others of its cluster still use its shared memory."""
 

@@ -3,6 +3,12 @@
 CUDA programming guide, "Programmatic Dependent Launch and Synchronization": until a thread has executed griddepcontrol.wait, nothing
 that the launch before has written need be there, and what it reads must not be overwritten. The launch before is a stream here,
 like an engine: it has touched its memory at the beginning of time, and who has waited knows.
+
+Behind a chain of such launches more than one may still run. A launch whose threads have waited ends behind the one before it; the one
+behind it begins behind that, too, if in some block every launch_dependents follows a wait, for all blocks have to be that far, or to have
+ended, before it begins. The end of a launch that has not waited says nothing about the one before it: a wait is for the prerequisite
+grids, the ones right before (PTX ISA, "griddepcontrol"). Such launches are a second stream, which no wait orders. A launch that does not
+begin early finds everything finished.
 """
 
 from __future__ import annotations
@@ -13,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemmgen.emulator.errors import SourceText
+from gemmgen.emulator.hazards.proxies import EARLIER
 from gemmgen.emulator.hazards.shadow import READ, STRONG_READ, STRONG_WRITE, WRITTEN
 from gemmgen.emulator.hazards.sites import site_of
 from gemmgen.emulator.memory import Access
@@ -33,42 +41,71 @@ class Footprint:
     writer: Instruction | None
     reader: Instruction | None
     """One of those that wrote, and of those that read."""
+    writer_source: str | SourceText | None = None
+    reader_source: str | SourceText | None = None
+    """The CUDA text that each of them comes from."""
 
 
-def footprints(detector: HazardDetector) -> Iterator[Footprint]:
-    """Effects of a launch that has ended on the arrays that it was given."""
+def footprints(detector: HazardDetector, source: str | SourceText | None) -> Iterator[Footprint]:
+    """Effects of a launch that has ended on the arrays that it was given. `source` is its CUDA text."""
     shadow, sites = detector.global_shadow, detector.records.sites
     shadow.settle()
     for start, base, size in detector.memory.extents():
         if base % shadow.granule:
             continue
         part = slice(base // shadow.granule, -(-(base + size) // shadow.granule))
-        state = shadow.state[part]
-        written, read = (state & (WRITTEN | STRONG_WRITE)) != 0, (state & (READ | STRONG_READ)) != 0
-        some_written, some_read = (np.flatnonzero(flags)[:1] + part.start for flags in (state & WRITTEN, state & READ))
-        found = [
-            sites[int(packed[0]) >> 32] if len(packed) else None
-            for packed in (shadow.writers_of(some_written), shadow.readers_of(some_read))
-        ]
-        writer, reader = (None if site is None else site.instruction for site in found)
-        yield Footprint(start, shadow.granule, written, read, writer, reader)
+        foreign = len(EARLIER) if detector.proxies.follows else 0
+        found = {kind: shadow.own_access(kind, part, foreign) for kind in (WRITTEN, STRONG_WRITE, READ, STRONG_READ)}
+        flags, instructions = [], []
+        for kinds in ((WRITTEN, STRONG_WRITE), (READ, STRONG_READ)):
+            flags.append((found[kinds[0]] != 0) | (found[kinds[1]] != 0))
+            one = next((int(packed[packed != 0][0]) for packed in (found[kind] for kind in kinds) if packed.any()), None)
+            site = None if one is None else sites[one >> 32]
+            instructions.append(None if site is None else site.instruction)
+        (written, read), (writer, reader) = flags, instructions
+        texts = (detector.sources.get(id(inst), source) for inst in (writer, reader))
+        yield Footprint(start, shadow.granule, written, read, writer, reader, *texts)
 
 
-def overlap(detector: HazardDetector, earlier: Sequence[Footprint]) -> None:
-    """Makes what an earlier launch did part of what a launch's threads have to be ordered with."""
-    shadow = detector.global_shadow
+def in_flight_behind(
+    detector: HazardDetector, own: tuple[Footprint, ...], before: Sequence[Footprint], unfinished: Sequence[Footprint]
+) -> tuple[tuple[Footprint, ...], tuple[Footprint, ...]]:
+    """What a launch leaves to the one behind it: effects that are there once that one has waited, and those of which no wait tells.
+    `before` and `unfinished` are what it found itself."""
+    proxies = detector.proxies
+    if not proxies.waited:
+        return own, (*unfinished, *before)
+    if proxies.waited - proxies.triggered:
+        return own, tuple(unfinished)
+    return (*own, *before), tuple(unfinished)
+
+
+def overlap(detector: HazardDetector, before: Sequence[Footprint], unfinished: Sequence[Footprint]) -> None:
+    """Makes what earlier launches did part of what a launch's threads have to be ordered with: the one before it, and those that this
+    one has not waited for."""
     detector.proxies.follows = True
+    _mark(detector, before, detector.order.first_stream)
+    # Last, for the launch before has them among what it touched.
+    _mark(detector, unfinished, detector.order.first_stream + 1)
+
+
+def _mark(detector: HazardDetector, earlier: Sequence[Footprint], stream: int) -> None:
+    shadow = detector.global_shadow
     extents = list(detector.memory.extents())
     for footprint in earlier:
         reads = footprint.read & ~footprint.written
-        for kind, flags, inst in (("store", footprint.written, footprint.writer), ("load", reads, footprint.reader)):
+        for kind, flags, inst, text in (
+            ("store", footprint.written, footprint.writer, footprint.writer_source),
+            ("load", reads, footprint.reader, footprint.reader_source),
+        ):
             if inst is None:
                 continue
+            detector.sources[id(inst)] = text
             site = site_of(Access(inst, kind, shadow.granule, shadow.granule))
             for start, base, size in extents:
                 granules = _granules_of(flags, footprint, shadow.granule, start, base, size)
                 if len(granules):
-                    shadow.note(site, granules, detector.order.first_stream)
+                    shadow.note(site, granules, stream)
 
 
 def _granules_of(flags: np.ndarray, footprint: Footprint, granule: int, start: int, base: int, size: int) -> np.ndarray:

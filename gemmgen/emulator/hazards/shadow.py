@@ -294,10 +294,15 @@ class Shadow:
             same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
             self._tell(site, who[lost], granules[lost], found[lost], same)
 
-    def readers_of(self, granules: np.ndarray) -> np.ndarray:
-        """A plain read of each granule (packed)."""
-        found: np.ndarray = self._set(READ).first[granules]
-        return found
+    def own_access(self, kind: int, part: slice, foreign: int) -> np.ndarray:
+        """An access of a kind to each granule of a part (packed; 0: none), but for those of the first `foreign` streams."""
+        if kind == WRITTEN:
+            found = np.zeros(part.stop - part.start, np.int64) if self._writers is None else self._writers[part].copy()
+            stream = (found & 0xFFFFFFFF) - self.order.first_stream
+            found[((self.state[part] & WRITTEN) == 0) | ((stream >= 0) & (stream < foreign))] = 0
+            return found
+        first: np.ndarray = np.where(self.state[part] & kind, self._set(kind).first[part], 0)
+        return first
 
     def only_written_before(self, granules: np.ndarray, lanes: Lanes) -> bool:
         """True if plain writes that all these lanes know are all that a read of granules has to look at: a quick look."""

@@ -36,8 +36,10 @@ class Pair:
     """The lines of CUDA that meet, and who should have waited for whom."""
     arguments: Callable[[], list[Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
-    before: str = ""
-    """The launch before, on the same arguments, if the kernel may begin early."""
+    before: tuple[str, ...] = ()
+    """The launches before, on the same arguments, if the kernel may begin early."""
+    after: str = ""
+    """The launch behind it, which may begin early as well."""
 
     @property
     def mistaken(self) -> str:
@@ -50,22 +52,15 @@ def launch(pair: Pair, body: str, strict: bool) -> emulator.LaunchResult:
     """Runs one of the two with everything looked for."""
     arguments = pair.arguments()
     options = {"grid": 1, "block": 128, **pair.options}
-    if pair.before:
-        first = PRELUDE + pair.before
-        ptx = compile_ptx(first, "compute_90a")
-        before = emulator.launch(ptx, "kernel", grid=1, block=64, args=arguments, source=first, hazards=True, overlapped=True)
-        options["overlaps"] = before
-    source = body if HELPERS in body else PRELUDE + body
-    return emulator.launch(
-        compile_ptx(source, "compute_90a"),
-        "kernel",
-        args=arguments,
-        source=source,
-        hazards=True,
-        strict=strict,
-        step_limit=20_000,
-        **options,
-    )
+    early = bool(pair.before or pair.after)
+    result = None
+    for text in (*pair.before, body, *([pair.after] if pair.after else [])):
+        source = text if HELPERS in text else PRELUDE + text
+        ptx = compile_ptx(source, "compute_90a")
+        extra = {"hazards": True, "strict": strict, "step_limit": 20_000, "overlaps": result, "overlapped": early}
+        result = emulator.launch(ptx, "kernel", args=arguments, source=source, **extra, **options)
+    assert result is not None
+    return result
 
 
 def _stored() -> list[Any]:
@@ -83,6 +78,11 @@ def _ring() -> list[Any]:
 
 def _floats(count: int, arrays: int = 1) -> Callable[[], list[Any]]:
     return lambda: [np.zeros(count, np.float32) for _ in range(arrays)]
+
+
+def _viewed() -> list[Any]:
+    array = np.zeros(64, np.float32)
+    return [TensorMap("f32", (8, 8), (32,), (8, 8), base=array.reshape(8, 8)), array]
 
 
 def _multicast() -> list[Any]:
@@ -166,6 +166,31 @@ _EARLY_STORE = FIRST.replace(
     if (threadIdx.x == 0) { store_bulk(out, tile, 256); commit(); wait_group<0>(); }""",
 ).replace("KERNEL(const float* in, float* out)", "KERNEL(const float* in, float* out, float* unused)")
 _LATER = SECOND.replace("weights[threadIdx.x]", "2")
+_GO = 'asm volatile("griddepcontrol.launch_dependents;");'
+_WRITES = f"KERNEL(float* a, float* b, float* out) {{ b[threadIdx.x] = 2 * a[threadIdx.x]; {_GO} }}"
+_BETWEEN = f"KERNEL(float* a, float* b, float* out) {{ {_GO} WAIT out[threadIdx.x] = 1; }}"
+_BULK = """KERNEL(float* a, float* b, float* out) {
+    __shared__ __align__(16) float tile[64]; __shared__ u64 bar;
+    tile[threadIdx.x] = 5;
+    fence_async();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        init(&bar, 1); fence_init();
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+        COPY
+    }
+}"""
+_BULK_LOAD = _BULK.replace("COPY", "arrive_expect(&bar, 256); load_bulk(tile, b, 256, &bar); wait(&bar, 0);")
+_BULK_STORE = _BULK.replace("COPY", "store_bulk(DESTINATION, tile, 256); commit(); wait_group<0>();")
+_TENSOR_READ = """KERNEL(const __grid_constant__ CUtensorMap map, float* b) {
+    __shared__ __align__(128) float tile[64]; __shared__ u64 bar;
+    if (threadIdx.x == 0) {
+        init(&bar, 1); fence_init();
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+        arrive_expect(&bar, 256); load_tile(tile, &map, &bar, 0, 0);
+        wait(&bar, 0);
+    }
+}"""
 _WAIT_BEFORE = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
 _FENCE = "fence.proxy.async by the threads that write"
 _BARRIER = "__syncthreads() between the two"
@@ -338,7 +363,55 @@ PAIRS = {
         ("weight * data[threadIdx.x]", "launch before this one", "griddepcontrol.wait"),
         _floats(64, 3),
         {"block": 64},
-        before=_EARLY_STORE,
+        before=(_EARLY_STORE,),
+    ),
+    "written data loaded by a later launch": Pair(
+        "what threads wrote, loaded by the copy engine in a launch that begins early",
+        "copies",
+        emulator.UnorderedLaunch,
+        _BULK_LOAD,
+        _WAIT_BEFORE,
+        "",
+        ("load_bulk(tile, b", "b[threadIdx.x] = 2 * a[threadIdx.x]", "griddepcontrol.wait"),
+        _floats(64, 3),
+        {"block": 64},
+        before=(_WRITES,),
+    ),
+    "written data loaded as a box by a later launch": Pair(
+        "what threads wrote, loaded through a tensor map in a launch that begins early",
+        "copies",
+        emulator.UnorderedLaunch,
+        _TENSOR_READ,
+        _WAIT_BEFORE,
+        "",
+        ("load_tile(tile, &map", "b[threadIdx.x] = 1", "griddepcontrol.wait"),
+        _viewed,
+        {"block": 64},
+        before=(f"KERNEL(const __grid_constant__ CUtensorMap map, float* b) {{ b[threadIdx.x] = 1; {_GO} }}",),
+    ),
+    "data of a later launch stored over what is read": Pair(
+        "a bulk store of a launch that begins early, over what the launch before still reads",
+        "copies",
+        emulator.UnorderedLaunch,
+        _BULK_STORE.replace("DESTINATION", "a"),
+        _WAIT_BEFORE,
+        "",
+        ("store_bulk(a, tile", "b[threadIdx.x] = 2 * a[threadIdx.x]", "griddepcontrol.wait"),
+        _floats(64, 3),
+        {"block": 64},
+        before=(_WRITES,),
+    ),
+    "bulk store that nobody has waited for, between launches": Pair(
+        "a bulk store whose reading alone was waited for, read by a later launch: its end is part of the end of its launch",
+        "copies",
+        emulator.UnorderedLaunch,
+        _LATER,
+        _WAIT_BEFORE,
+        "",
+        ("weight * data[threadIdx.x]", "store_bulk(out, tile", "griddepcontrol.wait"),
+        _floats(64, 3),
+        {"block": 64},
+        before=(_EARLY_STORE.replace("wait_group<0>", "wait_group_read<0>"),),
     ),
     "words of another block not waited for": Pair(
         "words of `st.async` read before their barrier's phase completed",
@@ -769,7 +842,33 @@ PAIRS = {
         ("weight * data[threadIdx.x]", "griddepcontrol.wait"),
         _floats(64, 3),
         {"block": 64},
-        before=FIRST.replace("float* out)", "float* out, float* unused)"),
+        before=(FIRST.replace("float* out)", "float* out, float* unused)"),),
+    ),
+    "launch further back not waited for": Pair(
+        "a launch between that does not wait: the one behind it waits for it, not for the one before it",
+        "races",
+        emulator.UnfinishedLaunch,
+        _BETWEEN.replace("WAIT", _WAIT_BEFORE),
+        _WAIT_BEFORE,
+        "",
+        ("a[threadIdx.x] = b[threadIdx.x]", "b[threadIdx.x] = 2 * a[threadIdx.x]", "a launch further back", "launch between"),
+        _floats(64, 3),
+        {"block": 64},
+        before=(_WRITES,),
+        after=f"KERNEL(float* a, float* b, float* out) {{ {_WAIT_BEFORE} a[threadIdx.x] = b[threadIdx.x]; }}",
+    ),
+    "bulk store of a launch further back": Pair(
+        "visibility of bulk stores to later launches, behind a launch that does not wait",
+        "copies",
+        emulator.UnfinishedLaunch,
+        _BETWEEN.replace("WAIT", _WAIT_BEFORE),
+        _WAIT_BEFORE,
+        "",
+        ("load_bulk(tile, b", "store_bulk(b, tile", "a launch further back", "launch between"),
+        _floats(64, 3),
+        {"block": 64},
+        before=(_BULK_STORE.replace("DESTINATION", "b").replace(_WAIT_BEFORE, _GO),),
+        after=_BULK_LOAD,
     ),
     "threads that have left before a barrier": Pair(
         "a thread that left early counts as arrived at `__syncthreads`: a warning, an error by strict rules",

@@ -18,6 +18,15 @@ SECOND = """KERNEL(const float* weights, float* data, float* out) {
     out[threadIdx.x] = weight * data[threadIdx.x];
 }"""
 
+WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+REDUCE = """__shared__ __align__(16) float tile[64];
+    tile[threadIdx.x] = 2; fence_async(); __syncthreads();
+    if (threadIdx.x == 0) {
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 256;"
+                     :: "l"(out), "r"(shared_address(tile)) : "memory");
+        commit(); wait_group<0>();
+    }"""
+
 
 def sequence(second: str) -> np.ndarray:
     source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
@@ -56,6 +65,78 @@ def test_what_the_launch_before_reads_must_not_be_overwritten():
     run(body.replace("WAIT", 'asm volatile("griddepcontrol.wait;" ::: "memory");'), source, block=64, hazards=True, overlaps=first)
     with pytest.raises(emulator.UnorderedLaunch):
         run(body.replace("WAIT", ""), source, block=64, hazards=True, overlaps=first)
+
+
+GO = 'asm volatile("griddepcontrol.launch_dependents;");'
+
+
+@pytest.mark.parametrize(
+    ("between", "ended"),
+    [
+        (f"{GO} WAIT", False),
+        (f"WAIT {GO}", True),
+        (f"if (threadIdx.x == 0) WAIT __syncthreads(); {GO}", True),
+        (f"if (threadIdx.x == 0) WAIT {GO}", False),
+        (f"if (blockIdx.x == 1) {{ WAIT {GO} }} else {GO}", True),
+        ("WAIT", True),
+    ],
+)
+def test_a_launch_that_begins_behind_the_wait_of_the_one_before_finds_what_came_before_that(between, ended):
+    source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
+    first = run(FIRST, source, middle, block=64, hazards=True, overlapped=True)
+    body = f"KERNEL() {{ {between.replace('WAIT', WAIT)} }}"
+    second = run(body, block=64, grid=2, hazards=True, overlaps=first, overlapped=True)
+    third = SECOND.replace(WAIT, "")
+    if ended:
+        run(third, middle, middle, out, block=64, hazards=True, overlaps=second)
+    else:
+        with pytest.raises(emulator.UnorderedLaunch, match="launch before this one"):
+            run(third, middle, middle, out, block=64, hazards=True, overlaps=second)
+
+
+@pytest.mark.parametrize("change", ["atomicAdd(&out[threadIdx.x], 2.f);", "*(volatile float*)&out[threadIdx.x] = 2;", REDUCE])
+def test_what_atomic_operations_of_the_launch_before_change_is_waited_for(change):
+    source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
+    first = run(FIRST.replace("out[threadIdx.x] = 2 * in[threadIdx.x];", change), source, middle, block=64, hazards=True, overlapped=True)
+    run(SECOND, source, middle, out, block=64, hazards=True, overlaps=first)
+    with pytest.raises(emulator.UnorderedLaunch):
+        run(SECOND.replace(WAIT, ""), source, middle, out, block=64, hazards=True, overlaps=first)
+
+
+BETWEEN = """KERNEL(float* out) {
+    asm volatile("griddepcontrol.launch_dependents;");
+    WAIT
+    out[threadIdx.x] = 5;
+}"""
+ONE_WAITS = 'if (threadIdx.x == 63) asm volatile("griddepcontrol.wait;" ::: "memory");'
+
+
+def chain(*between: str, early: bool = True) -> np.ndarray:
+    """A launch that writes, some that have nothing to do with it, and one that reads what the first has written."""
+    source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
+    last = run(FIRST, source, middle, block=64, hazards=True, overlapped=True)
+    for waiting in between:
+        body = BETWEEN.replace("WAIT", waiting)
+        last = run(body, np.zeros(64, np.float32), block=64, hazards=True, overlaps=last, overlapped=True)
+    run(SECOND, np.full(64, 3, np.float32), middle, out, block=64, hazards=True, overlaps=last if early else None)
+    return out
+
+
+def test_the_end_of_a_launch_that_has_waited_is_the_end_of_the_one_before():
+    np.testing.assert_array_equal(chain(WAIT), 6 * np.arange(64))
+    np.testing.assert_array_equal(chain(ONE_WAITS, WAIT), 6 * np.arange(64))
+
+
+def test_a_launch_that_does_not_begin_early_finds_everything_finished():
+    np.testing.assert_array_equal(chain("", early=False), 6 * np.arange(64))
+
+
+@pytest.mark.parametrize("between", [[""], ["", ""], ["", WAIT], [WAIT, ""], ["if (threadIdx.x == 64) " + WAIT]])
+def test_a_launch_that_has_not_waited_says_nothing_about_the_one_before(between):
+    with pytest.raises(emulator.UnfinishedLaunch) as raised:
+        chain(*between)
+    message = str(raised.value)
+    assert "out[threadIdx.x] = 2 * in[threadIdx.x];" in message and "weight * data[threadIdx.x]" in message
 
 
 def test_launches_that_do_not_overlap_need_no_wait():
