@@ -81,7 +81,7 @@ GO = 'asm volatile("griddepcontrol.launch_dependents;");'
         ("WAIT", True),
     ],
 )
-def test_a_launch_that_begins_behind_the_wait_of_the_one_before_finds_what_came_before_that(between, ended):
+def test_a_launch_behind_a_wait_finds_more_finished(between, ended):
     source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
     first = run(FIRST, source, middle, block=64, hazards=True, overlapped=True)
     body = f"KERNEL() {{ {between.replace('WAIT', WAIT)} }}"
@@ -95,7 +95,7 @@ def test_a_launch_that_begins_behind_the_wait_of_the_one_before_finds_what_came_
 
 
 @pytest.mark.parametrize("change", ["atomicAdd(&out[threadIdx.x], 2.f);", "*(volatile float*)&out[threadIdx.x] = 2;", REDUCE])
-def test_what_atomic_operations_of_the_launch_before_change_is_waited_for(change):
+def test_atomic_operations_of_the_launch_before_count(change):
     source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
     first = run(FIRST.replace("out[threadIdx.x] = 2 * in[threadIdx.x];", change), source, middle, block=64, hazards=True, overlapped=True)
     run(SECOND, source, middle, out, block=64, hazards=True, overlaps=first)
@@ -122,17 +122,17 @@ def chain(*between: str, early: bool = True) -> np.ndarray:
     return out
 
 
-def test_the_end_of_a_launch_that_has_waited_is_the_end_of_the_one_before():
+def test_a_launch_that_waits_ends_behind_the_one_before():
     np.testing.assert_array_equal(chain(WAIT), 6 * np.arange(64))
     np.testing.assert_array_equal(chain(ONE_WAITS, WAIT), 6 * np.arange(64))
 
 
-def test_a_launch_that_does_not_begin_early_finds_everything_finished():
+def test_a_late_launch_finds_everything_finished():
     np.testing.assert_array_equal(chain("", early=False), 6 * np.arange(64))
 
 
 @pytest.mark.parametrize("between", [[""], ["", ""], ["", WAIT], [WAIT, ""], ["if (threadIdx.x == 64) " + WAIT]])
-def test_a_launch_that_has_not_waited_says_nothing_about_the_one_before(between):
+def test_a_launch_that_does_not_wait_leaves_others_unfinished(between):
     with pytest.raises(emulator.UnfinishedLaunch) as raised:
         chain(*between)
     message = str(raised.value)
