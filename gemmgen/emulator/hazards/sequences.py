@@ -70,7 +70,7 @@ def footprints(detector: HazardDetector, source: str | SourceText | None) -> Ite
 def in_flight_behind(
     detector: HazardDetector, own: tuple[Footprint, ...], before: Sequence[Footprint], unfinished: Sequence[Footprint]
 ) -> tuple[tuple[Footprint, ...], tuple[Footprint, ...]]:
-    """What a launch leaves to the one behind it: effects that are there once that one has waited, and those of which no wait tells.
+    """Effects that a launch leaves to the one behind it: those that are there once that one has waited, and those of which no wait tells.
     `before` and `unfinished` are what it found itself."""
     proxies = detector.proxies
     if not proxies.waited:
