@@ -31,6 +31,8 @@ SETS_OF_SUMS = 2
 """Beside the float32 sums of a product by planes: the leading product of some steps, and the others."""
 REGION_BYTES = 256
 """Every part of the workspace starts at a multiple of this."""
+LARGEST_LEAST_DEPTH = 128
+"""k from which on every scheme's bound is no larger than that of multiply-adds."""
 RANGE_BITS = 28
 """Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold 21 bits of it: the second
 plane, 2^11 times what the first leaves, ends at 2^-24, where the largest number of the row is below 2^15."""
@@ -135,6 +137,13 @@ class Scheme:
         total = 2 * left_out + dropped + leading + additions + kept + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
 
+    def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1) -> int:
+        """k from which on the bound is no larger than that of multiply-adds in order of k, k u |A||B|."""
+        k = LARGEST_LEAST_DEPTH
+        while k > 1 and self.error_factor(k - 1, promoted, compensated) + parts_of_k - 1 <= k - 1:
+            k -= 1
+        return k
+
     def holds(self, magnitudes: Any) -> Any:
         """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
         ``magnitudes``, an array (..., rows, k)."""
@@ -189,6 +198,8 @@ class PlaneOperand:
     scheme: Scheme
     kept: bool = False
     """True if its planes were made before, and are an argument."""
+    least_depth: int = 0
+    """k below which all of its lines are marked, for multiply-adds to compute the product."""
 
     @property
     def suffix(self) -> str:
@@ -373,7 +384,14 @@ class PlanesPlan:
 
     def error_factor(self, k: int) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
+        if 0 < k < self.least_depth:
+            return float(k)
         return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated) + self.parts_of_k - 1
+
+    @property
+    def least_depth(self) -> int:
+        """k from which on products by planes are taken; below, multiply-adds have the smaller bound."""
+        return self.operands[0].least_depth
 
     @property
     def split_operands(self) -> tuple[PlaneOperand, ...]:
@@ -494,6 +512,10 @@ def planes_plan(
     scheme = plane_scheme(arithmetic)
     if scheme is None:
         return None
+    promoted = promote_every if isinstance(promote_every, int) else scheme.promote_every
+    compensated = is_compensated(arithmetic)
+    promoted_steps = min(promoted, tile_k) // scheme.instruction_k
+    least_depth = scheme.least_depth(promoted_steps * scheme.instruction_k, compensated, parts_of_k)
     a, b = (
         PlaneOperand(
             "A" if name == "a" else "B",
@@ -502,9 +524,8 @@ def planes_plan(
             vector=4 if matrix.alignment >= 4 else 1,
             scheme=scheme,
             kept=arithmetic.kept == name,
+            least_depth=least_depth,
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )
-    promoted = promote_every if isinstance(promote_every, int) else scheme.promote_every
-    compensated = is_compensated(arithmetic)
-    return PlanesPlan(scheme, (a, b), name, min(promoted, tile_k) // scheme.instruction_k, compensated, parts_of_k)
+    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k)

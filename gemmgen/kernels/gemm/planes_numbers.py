@@ -21,6 +21,8 @@ def stored_planes(operand: PlaneOperand, values: npt.NDArray[np.float32]) -> npt
     """The array of an operand's scales and planes. ``values``: (rows, k) of A, or (columns, k) of B."""
     scheme = operand.scheme
     exponents = scale_exponents(scheme, values)
+    if 0 < values.shape[1] < operand.least_depth:
+        exponents[:] = _MARKED
     planes = split(scheme, values, exponents)
     if not operand.k_major:
         planes = planes.swapaxes(1, 2)
@@ -71,7 +73,7 @@ def planes_bound(planes: PlanesPlan, a: npt.NDArray[np.float64], b: npt.NDArray[
     k, scheme = a.shape[-1], planes.scheme
     size = np.abs(a) @ np.abs(b)
     fma = accumulated(k)
-    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :]
+    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :] & (k >= planes.least_depth)
     factor = planes.error_factor(k) * UNIT_ROUNDOFF
     bound: npt.NDArray[np.float64] = np.where(held, factor, fma) * size + SMALLEST
     return bound

@@ -13,7 +13,7 @@ from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
-from gemmgen.kernels.gemm.planes import SCHEMES
+from gemmgen.kernels.gemm.planes import REPAIR_K, SCHEMES
 from gemmgen.kernels.gemm.planes_numbers import scale_exponents, split, stored_planes
 
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
@@ -41,6 +41,30 @@ def product(multiply: gemmgen.Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarra
 def test_bound_is_below_that_of_multiply_adds_from_64_on(name):
     scheme = SCHEMES[name]
     assert all(scheme.error_factor(k, scheme.promote_every, scheme.scaled) < k for k in (64, 100, 1024, 65536))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_bound_is_below_that_of_multiply_adds_from_the_least_depth_on(name):
+    scheme = SCHEMES[name]
+    least = scheme.least_depth(scheme.promote_every, scheme.scaled)
+    assert scheme.error_factor(least - 1, scheme.promote_every, scheme.scaled) > least - 1
+    assert all(scheme.error_factor(k, scheme.promote_every, scheme.scaled) <= k for k in range(least, 20000))
+
+
+@pytest.mark.parametrize("k", [1, 4, 16, 26])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_shallow_products_are_those_of_multiply_adds(name, k):
+    rng = np.random.default_rng(k)
+    a, b = np.zeros((2, 64, 32), np.float32)
+    a[:, :k], b[:, :k] = rng.standard_normal((2, 64, k), np.float32)
+    exact = np.zeros((64, 64), np.float32)
+    for step in range(k):
+        exact = (exact + a[:, step, None].astype(np.float64) * b[:, step]).astype(np.float32)
+    got = product(mma_kernel(name), a[:, :k], b[:, :k])
+    if k <= REPAIR_K:
+        np.testing.assert_array_equal(got, exact)
+    errors = np.abs(got - a.astype(np.float64) @ b.T.astype(np.float64))
+    assert (errors <= k * UNIT_ROUNDOFF * (np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64))).all()
 
 
 @pytest.mark.parametrize("name", HOLDS)
