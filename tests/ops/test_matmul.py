@@ -273,8 +273,11 @@ def test_precision_is_for_float32_factors():
         ops.matmul(np.ones((2, 2), np.float16), np.ones((2, 2), np.float16), precision="tf32")
 
 
-@pytest.mark.parametrize(("k", "words", "takes_planes"), [(4096, [], True), (4096, ["ffma"], False), (32, [], False), (32, ["tf32"], True)])
-def test_planes_serve_where_their_bound_is_no_larger(k, words, takes_planes):
+@pytest.mark.parametrize(
+    ("k", "words", "takes_planes"),
+    [(4096, [], True), (4096, ["ffma"], False), (128, ["tf32"], True), (127, ["tf32"], False), (127, [], False)],
+)
+def test_planes_serve_where_they_pay(k, words, takes_planes):
     spec = load_spec(SPECS / "gemm" / "f32_by_f16x3.yaml")
     fit = matcher.fit(spec, matcher.parse_request([256, 256, k], words))
     assert isinstance(fit, Fit) == takes_planes

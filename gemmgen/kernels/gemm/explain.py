@@ -68,11 +68,9 @@ def accuracy(plan: GemmPlan, problem: Mapping[str, int]) -> str | None:
     fma = f"{problem['k']:,} u |A||B|"
     if plan.planes is None:
         return f"at most {fma}, u = 2^-24: multiply-adds"
-    least = plan.planes.least_depth
-    if problem["k"] < least:
-        return f"at most {fma}, u = 2^-24: multiply-adds, as {plan.planes.scheme.name} below k = {least} leaves all to them"
-    factor = plan.planes.error_factor(problem["k"])
-    return f"at most {factor:,.0f} u |A||B|, u = 2^-24, by {plan.planes.scheme.name}; multiply-adds: {fma}"
+    factor, least = plan.planes.error_factor(problem["k"]), plan.planes.least_depth
+    way = f"in double precision, as below k = {least}" if problem["k"] < least else f"by {plan.planes.scheme.name}"
+    return f"at most {factor:,.0f} u |A||B|, u = 2^-24, {way}; multiply-adds: {fma}"
 
 
 def explain(plan: GemmPlan) -> list[Section]:

@@ -184,7 +184,7 @@ def _shared(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
 def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     scheme = planes.scheme
     promoted = planes.promoted_steps * scheme.instruction_k
-    bounds = ", ".join(f"{planes.error_factor(k):.0f} u at k = {k}" for k in (64, 1024, 16384))
+    bounds = ", ".join(f"{planes.error_factor(k):.0f} u at k = {k}" for k in (16, 64, 1024, 16384))
     kind = "tf32" if scheme.type == "f32" else scheme.type
     scaled = ", rows of A and columns of B scaled by powers of two" if scheme.scaled else ""
     held = "numbers within 2^-28 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^127, and 0"
@@ -200,7 +200,8 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
             f"in float32; what an addition rounds off is kept with the smaller products{turns}" if planes.compensated else "in float32",
         ),
         ("error", f"at most c u |A||B|, u = 2^-24; c is {bounds}, that of multiply-adds k"),
-        ("holds", f"{held}; rows and columns with others a last kernel multiplies in float32"),
+        ("holds", f"{held}; rows and columns with others a last kernel multiplies in float32, and all of them below"),
+        ("", f"k = {planes.least_depth} in double precision"),
     )
 
 

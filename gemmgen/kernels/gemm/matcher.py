@@ -83,8 +83,7 @@ MARGIN_OF_PLANES = 1.1
 """Estimated time of multiply-adds, over that of products by planes, from which on these are taken: where both take about as long, the
 simpler kernel, without a workspace, is the better choice."""
 LEAST_DEPTH_OF_PLANES = 128
-"""k from which on products by planes are taken: their error bound is no larger than that of multiply-adds from 64 on, but they pay
-from here on only."""
+"""k from which on products by planes are taken, whose bound is never larger than that of multiply-adds: they pay from here on only."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "it computes float32 by planes, and multiply-adds are asked for"
     if planes and request.invariant != "none":
         return "the way in which it repairs a row depends on the other rows of a tile"
-    if planes and request.precision == "f32" and request.k < LEAST_DEPTH_OF_PLANES:
+    if planes and request.k < LEAST_DEPTH_OF_PLANES:
         return f"products by planes do not pay below k = {LEAST_DEPTH_OF_PLANES}"
     if request.amax != "none" and not isinstance(spec.mainloop, TensorCoreMainloop | MmaSyncMainloop):
         return "it does not look for the largest absolute value"

@@ -46,24 +46,29 @@ def cases(plan: GemmPlan) -> list[Case]:
         tile_k = loop.step * loop.unroll
     elif not isinstance(loop, NaiveLoop):
         tile_k, stages = loop.tile_k, loop.stages
+    # The least k that is made of tiles: one, or as many as products by planes have.
+    least_k = tile_k if plan.planes is None else round_up(plan.planes.least_depth, tile_k)
     # So many steps that every stage is filled again, in each slice; the last one ends within a tile.
-    many = tile_k * (2 * stages + 3) + 1 if plan.slices == 1 else tile_k * (stages + 2) * plan.slices - tile_k // 2
+    many = least_k + tile_k * (2 * stages + 2) + 1 if plan.slices == 1 else tile_k * (stages + 2) * plan.slices - tile_k // 2
     sizes: dict[str, tuple[int, int, int]] = {
         "one element": (1, 1, 1),
-        "one tile": (tile_m, tile_n, tile_k),
-        "m one below a tile": (tile_m - 1, tile_n, tile_k),
-        "m one above a tile": (tile_m + 1, tile_n, tile_k),
-        "n one below a tile": (tile_m, tile_n - 1, tile_k),
-        "n one above a tile": (tile_m, tile_n + 1, tile_k),
-        "k one below a tile": (tile_m, tile_n, tile_k - 1),
-        "k one above a tile": (tile_m, tile_n, tile_k + 1),
-        "a row": (1, tile_n + 2, tile_k + 3),
-        "a column": (tile_m + 2, 1, tile_k + 3),
+        "one tile": (tile_m, tile_n, least_k),
+        "m one below a tile": (tile_m - 1, tile_n, least_k),
+        "m one above a tile": (tile_m + 1, tile_n, least_k),
+        "n one below a tile": (tile_m, tile_n - 1, least_k),
+        "n one above a tile": (tile_m, tile_n + 1, least_k),
+        "k one below a tile": (tile_m, tile_n, least_k - 1),
+        "k one above a tile": (tile_m, tile_n, least_k + 1),
+        "a row": (1, tile_n + 2, least_k + 3),
+        "a column": (tile_m + 2, 1, least_k + 3),
         "k of 1": (5, 3, 1),
-        "primes": (_prime(tile_m), _prime(tile_n), _prime(2 * tile_k)),
+        "primes": (_prime(tile_m), _prime(tile_n), _prime(max(2 * tile_k, least_k))),
         "many steps": (tile_m // 2 + 1, tile_n // 2 + 1, many),
-        "2 x 3 tiles": (2 * tile_m, 3 * tile_n, 3 * tile_k),
+        "2 x 3 tiles": (2 * tile_m, 3 * tile_n, least_k + 2 * tile_k),
     }
+    if plan.planes is not None:
+        sizes["k one below two tiles"] = (tile_m // 2 + 1, tile_n // 2 + 1, least_k + tile_k - 1)
+        sizes["too few steps for planes"] = (tile_m + 3, tile_n // 2 + 1, plan.planes.least_depth // 2 + 1)
     scalars = scalar_values(plan.sequence)
     integral = plan.matrix_a.type in ("s8", "u8")
     second = "extremes" if integral else "reals"
@@ -77,7 +82,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         seen.add(size)
         for data in ("integers", second):
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
-    uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, 2 * tile_k + 1)), batch=3)
+    uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
     for index, matrix in enumerate(matrices):
@@ -94,6 +99,9 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases.append(case_of("least aligned pointers", uneven, scalars[data], data, offsets=offsets))
     if not integral:
         cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
+    if plan.planes is not None:
+        few = packed(plan, _promised(plan, sizes["too few steps for planes"]), batch=3)
+        cases.append(case_of("not-a-numbers and infinities in few steps", few, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
         cases.append(case_of(name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
     if "slices" in uneven:

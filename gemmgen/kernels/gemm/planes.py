@@ -8,6 +8,7 @@ and what planes cannot hold is found while splitting, and computed in float32.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,8 +32,8 @@ SETS_OF_SUMS = 2
 """Beside the float32 sums of a product by planes: the leading product of some steps, and the others."""
 REGION_BYTES = 256
 """Every part of the workspace starts at a multiple of this."""
-LARGEST_LEAST_DEPTH = 128
-"""k from which on every scheme's bound is no larger than that of multiply-adds."""
+SHALLOW_FACTOR = 1.001
+"""c of products below the least depth, made in double precision: one rounding to float32, and what 2^-53 adds to it."""
 RANGE_BITS = 28
 """Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold 21 bits of it: the second
 plane, 2^11 times what the first leaves, ends at 2^-24, where the largest number of the row is below 2^15."""
@@ -56,6 +57,8 @@ class Scheme:
     least_bits: int = 0
     largest_bits: int = 0
     """The magnitudes, as bits of float32, from which and below which an unscaled number is held."""
+    measured_depth: int = 64
+    """k from which on no error was measured that is larger than that of multiply-adds, whatever the data."""
 
     @property
     def element_bytes(self) -> int:
@@ -138,11 +141,8 @@ class Scheme:
         return total * 1.001  # products of errors, of which each is below 2^-10
 
     def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1) -> int:
-        """k from which on the bound is no larger than that of multiply-adds in order of k, k u |A||B|."""
-        k = LARGEST_LEAST_DEPTH
-        while k > 1 and self.error_factor(k - 1, promoted, compensated) + parts_of_k - 1 <= k - 1:
-            k -= 1
-        return k
+        """k from which on neither the bound nor any measured error is larger than that of multiply-adds in order of k."""
+        return next(k for k in itertools.count(self.measured_depth) if self.error_factor(k, promoted, compensated) + parts_of_k - 1 <= k)
 
     def holds(self, magnitudes: Any) -> Any:
         """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
@@ -168,7 +168,7 @@ SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
         Scheme("f16x3", "f16", 2, ((1, 0), (0, 1)), 11, 16, True),
-        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP),
+        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP, measured_depth=256),
         Scheme("bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP),
         Scheme(
             "bf16x9",
@@ -199,7 +199,7 @@ class PlaneOperand:
     kept: bool = False
     """True if its planes were made before, and are an argument."""
     least_depth: int = 0
-    """k below which all of its lines are marked, for multiply-adds to compute the product."""
+    """k below which all of its lines are marked."""
 
     @property
     def suffix(self) -> str:
@@ -384,13 +384,13 @@ class PlanesPlan:
 
     def error_factor(self, k: int) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
-        if 0 < k < self.least_depth:
-            return float(k)
+        if k < self.least_depth:
+            return SHALLOW_FACTOR
         return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated) + self.parts_of_k - 1
 
     @property
     def least_depth(self) -> int:
-        """k from which on products by planes are taken; below, multiply-adds have the smaller bound."""
+        """k from which on planes are used; the last kernel computes less deep products in double precision."""
         return self.operands[0].least_depth
 
     @property

@@ -68,12 +68,12 @@ def split(scheme: Scheme, values: npt.NDArray[np.float32], exponents: npt.NDArra
 
 
 def planes_bound(planes: PlanesPlan, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Largest error of a float32 product by planes: that of ``Scheme.error_factor``, and that of float32 multiply-adds in rows of A
+    """Largest error of a float32 product by planes: that of ``PlanesPlan.error_factor``, and that of float32 multiply-adds in rows of A
     and columns of B that planes cannot hold."""
     k, scheme = a.shape[-1], planes.scheme
     size = np.abs(a) @ np.abs(b)
     fma = accumulated(k)
-    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :] & (k >= planes.least_depth)
+    held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :] | (k < planes.least_depth)
     factor = planes.error_factor(k) * UNIT_ROUNDOFF
     bound: npt.NDArray[np.float64] = np.where(held, factor, fma) * size + SMALLEST
     return bound

@@ -13,7 +13,7 @@ from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
-from gemmgen.kernels.gemm.planes import REPAIR_K, SCHEMES
+from gemmgen.kernels.gemm.planes import SCHEMES
 from gemmgen.kernels.gemm.planes_numbers import scale_exponents, split, stored_planes
 
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
@@ -43,28 +43,76 @@ def test_bound_is_below_that_of_multiply_adds_from_64_on(name):
     assert all(scheme.error_factor(k, scheme.promote_every, scheme.scaled) < k for k in (64, 100, 1024, 65536))
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_bound_is_below_that_of_multiply_adds_from_the_least_depth_on(name):
+def test_bound_is_no_larger_than_that_of_multiply_adds_from_the_least_depth_on(name, compensated, steps):
     scheme = SCHEMES[name]
-    least = scheme.least_depth(scheme.promote_every, scheme.scaled)
-    assert scheme.error_factor(least - 1, scheme.promote_every, scheme.scaled) > least - 1
-    assert all(scheme.error_factor(k, scheme.promote_every, scheme.scaled) <= k for k in range(least, 20000))
+    promoted = steps * scheme.instruction_k
+    for parts in (1, 8):
+        least = scheme.least_depth(promoted, compensated, parts)
+        assert all(scheme.error_factor(k, promoted, compensated) + parts - 1 <= k for k in range(least, 20000))
 
 
-@pytest.mark.parametrize("k", [1, 4, 16, 26])
-@pytest.mark.parametrize("name", SCHEMES)
-def test_shallow_products_are_those_of_multiply_adds(name, k):
+def shallow_factors(k: int, columns: int = 66) -> tuple[np.ndarray, np.ndarray]:
+    """Factors whose products cancel, in rows as long as a kernel needs."""
     rng = np.random.default_rng(k)
-    a, b = np.zeros((2, 64, 32), np.float32)
-    a[:, :k], b[:, :k] = rng.standard_normal((2, 64, k), np.float32)
-    exact = np.zeros((64, 64), np.float32)
-    for step in range(k):
-        exact = (exact + a[:, step, None].astype(np.float64) * b[:, step]).astype(np.float32)
-    got = product(mma_kernel(name), a[:, :k], b[:, :k])
-    if k <= REPAIR_K:
-        np.testing.assert_array_equal(got, exact)
-    errors = np.abs(got - a.astype(np.float64) @ b.T.astype(np.float64))
-    assert (errors <= k * UNIT_ROUNDOFF * (np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64))).all()
+    a, b = np.zeros((70, -(-k // 4) * 4), np.float32), np.zeros((columns, -(-k // 4) * 4), np.float32)
+    a[:, :k], b[:, :k] = rng.standard_normal((70, k), np.float32), rng.standard_normal((columns, k), np.float32)
+    a[:, k // 2 : k // 2 * 2] = a[:, : k // 2] * np.float32(1.001)
+    b[:, k // 2 : k // 2 * 2] = -b[:, : k // 2]
+    return a[:, :k], b[:, :k]
+
+
+@pytest.mark.parametrize(("name", "k"), [("f16x3", 1), ("f16x3", 63), ("bf16x6", 26), ("bf16x9", 7), ("tf32x3", 65)])
+def test_shallow_products_are_rounded_once(name, k):
+    a, b = shallow_factors(k)
+    exact = np.zeros((len(a), len(b)))
+    for step in range(k):  # products of float32 are exact in float64
+        exact += np.outer(a[:, step].astype(np.float64), b[:, step])
+    np.testing.assert_array_equal(product(mma_kernel(name), a, b), exact.astype(np.float32))
+
+
+def test_planes_are_used_from_the_least_depth_on():
+    a, b = shallow_factors(64)
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    got = product(mma_kernel(), a, b)
+    size = np.abs(a).astype(np.float64) @ np.abs(b.T).astype(np.float64)
+    assert (got != exact.astype(np.float32)).any()
+    assert (np.abs(got - exact) <= 64 * UNIT_ROUNDOFF * size).all()
+
+
+@pytest.mark.parametrize("k", [1, 30])
+def test_infinities_and_nan_propagate_in_shallow_products(k):
+    a, b = np.ones((70, -(-k // 4) * 4), np.float32)[:, :k], np.ones((66, -(-k // 4) * 4), np.float32)[:, :k]
+    a[0, 0], a[1, k // 2], a[69, k - 1] = np.inf, np.nan, -np.inf
+    b[1, 0], b[2, k - 1], b[65, 0] = 0.0, -np.inf, np.nan
+    got = product(kernel(), a, b)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got, a @ b.T)
+
+
+@pytest.mark.parametrize("rows", [3, 70])
+@pytest.mark.parametrize("transpose", ["nn", "tt"])
+def test_shallow_products_scale_c_once(transpose, rows):
+    k, columns = 12, 36
+    rng = np.random.default_rng(rows)
+    a, b, c = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((rows, k), (k, columns), (rows, columns)))
+    stored_a = np.zeros((k, 72), np.float32)[:, :rows].T if transpose[0] == "t" else np.zeros((rows, k), np.float32)
+    stored_a[:] = a
+    stored_b = b if transpose[1] == "n" else b.T.copy().T
+    got = c.copy()
+    kernel(f"transpose={transpose}")(A=stored_a, B=stored_b, C=got, alpha=2.0, beta=3.0)
+    np.testing.assert_array_equal(got, 2 * (a @ b) + 3 * c)
+
+
+def test_shallow_products_of_a_batch_share_a_factor():
+    multiply = kernel("batch=strided", "transpose=nn")
+    rng = np.random.default_rng(9)
+    a, b = rng.integers(-8, 8, (3, 20, 8)).astype(np.float32), rng.integers(-8, 8, (1, 8, 24)).astype(np.float32)
+    c = np.full((3, 20, 24), np.nan, np.float32)
+    multiply(A=a, B=np.broadcast_to(b, (3, 8, 24)), C=c, alpha=1.0, beta=0.0)
+    np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("name", HOLDS)
