@@ -13,6 +13,7 @@ from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
+from gemmgen.kernels.gemm.explain import accuracy
 from gemmgen.kernels.gemm.planes import SCHEMES
 from gemmgen.kernels.gemm.planes_numbers import scale_exponents, split, stored_planes
 
@@ -46,7 +47,7 @@ def test_bound_is_below_that_of_multiply_adds_from_64_on(name):
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_bound_is_no_larger_than_that_of_multiply_adds_from_the_least_depth_on(name, compensated, steps):
+def test_bound_is_that_of_multiply_adds_at_most(name, compensated, steps):
     scheme = SCHEMES[name]
     promoted = steps * scheme.instruction_k
     for parts in (1, 8):
@@ -302,3 +303,10 @@ def test_every_form_verifies(overrides):
     plan = gemmgen.plan(SPEC, "sm_90a", [*SMALL, *overrides])
     names = ("primes", "k of 0", "not-a-numbers and infinities")
     assert gemmgen.verify(plan, "emulator", cases=[case for case in oracle.cases(plan) if case.name in names]).passed
+
+
+@pytest.mark.parametrize(
+    ("k", "words"), [(63, "at most 1 u |A||B|, u = 2^-24, in double precision, as below k = 64"), (64, "at most 45 u")]
+)
+def test_the_bound_of_an_instance_says_how_it_is_met(k, words):
+    assert accuracy(gemmgen.plan(SPEC, "sm_90a"), {"m": 64, "n": 64, "k": k}).startswith(words)
