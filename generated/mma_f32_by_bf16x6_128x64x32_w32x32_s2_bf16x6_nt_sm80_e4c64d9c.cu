@@ -121,7 +121,9 @@ __device__ __forceinline__ float add_compensated(float& sum, float value)
 constexpr int kPlanes = 3;  // of either operand
 constexpr int kPromotedSteps = 2;  // of k, whose sum leaves the tensor core
 constexpr int kSplitThreads = 256;
+constexpr unsigned kInfinity = 0x7f800000;  // as bits
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
+constexpr int kLeastDepth = 64;  // k from which on planes are used
 
 // What lies in the workspace, each part from a multiple of 256 bytes on; rows of planes begin at multiples of 16 bytes.
 struct Workspace {
@@ -143,6 +145,13 @@ __device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n
     offset += (6LL * m * ((k + 7) / 8 * 8) + 255) / 256 * 256;
     parts.planes_b = reinterpret_cast<unsigned short*>(start + offset);
     return parts;
+}
+
+// True if a product has so few steps of k that planes would have the larger error. Its rows and columns are marked as
+// if they had an infinity.
+__device__ __forceinline__ bool is_shallow(int k)
+{
+    return k > 0 && k < kLeastDepth;
 }
 
 // Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
@@ -173,7 +182,7 @@ __device__ __forceinline__ void split_a(
     if (row >= rows)
         return;
     source += static_cast<long long>(row) * lda;
-    unsigned largest = 0;
+    unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
     for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
@@ -225,7 +234,7 @@ __device__ __forceinline__ void split_b(
     if (row >= rows)
         return;
     source += static_cast<long long>(row) * ldb;
-    unsigned largest = 0;
+    unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
     for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
@@ -575,11 +584,27 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
     }
 }
 
-// Multiplies in float32 what planes cannot hold: rows of A and columns of B with numbers that are not finite, or too
-// far apart.
+// Multiplies what planes cannot hold: rows of A and columns of B with numbers that are not finite, or too far apart, in
+// float32; and products of so few steps of k that planes would have the larger error.
 constexpr int kRepairTile = 64;
 constexpr int kRepairK = 16;  // of which products are added up before their sum is added to the others, compensated
 constexpr int kRepairLines = 8;  // up to so many in a tile are computed one by one
+
+// Copies kRepairK steps of a tile's rows and columns, zeros beyond the matrices' ends, for all threads to see.
+__device__ __forceinline__ void load_repaired(
+    float (&tile_a)[kRepairK][kRepairTile], float (&tile_b)[kRepairK][kRepairTile], const float* A, const float* B,
+    int m, int n, int k, int lda, int ldb, int first_row, int first_column, int first)
+{
+    __syncthreads();
+    #pragma unroll
+    for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += 256) {
+        tile_a[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_row + i / kRepairK < m
+            ? A[static_cast<long long>(first_row + i / kRepairK) * lda + first + i % kRepairK] : 0.0f;
+        tile_b[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_column + i / kRepairK < n
+            ? B[static_cast<long long>(first_column + i / kRepairK) * ldb + first + i % kRepairK] : 0.0f;
+    }
+    __syncthreads();
+}
 
 extern "C" __global__ void __launch_bounds__(256)
 mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
@@ -605,7 +630,7 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
     const int count = __syncthreads_count(marked);
     if (count == 0)
         return;
-    if (count <= kRepairLines) {
+    if (count <= kRepairLines && !is_shallow(k)) {
         __shared__ int lines[kRepairLines];
         __shared__ int found;
         __shared__ float part_sums[4][kRepairTile];
@@ -713,32 +738,49 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
     float sums[4][4] = {};
     float lost[4][4] = {};
     for (int first = 0; first < k; first += kRepairK) {
-        float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
-        __syncthreads();
-        #pragma unroll
-        for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += 256) {
-            tile_a[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_row + i / kRepairK < m
-                ? A[static_cast<long long>(first_row + i / kRepairK) * lda + first + i % kRepairK] : 0.0f;
-            tile_b[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_column + i / kRepairK < n
-                ? B[static_cast<long long>(first_column + i / kRepairK) * ldb + first + i % kRepairK] : 0.0f;
-        }
-        __syncthreads();
+        load_repaired(tile_a, tile_b, A, B, m, n, k, lda, ldb, first_row, first_column, first);
         const int steps = min(kRepairK, k - first);
-        for (int step = 0; step < steps; ++step) {
+        if (is_shallow(k)) {
+            // Products of float32 numbers are exact in double precision, and the sum of so few has no error that
+            // counts. What float32 does not hold of it is lost[i][j]: a result is rounded once.
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                double exact[4];
+                #pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    exact[j] = isfinite(sums[i][j]) ? static_cast<double>(sums[i][j]) + lost[i][j] : sums[i][j];
+                // Takes few registers: most blocks only look for marks, and many should do so at a time.
+                #pragma unroll 1
+                for (int step = 0; step < steps; ++step) {
+                    const double a = tile_a[step][row + i * (kRepairTile / 4)];
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j)
+                        exact[j] = fma(a, static_cast<double>(tile_b[step][column + j * (kRepairTile / 4)]), exact[j]);
+                }
+                #pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    sums[i][j] = static_cast<float>(exact[j]);
+                    lost[i][j] = static_cast<float>(exact[j] - sums[i][j]);
+                }
+            }
+        } else {
+            float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
+            for (int step = 0; step < steps; ++step) {
+                #pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        const float a = tile_a[step][row + i * (kRepairTile / 4)];
+                        const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                        products[i][j] = fmaf(a, b, products[i][j]);
+                    }
+            }
             #pragma unroll
             for (int i = 0; i < 4; ++i)
                 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const float a = tile_a[step][row + i * (kRepairTile / 4)];
-                    const float b = tile_b[step][column + j * (kRepairTile / 4)];
-                    products[i][j] = fmaf(a, b, products[i][j]);
-                }
+                for (int j = 0; j < 4; ++j)
+                    lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
-        #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            #pragma unroll
-            for (int j = 0; j < 4; ++j)
-                lost[i][j] += add_compensated(sums[i][j], products[i][j]);
     }
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
