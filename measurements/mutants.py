@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from mutants.harmless import rule_for  # noqa: E402
 from mutants.operators import Mutant, all_mutants  # noqa: E402
 from mutants.survivors import explanation  # noqa: E402
 from mutants.trials import WHOLE, Subject, Verdict, code_of, drawn, try_mutant  # noqa: E402
@@ -100,7 +101,7 @@ class Trials:
                 if time.time() > self.end:
                     continue
                 entry = self._new(digest, subject, mutant)
-            entries.append({**entry, "why": explanation(name, mutant) or ""})
+            entries.append({**entry, "why": explanation(name, mutant) or rule_for(subject.plan, subject.source, mutant) or ""})
         return entries
 
     def _new(self, digest: str, subject: Subject, mutant: Mutant) -> Entry:

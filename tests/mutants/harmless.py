@@ -1,0 +1,138 @@
+"""Classes of changes that nothing can observe, each decided from the two sources and the plan.
+
+A rule holds where its check holds, whatever kernel it is: it compares the sources without what the rule is about, or evaluates what the
+source says with the changed number. A change that the check does not cover stays without a reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import gemmgen
+from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels.family import KernelPlan
+
+from .operators import Mutant
+from .trials import code_of
+
+Check = Callable[[KernelPlan, str, Mutant], bool]
+
+_PREFETCH = re.compile(r"prefetch_tensor_map\(\w+\);")
+_BLOCK_OF_NOTHING = re.compile(r"if \((?:k > 0|false)\) \{[\s;]*\}")
+_STATEMENT_OF_NOTHING = re.compile(r"^\s*;\s*$", re.MULTILINE)
+_WAIT_OF_ONE = re.compile(r"if \((?:thread == 0|true)\)\s+(store_boxes_wait<)")
+_LOOP = re.compile(r"for \(int (\w+) = 0; \1 < \w+; (?:\+\+\1|\1 \+= \w+)\) \{")
+_BAND_LINES = ("band", "within", "band_tiles", "tile_m", "tile_n")
+_ARRAY = re.compile(r"^(?:__shared__ [^=;]*;|auto& \w+ = \*reinterpret_cast<[^;]*;)$")
+
+
+def _same_without(pattern: str | re.Pattern[str], replacement: str, source: str, mutant: Mutant) -> bool:
+    return re.sub(pattern, replacement, source) == re.sub(pattern, replacement, mutant.text)
+
+
+def _prefetches(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    def bare(text: str) -> str:
+        text = _STATEMENT_OF_NOTHING.sub("", _BLOCK_OF_NOTHING.sub("", _PREFETCH.sub("", text)))
+        return "\n".join(line for line in text.split("\n") if line.strip())
+
+    return bool(_PREFETCH.search(source)) and bare(source) == bare(mutant.text)
+
+
+def _waits_for_nothing(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    return _same_without(_WAIT_OF_ONE, r"\1", source, mutant)
+
+
+def _left_again(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True if the counter of the loop rises, and nothing but constants stands before a comparison that holds from then on."""
+    lines = [line.strip() for line in source.split("\n")]
+    at = mutant.line - 1
+    left = re.fullmatch(r"if \((\w+) >= \w+\)", lines[at - 1])
+    if (lines[at], mutant.after) != ("break;", "continue;") or not left:
+        return False
+    declared = ""
+    for line in reversed(lines[: at - 1]):
+        loop = _LOOP.fullmatch(line)
+        if loop:
+            return re.search(rf"\b{loop[1]}\b", declared) is not None and "-" not in declared and "^" not in declared
+        if not line.startswith("const "):
+            return False
+        if line.startswith(f"const int {left[1]} = "):
+            declared = line
+    return False
+
+
+def _order_of_tiles(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True if the order by the changed width of bands still has each tile once."""
+    if not re.fullmatch(r"constexpr int kBand = [1-9]\d*;", mutant.after):
+        return False
+    source = re.sub("//.*", "", source)
+    body = mutant.text[mutant.text.index(mutant.after) :].partition("}")[0]
+    parts = {name: text for name, text in re.findall(r"const int (\w+) = ([^;]*);", body) if name in _BAND_LINES}
+    if tuple(parts) != _BAND_LINES or len(re.findall(r"\bkBand\b", source)) != 1 + sum(text.count("kBand") for text in parts.values()):
+        return False
+    steps = [(name, compile(text.replace("/", "//"), name, "eval")) for name, text in parts.items()]
+    width = int(mutant.after.split()[-1][:-1])
+    for across, along in product((1, 2, width - 1, width, width + 1, 2 * width + 3), (1, 2, 5)):
+        found = set()
+        for index in range(across * along):
+            names: dict[str, Any] = {"kBand": width, "across": across, "along": along, "index": index, "min": min}
+            for name, code in steps:
+                names[name] = eval(code, {"__builtins__": {}}, names)
+            found.add((names["tile_m"], names["tile_n"]))
+        if found != set(product(range(across), range(along))):
+            return False
+    return True
+
+
+def _larger_array(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    grown = [mutant.before.replace(f"[{name}]", f"[{name} + 1]", 1) for name in re.findall(r"\[(k\w+)\]", mutant.before)]
+    return bool(_ARRAY.match(mutant.before)) and mutant.after in grown and "sizeof" not in mutant.before.partition("=")[0]
+
+
+def _fewer_stages(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True if the source is that of the same spec with the changed number of stages, which needs no more shared memory."""
+    stages = re.fullmatch(r"constexpr int kStages = (\d+);", mutant.after)
+    spec = plan.spec.model_dump(mode="json", exclude_unset=True)
+    if not stages or spec.get("mainloop", {}).get("stages", 0) <= int(stages[1]):
+        return False
+    spec["mainloop"]["stages"] = int(stages[1])
+    try:
+        other = gemmgen.plan(spec)
+    except GemmgenError:
+        return False
+    return code_of(gemmgen.render(other).text).replace(other.name, plan.name) == code_of(mutant.text)
+
+
+def _after_the_only_tile(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True behind the loop over the steps of a block that has one tile only: its way to the next, and stages that nobody fills again."""
+    loop = getattr(plan, "loop", None)
+    if getattr(loop, "persistent_blocks", True) or getattr(getattr(plan.spec, "decomposition", None), "scheme", "") == "stream_k":
+        return False
+    lines = [line.strip() for line in source.split("\n")]
+    if re.fullmatch(r"for \(; index < works; index \+?= gridDim\.x(?: / kClusterBlocks)?\) \{", mutant.after):
+        return mutant.kind == "add becomes assign"
+    before = lines[: mutant.line]
+    begins = len(before) - 1 - before[::-1].index("if (work.steps > 0) {") if "if (work.steps > 0) {" in before else -1
+    release = ["if (work.steps > 0) {", "const int previous = stage == 0 ? kStages - 1 : stage - 1;", "if (lane == 0)"]
+    release.append("mbarrier_arrive(empty + kBarrierBytes * previous);")
+    return begins > 0 and lines[begins - 1] == "wgmma_wait<0>();" and lines[begins : begins + 4] == release and mutant.line <= begins + 4
+
+
+RULES: dict[str, Check] = {
+    "A prefetch of a tensor map changes no value.": _prefetches,
+    "A thread waits for its own copies only, and has none.": _waits_for_nothing,
+    "The loop's counter rises: once a row or column lies outside, all later ones do.": _left_again,
+    "Another order of the same tiles.": _order_of_tiles,
+    "Fewer stages: the kernel of another spec, which has the same results.": _fewer_stages,
+    "An array one larger, which is nowhere left: each access is checked against the memory that a block has.": _larger_array,
+    "A block has one tile: it is at its end, and no stage is filled again.": _after_the_only_tile,
+}
+"""Reasons, each with its check."""
+
+
+def rule_for(plan: KernelPlan, source: str, mutant: Mutant) -> str | None:
+    """The reason why nothing observes a change; None if no rule covers it."""
+    return next((why for why, holds in RULES.items() if holds(plan, source, mutant)), None)

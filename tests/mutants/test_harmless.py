@@ -1,0 +1,66 @@
+"""The rules for changes that nothing can observe: what they cover, and what lies right beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.verification.runner import verify_case
+
+from .harmless import rule_for
+from .operators import Mutant, all_mutants
+from .trials import Subject, try_mutant
+
+COVERED = [
+    ("gemm/hopper/fp8_64x64", "a statement is missing", "prefetch_tensor_map(map_b);", "prefetch"),
+    ("gemm/hopper/fp8_64x64", "a condition never holds", "if (k > 0) {", "prefetch"),
+    ("gemm/hopper/fp8_decode_16", "stay in the loop", "break;", "counter rises"),
+    ("gemm/hopper/bf16_128x144", "a constant one too large", "constexpr int kBand = 8;", "order of the same tiles"),
+    ("gemm/hopper/tf32_64x32", "a constant halved", "constexpr int kStages = 8;", "Fewer stages"),
+    ("gemm/hopper/bf16_decode_8", "add becomes assign", "for (; index < works; index += gridDim.x / kClusterBlocks) {", "one tile"),
+]
+OBSERVED = [
+    ("gemm/hopper/fp8_64x64", "drop a condition", "if (k > 0) {"),
+    ("gemm/hopper/bf16_128x144", "plus becomes minus", "const int tile_m = band * kBand + within % band_tiles;"),
+    ("gemm/hopper/tf32_64x32", "a constant doubled", "constexpr int kStages = 8;"),
+    ("gemm/hopper/bf16_decode_8", "a loop takes steps of twice the size", "for (; index < works; index += gridDim.x / kClusterBlocks) {"),
+    ("gemm/hopper/bf16_64x32", "plus becomes minus", "mbarrier_arrive(empty + kBarrierBytes * previous);"),
+]
+
+
+def mutants_of(subject: Subject, kind: str, before: str) -> list[Mutant]:
+    """The changes of a kind to a line."""
+    found = [mutant for mutant in all_mutants(subject.source) if (mutant.kind, mutant.before) == (kind, before)]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("name", "kind", "before", "why"), COVERED)
+def test_a_rule_covers(name: str, kind: str, before: str, why: str) -> None:
+    subject = Subject.of(name)
+    reasons = [rule_for(subject.plan, subject.source, mutant) for mutant in mutants_of(subject, kind, before)]
+    assert any(why in (reason or "") for reason in reasons)
+
+
+@pytest.mark.parametrize(("name", "kind", "before"), OBSERVED)
+def test_no_rule_covers_the_change_beside_it(name: str, kind: str, before: str) -> None:
+    subject = Subject.of(name)
+    assert [rule_for(subject.plan, subject.source, mutant) for mutant in mutants_of(subject, kind, before)].count(None) >= 1
+
+
+def test_a_mainloop_of_shared_steps_takes_several_turns() -> None:
+    subject = Subject.of("gemm/stream_k")
+    assert isinstance(subject.plan.spec.decomposition, StreamK)  # type: ignore[attr-defined]
+    deep = tuple(item for item in subject.cases if item[1].name == "more steps than blocks")
+    first = mutants_of(subject, "a statement is missing", "load_fragment_a(fragment_a, &shared_a[stage][kk][first_m]);")[0]
+    assert try_mutant(Subject(subject.name, subject.plan, subject.source, deep), first).outcome == "caught"
+
+
+def test_the_sums_of_all_slices_count() -> None:
+    subject = Subject.of("gemm/vector/rows4_nt")
+    deep = tuple(item for item in subject.cases if item[1].name == "k in 70 slices")
+    (plan, case) = deep[0]
+    assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
+    (mutant,) = mutants_of(subject, "a loop ends one early", "for (int group = 0; group < kSummers; ++group)")
+    assert try_mutant(Subject(subject.name, subject.plan, subject.source, deep), mutant).outcome == "caught"
