@@ -30,12 +30,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 from mutants.harmless import rule_for  # noqa: E402
 from mutants.operators import Mutant, all_mutants  # noqa: E402
 from mutants.survivors import explanation  # noqa: E402
-from mutants.trials import WHOLE, Subject, Verdict, code_of, drawn, try_mutant  # noqa: E402
+from mutants.trials import WHOLE, Subject, Verdict, code_of, digest_of_cases, drawn, try_mutant  # noqa: E402
 
 from gemmgen.core.errors import GemmgenError  # noqa: E402
 from gemmgen.core.files import write_atomically  # noqa: E402
 from gemmgen.kernels.shipped import shipped_specs  # noqa: E402
-from gemmgen.library.digests import cases_digest  # noqa: E402
 
 SCORE = Path(__file__).with_suffix(".json")
 MUTANTS_OF_A_TASK = 12
@@ -60,7 +59,7 @@ def kernels_for_gpus() -> list[str]:
 def subject_of(name: str) -> tuple[Subject, list[Mutant], str]:
     """A kernel with all its mutants and the digest of its cases."""
     subject = Subject.of(name)
-    return subject, all_mutants(subject.source), cases_digest(subject.plan)
+    return subject, all_mutants(subject.source), digest_of_cases(subject.plan)
 
 
 def tried(subject: Subject, mutant: Mutant, seconds: int) -> Verdict:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gemmgen.kernels.gemm.spec import StreamK
+import gemmgen
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.verification.runner import verify_case
 
 from .harmless import rule_for
 from .operators import Mutant, all_mutants
-from .trials import Subject, try_mutant
+from .trials import Subject, deep_cases, try_mutant
 
 COVERED = [
     ("gemm/hopper/fp8_64x64", "a statement is missing", "prefetch_tensor_map(map_b);", "prefetch"),
@@ -50,17 +51,25 @@ def test_no_rule_covers_the_change_beside_it(name: str, kind: str, before: str) 
 
 
 def test_a_mainloop_of_shared_steps_takes_several_turns() -> None:
-    subject = Subject.of("gemm/stream_k")
-    assert isinstance(subject.plan.spec.decomposition, StreamK)  # type: ignore[attr-defined]
-    deep = tuple(item for item in subject.cases if item[1].name == "more steps than blocks")
+    """The spec's 264 blocks would take as many steps; with five, the kernel is the same but for that number."""
+    spec = gemmgen.plan(shipped_specs()["gemm/stream_k"]).spec.model_dump(mode="json", exclude_unset=True)
+    plan = gemmgen.plan(spec | {"decomposition": {"scheme": "stream_k", "blocks": 5}})
+    (case,) = deep_cases(plan)
+    subject = Subject("stream-K of few blocks", plan, gemmgen.render(plan).text, ((plan, case),))
+    assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
     first = mutants_of(subject, "a statement is missing", "load_fragment_a(fragment_a, &shared_a[stage][kk][first_m]);")[0]
-    assert try_mutant(Subject(subject.name, subject.plan, subject.source, deep), first).outcome == "caught"
+    assert try_mutant(subject, first).outcome == "caught"
 
 
 def test_the_sums_of_all_slices_count() -> None:
     subject = Subject.of("gemm/vector/rows4_nt")
-    deep = tuple(item for item in subject.cases if item[1].name == "k in 70 slices")
-    (plan, case) = deep[0]
+    deep = tuple(item for item in subject.cases if item[1].name == "70 whole slices")
+    ((plan, case),) = deep
     assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
     (mutant,) = mutants_of(subject, "a loop ends one early", "for (int group = 0; group < kSummers; ++group)")
     assert try_mutant(Subject(subject.name, subject.plan, subject.source, deep), mutant).outcome == "caught"
+
+
+def test_only_kernels_of_shared_steps_or_slices_have_deeper_cases() -> None:
+    assert deep_cases(gemmgen.plan(shipped_specs()["gemm/v0_naive"])) == []
+    assert deep_cases(gemmgen.plan(shipped_specs()["reduction/rows_32"])) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,12 @@ from typing import Any
 from emulator.helpers import compile_ptx
 
 import gemmgen
+from gemmgen.kernels.blas_cases import case_of, scalar_values
 from gemmgen.kernels.family import Case, KernelPlan
+from gemmgen.kernels.gemm.oracle import promised
+from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
+from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import cases_digest, digest
 from gemmgen.runtime.emulation import EmulatorBackend
@@ -42,6 +48,7 @@ WHOLE = (
 """Kernels of which every mutant has to be caught or explained."""
 _CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")
 _SEVERAL_TILES = ("tiles of many steps", "2 x 3 tiles", "2 x 3 tiles of each of 2 problems", "primes")
+_SLICES = 70
 _STEP_LIMIT = 60_000
 _CASES_BEFORE_MACHINE_CODE = 3
 """Most mutants are caught by fewer, and compiling to machine code takes as long as several."""
@@ -63,7 +70,7 @@ class Subject:
         plan = gemmgen.plan(shipped_specs()[name])
         source = gemmgen.render(plan).text
         cases = sorted(oracle_of(plan.spec.kind).cases(plan), key=_usefulness)
-        return cls(name, plan, source, (*((plan, case) for case in cases), *cases_of_few_blocks(plan)))
+        return cls(name, plan, source, (*((plan, case) for case in (*cases, *deep_cases(plan))), *cases_of_few_blocks(plan)))
 
     @cached_property
     def binary(self) -> Binary:
@@ -83,7 +90,7 @@ class Subject:
     @cached_property
     def digest(self) -> str:
         """Identity of what mutants are made of and tried on: the code of the source, its mutants and its cases."""
-        return digest(code_of(self.source), *(code_of(mutant.text) for mutant in all_mutants(self.source)), cases_digest(self.plan))[:16]
+        return digest(code_of(self.source), *(code_of(mutant.text) for mutant in all_mutants(self.source)), digest_of_cases(self.plan))[:16]
 
     def machine_code(self, source: str) -> dict[str, bytes]:
         """The instructions and constants of a changed source, by section of its cubin; what it reserves and promises left out."""
@@ -115,6 +122,28 @@ def cases_of_few_blocks(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
     few = with_few_blocks(plan)
     cases = {case.name: case for case in oracle_of(few.spec.kind).cases(few) if case.name in _SEVERAL_TILES}
     return [(few, case) for case in cases.values()]
+
+
+def deep_cases(plan: KernelPlan) -> list[Case]:
+    """Cases of a depth that not every verification takes the time for: more steps of one tile than the blocks of stream-K, so that some
+    take two of them; more slices than a block adds up at a time, none of them empty."""
+    if not isinstance(plan, GemmPlan):
+        return []
+    loop, decomposition = plan.loop, plan.spec.decomposition
+    if isinstance(decomposition, StreamK):
+        name, depth, further = "more steps than blocks", loop.tile_k * (decomposition.blocks + 5) + 1, {}  # type: ignore[union-attr]
+    elif isinstance(decomposition, SplitKLast) and isinstance(loop, VectorLoop):
+        name, depth, further = f"{_SLICES} whole slices", loop.step * (_SLICES - 1) + 1, {"slices": _SLICES}
+    else:
+        return []
+    size = promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth))
+    return [case_of(name, packed(plan, size) | further, scalar_values(plan.sequence)["integers"], "integers")]
+
+
+def digest_of_cases(plan: KernelPlan) -> str:
+    """Identity of the cases of the kernel's own launches."""
+    deep = [[case.name, sorted(case.dimensions.items())] for case in deep_cases(plan)]
+    return digest(cases_digest(plan), json.dumps(deep)) if deep else cases_digest(plan)
 
 
 def _mainloop(plan: KernelPlan) -> dict[str, Any]:

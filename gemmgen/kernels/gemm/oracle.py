@@ -76,13 +76,13 @@ def cases(plan: GemmPlan) -> list[Case]:
     cases = []
     seen = set()
     for name, wanted in sizes.items():
-        size = _promised(plan, wanted)
+        size = promised(plan, wanted)
         if size in seen:
             continue
         seen.add(size)
         for data in ("integers", second):
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
-    uneven = packed(plan, _promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
+    uneven = packed(plan, promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
     padded = dict(uneven)
     matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
     for index, matrix in enumerate(matrices):
@@ -100,10 +100,10 @@ def cases(plan: GemmPlan) -> list[Case]:
     if not integral:
         cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     if plan.planes is not None:
-        few = packed(plan, _promised(plan, sizes["too few steps for planes"]), batch=3)
+        few = packed(plan, promised(plan, sizes["too few steps for planes"]), batch=3)
         cases.append(case_of("not-a-numbers and infinities in few steps", few, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
-        cases.append(case_of(name, packed(plan, _promised(plan, empty), batch=2), scalars["integers"], "integers"))
+        cases.append(case_of(name, packed(plan, promised(plan, empty), batch=2), scalars["integers"], "integers"))
     if "slices" in uneven:
         for slices in (2, 5, 70):  # of those, slices of one step, and slices without any
             cut = {**uneven, "slices": slices}
@@ -118,7 +118,7 @@ def cases(plan: GemmPlan) -> list[Case]:
 
 def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:
     """Groups without rows, of whole tiles, with rows behind them, with offsets that fall; one B for all; one group, and none."""
-    size = _promised(plan, (3 * plan.tile_m + 5, plan.tile_n + 1, 2 * plan.loop.tile_k))  # type: ignore[union-attr]
+    size = promised(plan, (3 * plan.tile_m + 5, plan.tile_n + 1, 2 * plan.loop.tile_k))  # type: ignore[union-attr]
     problem = packed(plan, size, batch=GROUPS)
     cases = [case_of(name, problem, scalars["integers"], "integers") for name in OFFSETS]
     cases.append(case_of("one B for all groups", problem | {"stride_b": 0}, scalars["integers"], "integers"))
@@ -164,7 +164,7 @@ def _batch_cases(plan: GemmPlan, uneven: dict[str, int], scalars: dict[str, dict
     return [*cases, case_of("rows of all products in turn", among, scalars["integers"], "integers")]
 
 
-def _promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]:
+def promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]:
     """The next larger size that keeps the spec's promises about multiples; 0 stays 0."""
     multiples = plan.spec.multiple_of
     m, n, k = (round_up(extent, multiple) for extent, multiple in zip(size, (multiples.m, multiples.n, multiples.k), strict=True))
