@@ -45,12 +45,12 @@ def test_a_rule_covers(name: str, kind: str, before: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind", "before"), OBSERVED)
-def test_no_rule_covers_the_change_beside_it(name: str, kind: str, before: str) -> None:
+def test_no_rule_covers_what_lies_beside(name: str, kind: str, before: str) -> None:
     subject = Subject.of(name)
     assert [rule_for(subject.plan, subject.source, mutant) for mutant in mutants_of(subject, kind, before)].count(None) >= 1
 
 
-def test_a_mainloop_of_shared_steps_takes_several_turns() -> None:
+def test_shared_steps_take_several_turns() -> None:
     """The spec's 264 blocks would take as many steps; with five, the kernel is the same but for that number."""
     spec = gemmgen.plan(shipped_specs()["gemm/stream_k"]).spec.model_dump(mode="json", exclude_unset=True)
     plan = gemmgen.plan(spec | {"decomposition": {"scheme": "stream_k", "blocks": 5}})
@@ -70,6 +70,6 @@ def test_the_sums_of_all_slices_count() -> None:
     assert try_mutant(Subject(subject.name, subject.plan, subject.source, deep), mutant).outcome == "caught"
 
 
-def test_only_kernels_of_shared_steps_or_slices_have_deeper_cases() -> None:
+def test_deep_cases_of_few_kernels_only() -> None:
     assert deep_cases(gemmgen.plan(shipped_specs()["gemm/v0_naive"])) == []
     assert deep_cases(gemmgen.plan(shipped_specs()["reduction/rows_32"])) == []
