@@ -26,9 +26,6 @@ _RESOURCES = {
     "blocks": "blocks of an SM",
 }
 
-INSTRUCTION_BYTES = 16
-INSTRUCTION_CACHE_BYTES = 12 * 1024
-"""The L0 instruction cache of a quarter of an SM since Volta (Jia et al., arXiv:1804.06826, table 3.1)."""
 CREDIBLE = 1.05
 """Part of a roof that a kernel may seem to reach, because roofs are measured themselves, to a few percent."""
 
@@ -99,6 +96,9 @@ def _classes(classes: Mapping[str, int]) -> str:
 
 
 def _main_loop(analysis: Analysis, kernel: Residency, code: KernelCode, main: MainLoop) -> Lines:
+    from gemmgen.perf.analysis.control_flow import INSTRUCTION_BYTES
+    from gemmgen.perf.analysis.machine_code import INSTRUCTION_CACHE_BYTES
+
     mix = main.mix
     lines = [("instructions", f"{count(mix.total)}: {_classes(mix.classes)}")]
     size = mix.total * INSTRUCTION_BYTES

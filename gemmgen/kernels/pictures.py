@@ -324,6 +324,61 @@ class RegisterBanks:
 
 
 @dataclass(frozen=True)
+class TapStep:
+    """One entry of the table that a convolution walks its filter taps by."""
+
+    block: int
+    """Block of channels that the tap lies in."""
+    row: int
+    column: int
+    increment: int
+    """Bytes to the next tap that a thread copies."""
+
+
+@dataclass(frozen=True)
+class TapWalk:
+    """Filter taps in the order in which a thread copies them, and how far its pointer moves each time."""
+
+    title: str
+    rows: int
+    columns: int
+    steps: tuple[TapStep, ...]
+    notes: tuple[str, ...] = ()
+    name: str = "increments"
+
+
+@dataclass(frozen=True)
+class IssueSlot:
+    """One instruction of a loop with its control code."""
+
+    mnemonic: str
+    kind: str
+    """Unit that it goes to, in a word or two."""
+    stall: int
+    """Cycles before the next instruction of the warp may be issued."""
+    waits: tuple[int, ...]
+    """Barriers that it waits for."""
+    sets: tuple[int, ...]
+    """Barriers that it sets, for its result or for its operands."""
+    reused: int
+    """Operands marked to stay in the reuse cache."""
+
+
+@dataclass(frozen=True)
+class LoopCode:
+    """Machine code of a main loop as it is scheduled, and its room in the instruction cache."""
+
+    title: str
+    slots: tuple[IssueSlot, ...]
+    bytes: int
+    cache: str
+    """Name of the instruction cache."""
+    cache_bytes: int
+    notes: tuple[str, ...] = ()
+    name: str = "code"
+
+
+@dataclass(frozen=True)
 class Piece:
     """Part of a matrix that a loop works on at a time, within the part that the loop around it has."""
 
@@ -394,6 +449,8 @@ Picture = (
     | OccupancyPicture
     | RoofPicture
     | RegisterBanks
+    | TapWalk
+    | LoopCode
     | LoopNest
     | Packing
 )

@@ -8,7 +8,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.hardware.target import WARP_THREADS, Device, occupancy
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import InstancePlan, KernelPlan, Work
-from gemmgen.kernels.pictures import LaunchWaves, OccupancyPicture, Picture, Roof, RoofPicture, RoofPoint, WavePicture
+from gemmgen.kernels.pictures import LaunchWaves, OccupancyPicture, Picture, Roof, RoofPicture, RoofPoint, TapStep, TapWalk, WavePicture
 from gemmgen.perf.analysis.roofline import roofline
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.present.explanation import illustration_of
@@ -24,7 +24,34 @@ def all_pictures(plan: InstancePlan, device: Device, sizes: Sequence[int] = ()) 
     found = illustration_of(plan.spec.kind).pictures(plan)
     if not isinstance(plan, KernelPlan):
         return found
-    return [*found, *launch_pictures(plan, device, sizes), *roof_pictures(plan, device, sizes)]
+    return [*found, *increment_pictures(plan, sizes), *launch_pictures(plan, device, sizes), *roof_pictures(plan, device, sizes)]
+
+
+def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Picture]:
+    """The table of steps that the host computes for a convolution; none where the kernel takes no such table."""
+    family = family_of(plan.spec)
+    typical = family.instance_sizes(plan)
+    tables = [part for argument in plan.sequence.host_arguments for part in argument.fields if part.name == "increment"]
+    try:
+        problem = family.problem(plan, tuple(sizes) or tuple(typical.values()))
+    except GemmgenError:
+        return []
+    found: list[Picture] = []
+    for table in tables:
+        rows, columns = problem["r"], problem["s"]
+        values = [table.value.evaluate({**problem, "i": entry}) for entry in range(table.count.evaluate(problem))]
+        steps = tuple(
+            TapStep(entry // (rows * columns), entry // columns % rows, entry % columns, value) for entry, value in enumerate(values)
+        )
+        named = ", ".join(f"{name}={problem[name]}" for name in typical)
+        notes = (
+            f"{named}. The host computes {len(steps)} steps, {4 * len(steps)} bytes of the kernel's parameters, which all lanes read at "
+            "once; they repeat, so that the loop adds one to its pointer and divides nothing.",
+            "A pixel takes 32 bytes, a row of the image w pixels, and a block of channels h rows; behind the last tap comes the first of "
+            "the next block.",
+        )
+        found.append(TapWalk("Steps of the pointer into x, from the host", rows, columns, steps, notes))
+    return found
 
 
 def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:

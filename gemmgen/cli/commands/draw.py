@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gemmgen.kernels.pictures import Picture
 
 ALL = "all"
-REGISTERS = "registers"
-"""Picture of the machine code; the others are of the plan."""
+REGISTERS, CODE = "registers", "code"
+"""Pictures of the machine code; the others are of the plan."""
 
 
 def _complete_picture(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -54,7 +54,7 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     default=(ALL,),
     shell_complete=_complete_picture,
     show_default=True,
-    help="Which picture to draw: tiles, fragments, shared, loops, ...; registers, of the machine code, only by name. Repeatable.",
+    help="Which picture to draw: tiles, fragments, shared, loops, ...; registers and code, of the machine code, only by name. Repeatable.",
 )
 @click.option("access", "--access", metavar="NAME", help="Of the picture shared, only this access to shared memory, such as load-a.")
 @architecture_option("Architecture to plan for; else the spec's own.")
@@ -86,8 +86,8 @@ def command(
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
     available = all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None))
-    if REGISTERS in names:  # of the compiled kernel, and drawn only when asked for
-        available.append(_registers(plan))
+    if REGISTERS in names or CODE in names:  # of the compiled kernel, and drawn only when asked for
+        available += _of_machine_code(plan, names)
     pictures = choose(available, names, access, planned.file.label)
     if output == "":
         raise click.UsageError("-o needs the name of a file or of a directory, or - for standard output")
@@ -110,15 +110,17 @@ def command(
         tell_written(file, write_picture(file, text))
 
 
-def _registers(plan: Any) -> Picture:
+def _of_machine_code(plan: Any, names: Sequence[str]) -> list[Picture]:
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.kernels.family import KernelPlan
+    from gemmgen.present.loop_picture import loop_picture
     from gemmgen.present.register_picture import register_picture
 
     if not isinstance(plan, KernelPlan):
-        raise click.UsageError(f"--picture {REGISTERS} shows kernels of GPUs")
+        raise click.UsageError(f"--picture {REGISTERS if REGISTERS in names else CODE} shows kernels of GPUs")
     (binary,) = compile_plans([plan])
-    return register_picture(binary, plan.architecture)
+    found: list[Picture] = [register_picture(binary, plan.architecture)] if REGISTERS in names else []
+    return [*found, loop_picture(binary)] if CODE in names else found
 
 
 def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:

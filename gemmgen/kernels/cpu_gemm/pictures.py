@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan, Side
-from gemmgen.kernels.pictures import Division, Fragments, Loop, LoopNest, PackedOperand, Packing, Picture, Piece, Rectangle, Share
+from gemmgen.kernels.pictures import (
+    Division,
+    Fragments,
+    Loop,
+    LoopNest,
+    PackedOperand,
+    Packing,
+    Picture,
+    Piece,
+    Rectangle,
+    Share,
+    Span,
+    Timeline,
+)
 
 DRAWN_BLOCKS = 3
 """Blocks in each direction of the product that is drawn."""
 DRAWN_EXTENT = 8
 """Extents of the product that plain loops are drawn for."""
 KIB = 1024
+UNITS = 2
+"""Units for multiply-adds of vectors, and for loads, in a core of today's servers (optimization manuals of Intel and AMD)."""
 
 
 def pictures(plan: CpuGemmPlan) -> list[Picture]:
@@ -17,7 +32,7 @@ def pictures(plan: CpuGemmPlan) -> list[Picture]:
     blocked = plan.blocked
     if blocked is None:
         return [_plain_loops(plan)]
-    found: list[Picture] = [_blocked_loops(plan, blocked), _tile(plan, blocked)]
+    found: list[Picture] = [_blocked_loops(plan, blocked), _tile(plan, blocked), _units(plan, blocked)]
     if plan.packs:
         operands = tuple(_packed(plan, blocked, side) for side, _ in plan.packed_sides)
         found.append(Packing("Operands as the micro-kernel reads them", operands))
@@ -204,6 +219,25 @@ def _tile(plan: CpuGemmPlan, blocked: BlockedPlan) -> Fragments:
         notes=notes,
         lanes_of_a_color=vectors,
     )
+
+
+def _units(plan: CpuGemmPlan, blocked: BlockedPlan) -> Timeline:
+    """One step along k on the units of a core, each of which takes one instruction a cycle."""
+    rows, vectors, lanes = blocked.tile_rows, blocked.tile_vectors, blocked.lanes
+    products, loads = rows * vectors, rows + vectors
+    adds = [Span(number % UNITS, number // UNITS, 1, str(number), number // vectors) for number in range(products)]
+    reads = [Span(UNITS + number % UNITS, number // UNITS, 1, str(number), vectors, strong=False) for number in range(loads)]
+    cycles, feeding = -(-products // UNITS), -(-loads // UNITS)
+    peak = 2 * lanes * UNITS
+    reached = 2 * lanes * products / max(cycles, feeding)
+    units = [f"{what} {number}" for what in ("multiply-add", "load") for number in range(UNITS)]
+    notes = (
+        f"Peak of a core: {UNITS} units x {lanes} lanes x 2 operations = {peak} operations a cycle, times its clock and its cores.",
+        f"{products} multiply-adds take {cycles} cycles, {loads} loads {feeding}: the step allows {reached:.3g} operations a cycle, "
+        f"{reached / peak:.0%} of the peak.",
+        f"Drawn for {UNITS} units of each kind; gemmgen analyze measures the rate that a machine's reach.",
+    )
+    return Timeline("One step along k on the units of a core", tuple(units), (*adds, *reads), "cycles", notes, name="peak")
 
 
 def _packed(plan: CpuGemmPlan, blocked: BlockedPlan, side: Side) -> PackedOperand:

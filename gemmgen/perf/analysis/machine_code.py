@@ -18,6 +18,9 @@ from gemmgen.toolchain.sass import Instruction, disassemble, parse
 _MMA_WEIGHT = 64
 """An MMA is at least this many times the work of another multiply-add; it only has to outweigh address arithmetic."""
 
+INSTRUCTION_CACHE_BYTES = 12 * 1024
+"""The L0 instruction cache of a quarter of an SM since Volta (Jia et al., arXiv:1804.06826, table 3.1)."""
+
 
 @dataclass(frozen=True, slots=True)
 class MainLoop:

@@ -7,6 +7,7 @@ from gemmgen.kernels.pictures import (
     BankMaps,
     Fragments,
     LaneOrders,
+    LoopCode,
     LoopNest,
     OccupancyPicture,
     Packing,
@@ -14,6 +15,7 @@ from gemmgen.kernels.pictures import (
     RegisterBanks,
     RoofPicture,
     SharedAccess,
+    TapWalk,
     TileHierarchy,
     Timeline,
     WavePicture,
@@ -70,6 +72,11 @@ def describe(picture: Picture) -> str:
     if isinstance(picture, RegisterBanks):
         conflicts = sum(one.conflict for one in picture.instructions)
         return " ".join([f"{picture.title}: {len(picture.instructions)} multiply-adds, {conflicts} with a conflict.", *picture.notes])
+    if isinstance(picture, LoopCode):
+        return " ".join([f"{picture.title}: {len(picture.slots)} instructions, {picture.bytes} bytes.", *picture.notes])
+    if isinstance(picture, TapWalk):
+        steps = ", ".join(str(step.increment) for step in picture.steps)
+        return " ".join([f"{picture.title}: {steps} bytes.", *picture.notes])
     if isinstance(picture, LoopNest):
         return " ".join([f"{picture.title}: {'; '.join(loop.title for loop in picture.loops)}.", *picture.notes])
     if isinstance(picture, Packing):

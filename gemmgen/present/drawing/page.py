@@ -8,17 +8,20 @@ from gemmgen.kernels.pictures import (
     BankMaps,
     Fragments,
     LaneOrders,
+    LoopCode,
     LoopNest,
     OccupancyPicture,
     Packing,
     Picture,
     RegisterBanks,
     RoofPicture,
+    TapWalk,
     TileHierarchy,
     Timeline,
     WavePicture,
 )
 from gemmgen.present.drawing.banks import draw_bank_maps
+from gemmgen.present.drawing.code import draw_loop_code
 from gemmgen.present.drawing.descriptions import describe, title_of
 from gemmgen.present.drawing.hierarchy import draw_hierarchy
 from gemmgen.present.drawing.lanes import draw_lane_orders
@@ -26,6 +29,7 @@ from gemmgen.present.drawing.loops import draw_loops, draw_packing
 from gemmgen.present.drawing.ownership import draw_fragments
 from gemmgen.present.drawing.registers import draw_register_banks
 from gemmgen.present.drawing.roofs import draw_roofs
+from gemmgen.present.drawing.steps import draw_tap_walk
 from gemmgen.present.drawing.svg import MARGIN, WIDTH, Canvas, document, number, width_of
 from gemmgen.present.drawing.timeline import draw_occupancy, draw_timeline, draw_waves
 from gemmgen.present.drawing.tree import draw_tree
@@ -71,6 +75,10 @@ def _draw_one(canvas: Canvas, picture: Picture, top: float) -> float:
         return draw_occupancy(canvas, picture, top)
     if isinstance(picture, RegisterBanks):
         return draw_register_banks(canvas, picture, top)
+    if isinstance(picture, LoopCode):
+        return draw_loop_code(canvas, picture, top)
+    if isinstance(picture, TapWalk):
+        return draw_tap_walk(canvas, picture, top)
     if isinstance(picture, LoopNest):
         return draw_loops(canvas, picture, top)
     if isinstance(picture, Packing):

@@ -89,9 +89,14 @@ def test_an_access_of_another_picture(run: Run, spec: Path) -> None:
 
 
 def test_pictures_of_a_kernel_for_processors(run: Run) -> None:
-    assert pictures_in(run("draw", "cpu/c5_threaded", "-o", "-").out) == ["loops", "fragments", "packing"]
+    assert pictures_in(run("draw", "cpu/c5_threaded", "-o", "-").out) == ["loops", "fragments", "peak", "packing"]
     assert pictures_in(run("draw", "cpu/c0_naive", "-o", "-").out) == ["loops"]
-    assert "shows kernels of GPUs" in run("draw", "cpu/c0_naive", "--picture", "registers", "-o", "-", code=2).err
+    for name in ("registers", "code"):
+        assert "shows kernels of GPUs" in run("draw", "cpu/c0_naive", "--picture", name, "-o", "-", code=2).err
+
+
+def test_a_kernel_without_a_loop_has_no_picture_of_it(run: Run) -> None:
+    assert "the kernel has no loop" in run("draw", "elementwise/relu", "--picture", "code", "-o", "-", code=2).err
 
 
 def test_an_access_of_a_kernel_without_shared_memory(run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.hardware.target import device
-from gemmgen.kernels.pictures import OccupancyPicture, RoofPicture, Timeline, WavePicture
+from gemmgen.kernels.pictures import OccupancyPicture, RoofPicture, TapWalk, Timeline, WavePicture
 from gemmgen.kernels.pipeline_picture import MATH, Copies, pipeline
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.present.drawing import draw
@@ -98,3 +98,33 @@ def test_kernels_of_processors_have_no_launches() -> None:
 def test_lanes_that_do_not_fit_are_counted() -> None:
     assert lanes_text([0, 4, 8, 12, 16, 20, 24, 28], 24) == ("0+7", "tiny")
     assert lanes_text([10, 14, 18, 22], 15)[0] == "×4"
+
+
+@pytest.mark.parametrize("name", ["conv2d/turing_128x64x64", "conv2d/turing_128x128x32"])
+def test_increments_walk_every_tap_and_end_at_the_next_block(name: str) -> None:
+    plan = gemmgen.plan(name)
+    found = picture(name, TapWalk)
+    assert isinstance(found, TapWalk)
+    problem = gemmgen.kernels.family_of(plan.spec).instance_sizes(plan)
+    pixels = {(row, column): 32 * (row * problem["w"] + column) for row in range(found.rows) for column in range(found.columns)}
+    at, seen = 0, []
+    for step in found.steps:
+        assert at == pixels[step.row, step.column] + 32 * problem["h"] * problem["w"] * step.block
+        seen.append((step.row, step.column))
+        at += step.increment
+    assert set(seen) == set(pixels)
+    assert at % (32 * problem["h"] * problem["w"]) == 0
+
+
+def test_a_kernel_that_counts_taps_has_no_increments() -> None:
+    assert not any(isinstance(one, TapWalk) for one in all_pictures(gemmgen.plan("conv2d/large_filter"), device("H200")))
+
+
+@pytest.mark.parametrize("name", ["cpu/c4_avx2_16x6", "cpu/c6_avx512"])
+def test_a_step_on_the_units_of_a_core_has_all_its_multiply_adds(name: str) -> None:
+    plan = gemmgen.plan(name)
+    found = next(one for one in all_pictures(plan, device("H200")) if one.name == "peak")
+    assert isinstance(found, Timeline)
+    adds = [span for span in found.spans if found.rows[span.row].startswith("multiply-add")]
+    assert len(adds) == plan.blocked.tile_rows * plan.blocked.tile_vectors
+    assert len({(span.row, span.start) for span in found.spans}) == len(found.spans)
