@@ -14,7 +14,7 @@ import numpy as np
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.engines.warpgroups import meets_warpgroup
-from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped
+from gemmgen.emulator.errors import Deadlock, DivergentBarrier, DivergentWarp, Trapped, UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
@@ -24,6 +24,10 @@ from gemmgen.emulator.lane_state import AGAIN, EXITED, PARKED, STALLED, WAITING,
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
 
 Terminator = Callable[[Lanes | None], int]
+
+
+_NAMED_BARRIERS = 16
+"""Barriers of a block (PTX ISA, "bar")."""
 
 
 class Control:
@@ -157,6 +161,10 @@ class Control:
         operands = list(inst.operands)
         reduction = inst.first_of(("popc", "and", "or")) if inst.has("red") else None
         result_operand, predicate_operand = (operands.pop(0), operands.pop()) if reduction else (None, None)
+        if inst.has("arrive") and len(operands) < 2:
+            raise UnknownInstruction("an arrival at a barrier needs the number of threads that meet there", instruction=inst)
+        if isinstance(operands[0], Integer) and not 0 <= operands[0].value < _NAMED_BARRIERS:
+            raise UnknownInstruction(f"barrier {operands[0].value}: a block has barriers 0 to {_NAMED_BARRIERS - 1}", instruction=inst)
         number = binder.source(inst, operands[0], "u32")
         count = binder.source(inst, operands[1], "u32") if len(operands) > 1 else None
         whole_block = not isinstance(number, np.ndarray) and (

@@ -570,6 +570,8 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
 @instruction("prefetch", when=lambda inst: inst.has("tensormap"))
 def prefetch_map(inst: Instruction, binder: Binder) -> Operation:
     """Looks whether there is a tensor map."""
+    if not set(inst.modifiers) <= {"tensormap", "const", "param"}:
+        raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is no form of prefetch", instruction=inst)
     ends = _Ends(inst, binder)
     _, addresses = binder.addresses(inst, inst.operands[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.instructions.combinations import check_combination
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 
 _TYPES = " ".join(TYPE_BYTES)
@@ -82,3 +83,4 @@ def check_form(inst: Instruction) -> None:
     for modifier in inst.modifiers:
         if modifier not in allowed and not modifier.startswith(("L1::", "L2::")):
             raise UnknownInstruction(f"{inst.opcode} with the modifier .{modifier}", instruction=inst)
+    check_combination(inst)

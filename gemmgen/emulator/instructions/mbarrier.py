@@ -115,7 +115,7 @@ def arrive(inst: Instruction, binder: Binder) -> Operation:
     target = None if isinstance(result, Sink) else binder.target(inst, result, "b64")
     offsets = _barrier_offsets(inst, binder, address)
     expects, drops, completes = inst.has("expect_tx"), inst.has("arrive_drop"), not inst.has("noComplete")
-    if len(rest) > 1 or (expects and not rest) or (target is not None and inst.has("shared::cluster")):
+    if len(rest) > 1 or ((expects or not completes) and not rest) or (target is not None and inst.has("shared::cluster")):
         raise UnknownInstruction("mbarrier.arrive in a form that is not understood", instruction=inst)
     number = binder.source(inst, rest[0] if rest else Integer(1), "u32")
 
@@ -161,7 +161,9 @@ def pending(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _question(inst: Instruction, binder: Binder) -> tuple[Offsets, Source]:
-    """The barriers that a wait asks, and which phase of them: a parity or a state."""
+    """The barriers that a wait asks, and which phase of them: a parity or a state. Only try_wait has a time."""
+    if len(inst.operands) > (4 if inst.has("try_wait") else 3):
+        raise UnknownInstruction(f"mbarrier.{inst.modifiers[0]} with operands too many", instruction=inst)
     offsets = _barrier_offsets(inst, binder, inst.operands[1])
     return offsets, binder.source(inst, inst.operands[2], "u32" if inst.has("parity") else "u64")
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.engines.registers import register_count
+from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.ptx.syntax import Instruction, Integer
+from gemmgen.hardware.tensor_map import MAP_BYTES
 
 
 @instruction("membar", "fence")
 def fence(inst: Instruction, binder: Binder) -> Operation:
     """Order for others to see; execution here is ordered anyway."""
     space = binder.spaces.global_
+    if inst.has("tensormap::generic") and inst.opcode == "fence":
+        *_, size = inst.operands or (None,)
+        fits = isinstance(size, Integer) and size.value == MAP_BYTES if inst.has("acquire") else size is None
+        if not fits:
+            raise UnknownInstruction(
+                f"fence.proxy.tensormap::generic: .acquire takes the address of a map and its size, {MAP_BYTES}; .release takes nothing",
+                instruction=inst,
+            )
 
     def some(lanes: Lanes | None) -> None:
         for observer in space.observers:

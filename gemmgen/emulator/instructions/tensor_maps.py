@@ -22,7 +22,7 @@ from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Space
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer
-from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, MOST_AXES, TensorMap
 
 _CHUNK = 16
 _ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz")
@@ -82,6 +82,10 @@ def replace_field(inst: Instruction, binder: Binder) -> Operation:
     address, *rest = inst.operands
     if field is None or not inst.has("tile") or not isinstance(address, Address) or len(rest) != 1 + (field in _BY_AXIS):
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+    choices = range(MOST_AXES) if field in _BY_AXIS else range(len(_NAMED[field][1])) if field in _NAMED else None
+    if choices is not None and not (isinstance(rest[0], Integer) and rest[0].value in choices):
+        what = "an axis" if field in _BY_AXIS else "a value"
+        raise UnknownInstruction(f"tensormap.replace.{field} needs {what} that is a constant from 0 to {choices[-1]}", instruction=inst)
     axis = rest[0].value if field in _BY_AXIS and isinstance(rest[0], Integer) else 0
     values = binder.source(inst, rest[-1], "u64" if inst.modifiers[-1] == "b64" else "u32")
     engines = binder.engines
@@ -115,7 +119,9 @@ def replace_field(inst: Instruction, binder: Binder) -> Operation:
 @instruction("tensormap", when=lambda inst: inst.modifiers[:1] == ("cp_fenceproxy",))
 def copy_back(inst: Instruction, binder: Binder) -> Operation:
     """Copies a tensor map from shared to global memory, for the copy engine to see."""
-    target, source = inst.operands[:2]
+    target, source, size = inst.operands
+    if not isinstance(size, Integer) or size.value != MAP_BYTES:
+        raise UnknownInstruction(f"tensormap.cp_fenceproxy copies {MAP_BYTES} bytes, no other number", instruction=inst)
     to, of = (binder.addresses(inst, each)[1] for each in (target, source))
     shared, global_ = binder.spaces.shared, binder.spaces.global_
     loads, stores = Access(inst, "load", _CHUNK, _CHUNK), Access(inst, "store", _CHUNK, _CHUNK)

@@ -289,7 +289,9 @@ def redux(inst: Instruction, binder: Binder) -> Operation:
 def elect(inst: Instruction, binder: Binder) -> Operation:
     """The lowest lane of the mask leads."""
     destination = inst.operands[0]
-    first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
+    if not isinstance(destination, Pair):
+        raise UnknownInstruction("elect.sync has two results, a lane and a predicate: d|p", instruction=inst)
+    first, second = destination.first, destination.second
     target, leads = binder.target(inst, first, "b32"), binder.target(inst, second, "pred")
     mask = binder.source(inst, inst.operands[1], "u32")
 

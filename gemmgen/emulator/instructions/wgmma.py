@@ -104,7 +104,7 @@ class _Product:
         aligned(inst)
         self.inst, self.binder = inst, binder
         self.registers = binder.registers.arrays["b32"]
-        self.sum_type, self.a_type, self.b_type = inst.modifiers[-3:]
+        self.sum_type, self.a_type, self.b_type = [each for each in inst.modifiers if each != "satfinite"][-3:]
         shape = next((m for m in inst.modifiers if m.startswith("m64n")), "m64n0k0")
         self.columns, k = (int(part) for part in shape[4:].split("k"))
         self._check(k)
