@@ -1,0 +1,131 @@
+"""Figures in the prose of the stories: each is a source's own and named so, or what a measurement says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gemmgen.kernels.spec_files import load_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {path.stem: path for path in (ROOT / "docs" / "stories").glob("*.md")}
+FIGURE = re.compile(r"\d+(?: to \d+)?%|\d+\.\d+|[\d,]+ [GT]i?(?:FLOP|B)/s|\d+ times\b")
+STEPS = {
+    (chapter["chapter"], step["spec"], *step["changes"]): step
+    for chapter in json.loads((ROOT / "measurements" / "stories.json").read_text())["chapters"]
+    for step in chapter["steps"]
+}
+SOURCES = (
+    ("convolution", "which it puts above 80% of cuDNN"),
+    ("gemm", "The source measured 200 GFLOP/s for its naive kernel on a GTX 1060, about 6% of cuBLAS"),
+    ("gemm", "The source: 2600 GFLOP/s, 70% of cuBLAS"),
+    ("gemm", "The source: 2800 GFLOP/s, 80% of cuBLAS"),
+    ("gemm", "The source: 3900 GFLOP/s"),
+    ("maxas", "98% of a GTX 980's theoretical rate (his figure)"),
+    ("maxas", "the source counts 47% of operands reused where going back and forth gives 39%"),
+    ("maxas", "the source comes to 285 GiB/s for its small version, above the 224 GiB/s"),
+)
+"""Page, and words with a source's own figures."""
+
+
+def prose(page: str) -> str:
+    """A page's text without blocks of code, directives and tables, in one line."""
+    text = re.sub(r"^```.*?^```", "", PAGES[page].read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"^\|.*$", "", text, flags=re.MULTILINE))
+
+
+def gain(chapter: str, spec: str, slow: tuple[str, ...], fast: tuple[str, ...] = ()) -> int:
+    """Percent by which a step of a spec is faster than another."""
+    return round(100 * (STEPS[chapter, spec, *slow]["median_us"] / STEPS[chapter, spec, *fast]["median_us"] - 1))
+
+
+def between(chapter: str, slow: tuple[str, ...], fast: tuple[str, ...]) -> float:
+    return float(STEPS[chapter, *slow]["median_us"] / STEPS[chapter, *fast]["median_us"])
+
+
+def stated(file: str, words: str) -> str:
+    """A figure behind some words of a report of measurements."""
+    found = re.search(rf"{words}\D*([\d.]+\d)", (ROOT / "measurements" / file).read_text())
+    assert found, words
+    return f"{float(found[1]):.2f}"
+
+
+V3, BLOCKED, SMALL, LARGE, COPIES = (
+    f"gemm/{name}" for name in ("v3_double_buffer", "blocked_128x128x8", "maxas_64", "maxas_256", "swizzled_cp_async")
+)
+GUARDED, ONE = ("mainloop.edges=each_vector", "mainloop.fragment_buffers=1"), ("mainloop.fragment_buffers=1",)
+TILE = load_spec("gemm/v1_tiled").mainloop.tile.threadblock
+TRANSPOSING = tuple(f"mainloop.shared_a.{field}" for field in ("order=mn_major", "k_vector=1", "fragment=quads_in_warp", "swizzle=none"))
+MEASURED: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    (
+        "gemm",
+        "4096³ take {} less time",
+        lambda: f"{round(100 * (1 - 1 / between('shared', (COPIES,), (COPIES, 'mainloop.edges=each_tile'))))}%",
+    ),
+    ("gemm", "{} times cuBLAS's speed as a geometric mean", lambda: stated("sgemm.md", "Geometric mean of cuBLAS's time over the best")),
+    (
+        "gemm",
+        "gains another {}",
+        lambda: f"{gain('sgemm_4096', V3, GUARDED, ONE)} to {gain('sgemm_4096', BLOCKED, GUARDED, ONE)}%",
+    ),
+    (
+        "gemm",
+        "neither gains nor costs more than {}",
+        lambda: f"{max(abs(gain('sgemm_4096', spec, ONE)) for spec in (V3, BLOCKED))}%",
+    ),
+    (
+        "maxas",
+        "the large version is {} faster",
+        lambda: f"{gain('maxas_4096', LARGE, ('mainloop.edges=each_vector', 'mainloop.min_blocks_per_sm=1'))}%",
+    ),
+    ("maxas", "row by row is {} faster with 64", lambda: f"{-gain('maxas_4096', SMALL, ('mainloop.order=rows',))}%"),
+    ("maxas", "the swirl {} faster with 256", lambda: f"{gain('maxas_4096', LARGE, ('mainloop.order=rows',))}%"),
+    ("shared_memory", "the second is {} faster", lambda: f"{gain('shared', COPIES, (), TRANSPOSING)}%"),
+    (
+        "shared_memory",
+        "the swizzle gains {} over none",
+        lambda: f"{gain('shared', COPIES, ('mainloop.shared_a.swizzle=none', 'mainloop.shared_a.padding=0'))}%",
+    ),
+    ("shared_memory", "need {} registers instead of", lambda: str(STEPS["shared", COPIES, *TRANSPOSING]["registers"]["registers"])),
+    ("shared_memory", "registers instead of {},", lambda: str(STEPS["shared", COPIES]["registers"]["registers"])),
+    ("gemm", "{} with bfloat16", lambda: stated("tensor_gemm.md", r"\| bf16 \| \d+ \|")),
+    ("gemm", "{} times fewer", lambda: str(round(2 / (1 / TILE.m + 1 / TILE.n)))),
+    ("roofline", "taken {} ms", lambda: re.findall(r"--time ([\d.]+)ms", PAGES["roofline"].read_text())[0]),
+)
+"""Page, words with a place for the figure, and the figure."""
+
+
+@pytest.mark.parametrize(("page", "words"), SOURCES, ids=[words for _, words in SOURCES])
+def test_a_figure_of_a_source_is_named_as_such(page: str, words: str) -> None:
+    text = prose(page)
+    assert words in text
+    place = text.index(words)
+    assert re.search(r"\b(source|his figure)\b", text[max(0, place - 120) : place + len(words)])
+
+
+@pytest.mark.parametrize(("page", "words", "figure"), MEASURED, ids=[words for _, words, _ in MEASURED])
+def test_a_figure_is_what_was_measured(page: str, words: str, figure: Callable[[], str]) -> None:
+    assert words.format(figure()) in prose(page)
+
+
+def test_fractions_of_the_first_steps() -> None:
+    steps = (("gemm/v1_tiled",), ("gemm/v2_transposed_quads",), (V3, *GUARDED, "mainloop.order=rows"))
+    fifth, ninth = (between("sgemm_4096", slow, fast) - 1 for slow, fast in pairwise(steps))
+    assert "V2 gains most, a fifth, then the second stage, a ninth" in prose("gemm")
+    assert round(1 / fifth) == 5 and round(1 / ninth) == 9
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_no_figure_is_without_a_source(page: str) -> None:
+    text = prose(page)
+    known = [words for where, words in SOURCES if where == page]
+    known += [words.format(figure()) for where, words, figure in MEASURED if where == page]
+    for words in known:
+        text = text.replace(words, "")
+    assert not [text[max(0, one.start() - 40) : one.end() + 20] for one in FIGURE.finditer(text)]
