@@ -244,6 +244,13 @@ class Device:
         return _divided(self.int8_mma_roof, 2 / self.float_sums)
 
     @property
+    def fp8_mma_roof(self) -> Figure | None:
+        """The rate of `mma.sync` for 8-bit floats, summed up in float32: that for bytes, or less. Hopper multiplies them as float16."""
+        if self.architecture.supports("wgmma"):
+            return self.f16_mma_roof
+        return _divided(self.int8_mma_roof, 1 / self.float_sums)
+
+    @property
     def tf32_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
         return _divided(self.int8_mma_roof, 4 / self.float_sums)

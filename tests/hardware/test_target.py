@@ -164,3 +164,10 @@ def test_occupancy_stays_within_every_limit(entry, threads, registers, shared_by
 def test_occupancy_rejects_nonsense():
     with pytest.raises(ValueError, match="threads >= 1"):
         occupancy(architecture("sm_90"), 0, 32, 0)
+
+
+@pytest.mark.parametrize(("name", "share"), [("H200", 0.5), ("H100", 0.5), ("L40S", 1), ("RTX 4090", 0.5), ("RTX 5090", 0.5)])
+def test_8_bit_floats_by_mma_sync_run_at_the_rate_of_bytes_but_on_hopper_at_that_of_float16(name, share):
+    known = device(name)
+    assert known.roof("fp8_mma").value == pytest.approx(share * known.roof("int8_mma").value)
+    assert (known.roof("fp8_mma") == known.roof("f16_mma")) == known.architecture.supports("wgmma")

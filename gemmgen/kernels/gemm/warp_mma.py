@@ -335,7 +335,7 @@ class WarpLoop:
     @property
     def unit(self) -> str:
         """Peak of a device that the products run at."""
-        kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "f32": "tf32", "e4m3": "f16", "e5m2": "f16", "s8": "int8", "u8": "int8"}
+        kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "f32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
         return f"{kinds[self.type_a]}_mma"
 
     @property
