@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
 from gemmgen.kernels.family import Work
 
-MODEL_VERSION = 3
+MODEL_VERSION = 4
 """Counts changes of the formulas, in this module and in the families' ``work``."""
 SCHEDULERS = 4
 """Of an SM; each issues one instruction a cycle."""
@@ -48,11 +48,11 @@ class Parameters:
     """That an SM gets from the L2."""
     memory_efficiency: float = 0.9
     """Part of the memory's roof that kernels reach."""
-    turn_seconds: float = 1.4e-6
+    turn_seconds: float = 1.6e-6
     """From one block's result to the next block that adds to it."""
     sms_to_draw: float = 0.9
     """Part of the SMs that draw all that the memory gives: 64 blocks got 1.7 TB/s of 4.5 on an H200."""
-    begin_seconds: float = 1.3e-6
+    begin_seconds: float = 1.2e-6
     """Before a block of a further wave multiplies on tensor cores: its barriers, tensor maps and first copies. 139992 x 8 x 8, in six
     waves of short blocks, took 17 us on an H200."""
     sharpness: float = 3.0
@@ -103,10 +103,11 @@ def _wave_clocks(work: Work, device: Device, p: Parameters, blocks: int, sms: in
     """Clock cycles that an SM needs for ``blocks`` blocks at a time, while ``sms`` SMs work."""
     costs = work.costs
     warps = blocks * work.threads / WARP_THREADS / SCHEDULERS
-    used = min(1.0, warps) * warps / (warps + p.warps_to_hide)
+    used = min(1.0, warps) * warps / (warps + p.warps_to_hide * costs.hide)
     rate = operation_rate(device, work.unit).value / device.sm_count / device.clock_hz
     arithmetic = blocks * work.operations / rate * costs.arithmetic * (1 + (work.issue - 1) * p.issue_weight) / used
-    loads = blocks * work.loaded_bytes * costs.loads / p.l2_bytes_per_clock
+    alone = 1 - min(1.0, sms / device.sm_count)
+    loads = blocks * work.loaded_bytes * costs.loads * (1 - costs.crowd * alone) / p.l2_bytes_per_clock
     busy = _norm((arithmetic, blocks * work.shared_clocks * costs.shared, loads), p.sharpness) + p.step_clocks * costs.barriers
     latency = p.memory_latency_seconds * device.clock_hz
     step = _norm((busy, latency * costs.latency / work.in_flight), p.sharpness)

@@ -214,6 +214,11 @@ class Costs:
     """The same between one result of a block and its next."""
     draw: float = 1.0
     """SMs that draw all that the memory gives."""
+    hide: float = 1.0
+    """Warps of a scheduler at which it reaches half of the peak."""
+    crowd: float = 0.0
+    """Part of the time of loads that grows with the SMs which load at the same time: 0 if an SM's own share of the L2's rate bounds them,
+    1 if the rate of all does."""
 
 
 @dataclass(frozen=True)

@@ -56,46 +56,75 @@ UNFILLED = 0.3
 """Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
 PROMOTION_ISSUE = 0.06
 """The same of 8-bit floats, whose sums leave the tensor core."""
-FILLED = 4.0
+FILLED = 4.8
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
 COSTS = {
-    "tiled": Costs(arithmetic=1.11, shared=0.78, loads=0.81, latency=0.88, barriers=1.46, stores=0.67, memory=0.68, idle=0.25),
-    "tiled, 16 bits": Costs(arithmetic=1.28, shared=1.04, latency=0.86, barriers=0.98, stores=1.02, memory=0.85, idle=-0.89),
-    "vector along k": Costs(arithmetic=1.07, shared=0.61, loads=0.66, latency=1.57, memory=0.7, idle=0.24),
+    "tiled": Costs(
+        arithmetic=1.06, shared=0.82, loads=1.12, latency=0.75, barriers=1.03, stores=0.51, memory=0.6, idle=0.49, hide=2.57, crowd=0.9
+    ),
+    "tiled, 16 bits": Costs(arithmetic=1.19, shared=1.16, latency=0.86, barriers=0.98, stores=1.08, memory=0.97, idle=-0.95, hide=0.96),
+    "vector along k": Costs(
+        arithmetic=0.87,
+        shared=0.76,
+        loads=1.04,
+        latency=0.79,
+        barriers=0.67,
+        stores=1.47,
+        memory=0.7,
+        idle=-0.75,
+        draw=1.57,
+        hide=0.95,
+        crowd=1.0,
+    ),
     "vector along k, 16 bits": Costs(
-        arithmetic=2.62, shared=0.4, loads=0.85, latency=0.85, barriers=1.04, stores=0.87, memory=0.47, idle=0.85
+        arithmetic=2.03, shared=0.48, loads=1.02, latency=0.85, barriers=1.01, stores=0.87, memory=0.63, idle=-0.2, draw=1.23, hide=1.13
     ),
-    "vector along m": Costs(loads=0.81, latency=1.27, memory=0.62, idle=1.64),
-    "vector along m, 16 bits": Costs(arithmetic=1.06, loads=0.54, latency=1.18, memory=0.51, idle=-0.93),
-    "wgmma": Costs(arithmetic=0.73, loads=0.25, latency=3.18, barriers=0.82, stores=1.34, memory=0.7, idle=-0.57, pause=1.78, draw=0.42),
+    "vector along m": Costs(loads=0.86, latency=1.35, memory=0.62, idle=1.84, draw=1.06),
+    "vector along m, 16 bits": Costs(arithmetic=1.06, loads=0.65, latency=1.04, memory=0.61, idle=-0.95, draw=1.66),
+    "wgmma": Costs(
+        arithmetic=0.83,
+        loads=0.38,
+        latency=2.16,
+        barriers=0.74,
+        stores=1.39,
+        memory=0.7,
+        idle=-0.49,
+        pause=1.85,
+        draw=0.54,
+        hide=0.9,
+        crowd=0.62,
+    ),
+    "wgmma, ping-pong": Costs(
+        arithmetic=0.58, loads=0.38, latency=1.66, barriers=0.82, stores=0.99, memory=0.97, idle=0.79, pause=1.7, draw=0.63, hide=0.97
+    ),
     "wgmma, clusters along k": Costs(
-        arithmetic=1.17, loads=0.25, latency=0.83, barriers=1.09, stores=0.76, memory=0.53, idle=-0.07, draw=0.42
+        arithmetic=0.74, loads=0.41, latency=0.93, barriers=1.21, stores=0.62, memory=0.63, draw=0.54, hide=0.97, crowd=0.53
     ),
-    "planes by wgmma": Costs(arithmetic=1.1, loads=0.68, barriers=1.08, memory=0.9, idle=0.15, pause=-0.7),
-    "planes by wgmma, clusters along k": Costs(arithmetic=1.77, loads=0.58, idle=0.7),
+    "planes by wgmma": Costs(arithmetic=1.05, loads=0.56, barriers=1.14, stores=1.42, memory=0.9, idle=0.07, draw=0.94, crowd=0.12),
+    "planes by wgmma, clusters along k": Costs(arithmetic=1.38, loads=0.62, stores=0.96, memory=1.06, idle=0.69, crowd=0.17),
     "mma": Costs(
-        arithmetic=0.6, shared=0.89, loads=0.71, latency=1.46, barriers=1.26, stores=0.82, memory=1.17, idle=1.29, pause=1.81, draw=0.68
+        arithmetic=0.88, shared=1.02, loads=0.56, latency=1.27, barriers=1.1, stores=0.82, memory=1.04, idle=1.18, pause=1.81, draw=0.8
     ),
-    "planes by mma": Costs(arithmetic=1.72, loads=0.94),
-    "copies": Costs(loads=1.8, latency=1.04, stores=1.78, memory=0.92, idle=1.17),
-    "splits": Costs(latency=0.8, stores=0.86, memory=0.86, idle=-0.31),
-    "repairs": Costs(idle=-0.9),
-    "sum of slices": Costs(loads=0.91, latency=0.72, stores=1.05, idle=0.97),
+    "planes by mma": Costs(arithmetic=1.55, loads=0.94, idle=0.01, hide=1.06),
+    "copies": Costs(loads=1.47, latency=0.98, stores=1.44, memory=0.88, idle=0.78),
+    "splits": Costs(loads=0.89, latency=0.78, stores=0.71, memory=0.71, idle=-0.36, draw=1.24),
+    "repairs": Costs(latency=0.92, idle=-0.95),
+    "sum of slices": Costs(loads=0.91, latency=0.8, stores=1.14, idle=0.86, crowd=0.29),
 }
 """Costs of each kind of kernel, calibrated on some 300 products in float32 and bfloat16 that seeded generators drew, and on the problems of
 the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that what the model picks is the best."""
 STORES = {
-    "wgmma, boxes": 1.6,
-    "wgmma, pairs": 3.37,
-    "wgmma, elements": 9.93,
-    "wgmma, partial": 1.69,
+    "wgmma, boxes": 1.36,
+    "wgmma, pairs": 4.8,
+    "wgmma, elements": 7.45,
+    "wgmma, partial": 1.79,
     "mma, pairs": 1.31,
-    "mma, rows": 2.27,
-    "mma, elements": 8.0,
-    "mma, partial": 0.78,
-    "planes by wgmma, scaled": 1.18,
-    "planes by mma, scaled": 1.0,
+    "mma, rows": 2.05,
+    "mma, elements": 8.29,
+    "mma, partial": 0.76,
+    "planes by wgmma, scaled": 1.69,
+    "planes by mma, scaled": 1.01,
 }
 """Time of stores of results, over that of their bytes in whole lines, by the instructions that multiply and the way of storing."""
 
@@ -365,7 +394,7 @@ def _tensor_core_work(
         turns=2 if loop.cluster_k > 1 else 1 + share.joins,
         early=plan.spec.early_launch,
         results=results,
-        costs=COSTS[f"{kind}, clusters along k" if loop.cluster_k > 1 else kind],
+        costs=COSTS[_kind(kind, loop)],
     )
     if plan.planes is not None:
         return _around_planes(plan, plan.planes, problem, main)
@@ -373,6 +402,13 @@ def _tensor_core_work(
         return _copy_work(plan, plan.copied, problem), replace(main, follows=True)
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
+
+
+def _kind(kind: str, loop: WarpgroupLoop) -> str:
+    """Name of a kind of kernel in the table of costs, how its blocks and groups divide the work included."""
+    if loop.cluster_k > 1:
+        return f"{kind}, clusters along k"
+    return f"{kind}, ping-pong" if loop.ping_pong and kind == "wgmma" else kind
 
 
 def _copy_work(plan: GemmPlan, copied: CopyPlan, problem: Mapping[str, int]) -> Work:
