@@ -262,7 +262,8 @@ def regret(problem: Problem, device: Device, table: Table | None) -> Regret | No
     by_label = grouped(problem)
     names = {name for label in by_label for name in [_instance(label, device)] if name}
     request = parse_problem(problem.problem)
-    own = None if table is None else next((row for row in table.rows if (row.kind, row.problem) == (request.kind, request.text)), None)
+    texts = (problem.problem.partition(":")[2], request.text)
+    own = None if table is None else next((row for row in table.rows if row.kind == request.kind and row.problem in texts), None)
     try:
         chosen = choose_by(table, request, device, without=own, among=names).chosen
     except LaunchError:
@@ -345,7 +346,11 @@ def tabulate(path: Path) -> int:
             if option is not None:
                 slices = set_best(option[1], option[2], device)[0].get("slices", 0)
                 times[_names(device)[label]] = nearest(found, slices).us
-        rows[request.kind, request.text] = Row(request.text, request.kind, times, peer=problem.torch_us)
+        # The words that were timed: those of a request tell that addresses or strides are no multiples of 16 bytes, not of which number.
+        text = problem.problem.partition(":")[2]
+        if text != request.text:
+            rows.pop((request.kind, request.text), None)
+        rows[request.kind, text] = Row(text, request.kind, times, peer=problem.torch_us)
     write_table(remodelled(replace(table, rows=tuple(rows.values()), origin={**table.origin, "model": ""}), device), target)
     return len(problems)
 

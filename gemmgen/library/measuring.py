@@ -25,6 +25,7 @@ from gemmgen.library.sanitizing import TOOLS, find_sanitizer, sanitize
 from gemmgen.library.workers import cpus, run_tasks
 
 if TYPE_CHECKING:
+    from gemmgen.kernels.family import KernelPlan
     from gemmgen.perf.benchmark import BenchmarkReport, Timing
     from gemmgen.runtime.cuda import GpuBackend
     from gemmgen.runtime.cuda.driver import GpuDevice
@@ -52,15 +53,16 @@ class Measurement:
         return evidence_text(self.run, useful)
 
 
-def library_architecture(listing: Listing, device: GpuDevice) -> str:
-    """The newest of the list's architectures whose binaries the device runs. Raises ``EnvironmentMissing``."""
+def fitting_architectures(listing: Listing, device: GpuDevice) -> list[str]:
+    """The list's architectures whose binaries the device runs, the newest first, those of its very chip before those of all of its
+    generation. Raises ``EnvironmentMissing`` if there is none."""
     from gemmgen.hardware.target import architecture
 
     runs = device.architecture
     fitting = [name for name in listing.architectures if runs is not None and runs.runs_cubins_of(architecture(name))]
     if not fitting:
         raise EnvironmentMissing(f"{device} runs none of the library's architectures: {', '.join(listing.architectures)}")
-    return max(fitting, key=lambda name: architecture(name).compute_capability)
+    return sorted(fitting, key=lambda name: (architecture(name).compute_capability, name.endswith("a")), reverse=True)
 
 
 def start(listing: Listing, *, only: Collection[str] | None, jobs: int | None, progress: Progress) -> Measurement:
@@ -69,26 +71,27 @@ def start(listing: Listing, *, only: Collection[str] | None, jobs: int | None, p
     from gemmgen.runtime.cuda.driver import gpu
 
     device = gpu()
-    architecture = library_architecture(listing, device)
+    order = fitting_architectures(listing, device)
     if not compiler_fits(listing):
         raise EnvironmentMissing(f"evidence is about the binaries of one compiler: install {how_to_get_compiler(listing)}")
     targets = [
         (instance, name, plan)
-        for instance, name, plan in listing.targets()
-        if name == architecture and (only is None or instance.name in only)
+        for instance in listing.instances
+        if only is None or instance.name in only
+        for name, plan in newest(instance, order)
     ]
     facts = compile_facts(listing, targets, jobs or cpus(), progress)
     options = options_digest()
     records = {
         instance.name: {
             "instance": instance.name,
-            "architecture": architecture,
-            "program": facts[instance.name, architecture].program,
-            "code": facts[instance.name, architecture].code,
+            "architecture": name,
+            "program": facts[instance.name, name].program,
+            "code": facts[instance.name, name].code,
             "source": instance.source.digest,
             "options": options,
         }
-        for instance, _, _ in targets
+        for instance, name, _ in targets
     }
     run = {
         "backend": "gpu",
@@ -99,6 +102,11 @@ def start(listing: Listing, *, only: Collection[str] | None, jobs: int | None, p
         "date": today(),
     }
     return Measurement(run, records)
+
+
+def newest(instance: Instance, order: Sequence[str]) -> list[tuple[str, KernelPlan]]:
+    """Of an instance's architectures, the first one of ``order``, with its plan; empty if it has none of them."""
+    return [(name, instance.plans[name]) for name in order if name in instance.plans][:1]
 
 
 def verify_all(listing: Listing, measurement: Measurement, *, jobs: int | None, progress: Progress) -> None:

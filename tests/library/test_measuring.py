@@ -10,8 +10,8 @@ import pytest
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.library import measuring
 from gemmgen.library.evidence import read_evidence
-from gemmgen.library.listing import Listing
-from gemmgen.library.measuring import Measurement, benchmark_item, group_contests, library_architecture
+from gemmgen.library.listing import Listing, read_listing
+from gemmgen.library.measuring import Measurement, benchmark_item, fitting_architectures, group_contests, newest
 from gemmgen.library.sanitizing import read_verdict
 from gemmgen.perf.benchmark import BenchmarkReport, Timing, compare
 from gemmgen.perf.clocks import Clocks
@@ -64,11 +64,21 @@ def measured(listing: Listing) -> Measurement:
     return Measurement(run, {name: {**record, **digests} for name, record in records.items()})
 
 
-def test_the_newest_architecture_that_the_device_runs_is_taken(listing: Listing) -> None:
-    assert library_architecture(listing, DEVICE) == "sm_90"
-    assert library_architecture(listing, replace(DEVICE, compute_capability=(8, 9))) == "sm_80"
+def test_the_newest_architectures_that_the_device_runs_come_first(listing: Listing) -> None:
+    assert fitting_architectures(listing, DEVICE) == ["sm_90"]
+    assert fitting_architectures(listing, replace(DEVICE, compute_capability=(8, 9))) == ["sm_80"]
     with pytest.raises(EnvironmentMissing, match="runs none of the library's architectures: sm_80, sm_90"):
-        library_architecture(listing, replace(DEVICE, compute_capability=(7, 5)))
+        fitting_architectures(listing, replace(DEVICE, compute_capability=(7, 5)))
+
+
+def test_each_instance_is_measured_on_the_newest_of_its_own_architectures() -> None:
+    """Kernels of a single chip exist for that chip alone; a chip's own come before those of its generation."""
+    library = read_listing()
+    order = fitting_architectures(library, DEVICE)
+    assert order == ["sm_90a", "sm_90"]
+    taken = {instance.name: [name for name, _ in newest(instance, order)] for instance in library.instances}
+    assert all(taken[instance.name] == [{"sm_90a": "sm_90a"}.get(next(iter(instance.plans)), "sm_90")] for instance in library.instances)
+    assert sum(names == ["sm_90a"] for names in taken.values()) > 100
 
 
 def test_instances_that_compute_the_same_are_timed_together(listing: Listing) -> None:
