@@ -385,7 +385,9 @@ def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
             "operations: no out, beta, amax, stream, backend, batch_invariant, numbers as bias or "
             "mappings"
         )
-    return getattr(sys.modules["torch"].ops.gemmgen, name)(*arguments)
+    import torch  # not from sys.modules: the tracer would go through all of it, while other threads import
+
+    return getattr(torch.ops.gemmgen, name)(*arguments)
 
 
 def _twice(value: Any) -> Any:
