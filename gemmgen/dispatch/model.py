@@ -48,11 +48,11 @@ class Parameters:
     """That an SM gets from the L2."""
     memory_efficiency: float = 0.9
     """Part of the memory's roof that kernels reach."""
-    turn_seconds: float = 1.6e-6
+    turn_seconds: float = 1.8e-6
     """From one block's result to the next block that adds to it."""
     sms_to_draw: float = 0.9
     """Part of the SMs that draw all that the memory gives: 64 blocks got 1.7 TB/s of 4.5 on an H200."""
-    begin_seconds: float = 1.2e-6
+    begin_seconds: float = 1.0e-6
     """Before a block of a further wave multiplies on tensor cores: its barriers, tensor maps and first copies. 139992 x 8 x 8, in six
     waves of short blocks, took 17 us on an H200."""
     sharpness: float = 3.0

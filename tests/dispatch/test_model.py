@@ -16,7 +16,7 @@ from gemmgen.dispatch.evaluation import mean, regrets, row_regret
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS, memory_bandwidth, model_seconds, operation_rate
 from gemmgen.dispatch.selection import base_name, choose_by, fitted
-from gemmgen.dispatch.table import Row, Table, parse_problem, read_table
+from gemmgen.dispatch.table import Row, Table, load_table, parse_problem, read_table
 from gemmgen.hardware.target import DEVICES, architecture, device
 from gemmgen.kernels import FAMILIES, family
 from gemmgen.perf.cost_model import cost_model_of
@@ -79,10 +79,13 @@ def test_interpolation_is_within_10_percent_on_average():
 
 
 def test_the_model_says_how_long_good_instances_take():
+    """Of the products in the tuned table, whose instances are those of the library."""
     errors = []
-    for row in measured().rows:
+    for row in load_table("H200").rows:
         best = min(row.times, key=lambda name: row.times[name])
-        errors.append(abs(math.log(row.models[best] / row.times[best])))
+        if row.kind == "gemm" and best in row.models:
+            errors.append(abs(math.log(row.models[best] / row.times[best])))
+    assert len(errors) > 800
     assert mean(errors) < 0.15
 
 

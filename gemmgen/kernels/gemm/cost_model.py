@@ -56,75 +56,95 @@ UNFILLED = 0.3
 """Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
 PROMOTION_ISSUE = 0.06
 """The same of 8-bit floats, whose sums leave the tensor core."""
-FILLED = 4.8
+FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
 COSTS = {
     "tiled": Costs(
-        arithmetic=1.06, shared=0.82, loads=1.12, latency=0.75, barriers=1.03, stores=0.51, memory=0.6, idle=0.49, hide=2.57, crowd=0.9
+        arithmetic=1.01, shared=0.9, loads=1.12, latency=0.72, barriers=0.83, stores=0.53, memory=0.6, idle=0.57, hide=2.57, crowd=0.95
     ),
-    "tiled, 16 bits": Costs(arithmetic=1.19, shared=1.16, latency=0.86, barriers=0.98, stores=1.08, memory=0.97, idle=-0.95, hide=0.96),
+    "tiled, 16 bits": Costs(arithmetic=1.49, shared=1.02, latency=0.94, barriers=0.98, memory=1.03, idle=-0.78, hide=1.05),
     "vector along k": Costs(
-        arithmetic=0.87,
-        shared=0.76,
-        loads=1.04,
-        latency=0.79,
-        barriers=0.67,
-        stores=1.47,
-        memory=0.7,
-        idle=-0.75,
-        draw=1.57,
+        arithmetic=0.78,
+        shared=0.71,
+        loads=1.08,
+        latency=0.73,
+        barriers=0.59,
+        stores=1.84,
+        memory=0.66,
+        idle=-0.63,
+        draw=1.51,
         hide=0.95,
         crowd=1.0,
     ),
     "vector along k, 16 bits": Costs(
-        arithmetic=2.03, shared=0.48, loads=1.02, latency=0.85, barriers=1.01, stores=0.87, memory=0.63, idle=-0.2, draw=1.23, hide=1.13
+        arithmetic=2.03,
+        shared=0.41,
+        loads=1.02,
+        latency=0.77,
+        barriers=0.98,
+        stores=0.99,
+        memory=0.78,
+        idle=0.08,
+        draw=1.58,
+        hide=1.13,
+        crowd=0.06,
     ),
-    "vector along m": Costs(loads=0.86, latency=1.35, memory=0.62, idle=1.84, draw=1.06),
-    "vector along m, 16 bits": Costs(arithmetic=1.06, loads=0.65, latency=1.04, memory=0.61, idle=-0.95, draw=1.66),
+    "vector along m": Costs(loads=0.8, latency=0.91, memory=0.69, idle=1.99, draw=2.59),
+    "vector along m, 16 bits": Costs(arithmetic=1.21, shared=1.13, loads=0.8, latency=1.08, memory=0.64, idle=-0.95, draw=1.93, crowd=0.06),
     "wgmma": Costs(
         arithmetic=0.83,
         loads=0.38,
         latency=2.16,
-        barriers=0.74,
-        stores=1.39,
-        memory=0.7,
-        idle=-0.49,
-        pause=1.85,
-        draw=0.54,
-        hide=0.9,
-        crowd=0.62,
+        barriers=0.61,
+        stores=1.25,
+        memory=0.84,
+        idle=0.3,
+        pause=1.7,
+        draw=0.49,
+        hide=0.8,
+        crowd=0.64,
     ),
     "wgmma, ping-pong": Costs(
-        arithmetic=0.58, loads=0.38, latency=1.66, barriers=0.82, stores=0.99, memory=0.97, idle=0.79, pause=1.7, draw=0.63, hide=0.97
+        arithmetic=0.53, loads=0.38, latency=1.22, barriers=0.82, stores=0.78, memory=0.97, idle=1.94, pause=1.78, draw=0.85, hide=0.97
     ),
     "wgmma, clusters along k": Costs(
-        arithmetic=0.74, loads=0.41, latency=0.93, barriers=1.21, stores=0.62, memory=0.63, draw=0.54, hide=0.97, crowd=0.53
+        arithmetic=0.62, loads=0.43, latency=0.96, barriers=1.27, stores=0.56, memory=0.78, idle=0.29, draw=0.54, hide=0.97, crowd=0.56
     ),
-    "planes by wgmma": Costs(arithmetic=1.05, loads=0.56, barriers=1.14, stores=1.42, memory=0.9, idle=0.07, draw=0.94, crowd=0.12),
-    "planes by wgmma, clusters along k": Costs(arithmetic=1.38, loads=0.62, stores=0.96, memory=1.06, idle=0.69, crowd=0.17),
+    "planes by wgmma": Costs(arithmetic=1.05, loads=0.56, barriers=1.19, stores=1.49, memory=0.84, idle=-0.03, draw=0.89, crowd=0.18),
+    "planes by wgmma, clusters along k": Costs(arithmetic=1.28, loads=0.62, stores=0.96, memory=1.06, idle=0.61, crowd=0.26),
     "mma": Costs(
-        arithmetic=0.88, shared=1.02, loads=0.56, latency=1.27, barriers=1.1, stores=0.82, memory=1.04, idle=1.18, pause=1.81, draw=0.8
+        arithmetic=0.78,
+        shared=1.05,
+        loads=0.48,
+        latency=1.27,
+        barriers=1.1,
+        stores=0.78,
+        memory=1.1,
+        idle=1.9,
+        pause=1.91,
+        draw=0.77,
+        hide=1.12,
     ),
-    "planes by mma": Costs(arithmetic=1.55, loads=0.94, idle=0.01, hide=1.06),
-    "copies": Costs(loads=1.47, latency=0.98, stores=1.44, memory=0.88, idle=0.78),
-    "splits": Costs(loads=0.89, latency=0.78, stores=0.71, memory=0.71, idle=-0.36, draw=1.24),
-    "repairs": Costs(latency=0.92, idle=-0.95),
-    "sum of slices": Costs(loads=0.91, latency=0.8, stores=1.14, idle=0.86, crowd=0.29),
+    "planes by mma": Costs(arithmetic=1.55, loads=0.94, stores=1.03, idle=0.13, hide=1.12),
+    "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
+    "splits": Costs(loads=0.79, latency=0.7, barriers=0.97, stores=0.63, memory=0.71, idle=-0.5, draw=1.4),
+    "repairs": Costs(latency=0.87, idle=-0.95),
+    "sum of slices": Costs(loads=0.73, latency=0.8, stores=1.14, idle=0.65, crowd=0.28),
 }
-"""Costs of each kind of kernel, calibrated on some 300 products in float32 and bfloat16 that seeded generators drew, and on the problems of
+"""Costs of each kind of kernel, calibrated on some 550 products in float32 and bfloat16 that seeded generators drew, and on the problems of
 the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that what the model picks is the best."""
 STORES = {
-    "wgmma, boxes": 1.36,
-    "wgmma, pairs": 4.8,
-    "wgmma, elements": 7.45,
-    "wgmma, partial": 1.79,
-    "mma, pairs": 1.31,
-    "mma, rows": 2.05,
-    "mma, elements": 8.29,
-    "mma, partial": 0.76,
-    "planes by wgmma, scaled": 1.69,
-    "planes by mma, scaled": 1.01,
+    "wgmma, boxes": 1.11,
+    "wgmma, pairs": 5.18,
+    "wgmma, elements": 6.66,
+    "wgmma, partial": 1.76,
+    "mma, pairs": 1.62,
+    "mma, rows": 1.77,
+    "mma, elements": 8.57,
+    "mma, partial": 0.72,
+    "planes by wgmma, scaled": 1.98,
+    "planes by mma, scaled": 1.03,
 }
 """Time of stores of results, over that of their bytes in whole lines, by the instructions that multiply and the way of storing."""
 
