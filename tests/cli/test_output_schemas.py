@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from gemmgen.cli.commands.schema import output_schemas
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema validates")
 
-REVERSE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "reverse_fixed.cu"
+ROOT = Path(__file__).resolve().parents[2]
+REVERSE = ROOT / "docs" / "tutorials" / "reverse_fixed.cu"
 CALLS = {
     "banks": ["banks", "lane*24", "--width", "8"],
     "check": ["check", "gemm/v3_double_buffer", "--arch", "sm_90"],
@@ -60,6 +62,13 @@ OTHERS = {
 def test_an_output_in_another_form_meets_its_schema_too(run: Run, name: str) -> None:
     code = 2 if name == "check" else 0
     jsonschema.validate(run(*OTHERS[name], "--json", code=code).json, schema(run, name))
+
+
+def test_every_certificate_meets_the_schema_of_library_show(run: Run) -> None:
+    certificates = [json.loads(path.read_text()) for path in sorted((ROOT / "generated").rglob("*.json"))]
+    certificates = [certificate for certificate in certificates if certificate.get("format") == "gemmgen certificate"]
+    assert len(certificates) > 800
+    jsonschema.validate(certificates, schema(run, "library-show"))
 
 
 def test_an_answer_to_a_problem_meets_the_schema_of_explain(run: Run) -> None:

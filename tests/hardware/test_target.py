@@ -167,7 +167,7 @@ def test_occupancy_rejects_nonsense():
 
 
 @pytest.mark.parametrize(("name", "share"), [("H200", 0.5), ("H100", 0.5), ("L40S", 1), ("RTX 4090", 0.5), ("RTX 5090", 0.5)])
-def test_8_bit_floats_by_mma_sync_run_at_the_rate_of_bytes_but_on_hopper_at_that_of_float16(name, share):
+def test_8_bit_floats_by_mma_sync_run_at_float16_rate_on_hopper(name, share):
     known = device(name)
     assert known.roof("fp8_mma").value == pytest.approx(share * known.roof("int8_mma").value)
     assert (known.roof("fp8_mma") == known.roof("f16_mma")) == known.architecture.supports("wgmma")

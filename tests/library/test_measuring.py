@@ -64,14 +64,14 @@ def measured(listing: Listing) -> Measurement:
     return Measurement(run, {name: {**record, **digests} for name, record in records.items()})
 
 
-def test_the_newest_architectures_that_the_device_runs_come_first(listing: Listing) -> None:
+def test_the_newest_architectures_of_the_device_come_first(listing: Listing) -> None:
     assert fitting_architectures(listing, DEVICE) == ["sm_90"]
     assert fitting_architectures(listing, replace(DEVICE, compute_capability=(8, 9))) == ["sm_80"]
     with pytest.raises(EnvironmentMissing, match="runs none of the library's architectures: sm_80, sm_90"):
         fitting_architectures(listing, replace(DEVICE, compute_capability=(7, 5)))
 
 
-def test_each_instance_is_measured_on_the_newest_of_its_own_architectures() -> None:
+def test_each_instance_is_measured_on_its_newest_architecture() -> None:
     """Kernels of a single chip exist for that chip alone; a chip's own come before those of its generation."""
     library = read_listing()
     order = fitting_architectures(library, DEVICE)

@@ -1,4 +1,4 @@
-"""What is tried for grouped products."""
+"""Ways to compute grouped products that are tried."""
 
 from __future__ import annotations
 
