@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.cli.analysis import foreign_device
 from gemmgen.cli.output import Column, counted, duration, operation_unit, print_json, print_table, rate
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
@@ -58,7 +59,7 @@ def explain_choice(text: str, device: Device, as_json: bool, architecture: Archi
     if as_json:
         print_json(choice_json(choice, asked))
     else:
-        _print(choice, asked)
+        _print(choice, asked, [] if architecture is None else foreign_device(architecture, device))
 
 
 def choice_json(choice: Choice, asked: str) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _runners_up(choice: Choice) -> list[Option]:
     return [option for option in choice.options if option is not choice.chosen][:RUNNERS_UP]
 
 
-def _print(choice: Choice, asked: str) -> None:
+def _print(choice: Choice, asked: str, notes: Sequence[tuple[str, str]]) -> None:
     from gemmgen.dispatch.model import binding_limit, resident_blocks
     from gemmgen.perf.analysis.roofline import roofline
     from gemmgen.perf.cost_model import cost_model_of
@@ -114,6 +115,7 @@ def _print(choice: Choice, asked: str) -> None:
     works = model.work(option.plan, option.dimensions)
     lines = [
         ("problem", f"{asked} on the {device.name}"),
+        *notes,
         ("takes", f"{option.candidate.label} ({option.plan.name})"),
         ("why", _why(choice)),
         ("certified", _standing(option)),

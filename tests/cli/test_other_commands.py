@@ -48,6 +48,11 @@ def test_roofs_of_another_architecture_are_marked(run: Run, spec: Path, command:
     )
 
 
+def test_a_choice_for_an_architecture_that_the_device_lacks_is_marked(run: Run) -> None:
+    shown = run("explain", "--problem", "gemm:64,64,64", "--arch", "sm_100", "--device", "H200").out
+    assert "note       a binary for sm_100 does not run on it" in shown
+
+
 @pytest.mark.parametrize(
     ("architecture", "device"), [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_120", "RTX 5090")]
 )

@@ -37,10 +37,27 @@ def test_problems_of_the_grids_are_read_and_written_alike(kind, fine):
 
 
 @pytest.mark.parametrize(
+    ("words", "result"),
+    [("s8", "s32"), ("u8", "s32"), ("s8,bias,gelu", "f32"), ("s8_s8_s32", "s32"), ("e5m2,bias", "bf16"), ("f16,residual", "f16")],
+)
+def test_a_result_left_open_has_the_type_that_a_call_gives_it(words, result):
+    assert parse_problem(f"gemm:8,8,8,{words}").c.type == result
+
+
+def test_tf32_is_multiplied_on_tensor_cores_of_every_generation_from_ampere_on():
+    for name in ("A100", "L40S", "H100", "H200"):
+        chosen = choose(parse_problem("gemm:4096,4096,4096,nt,tf32"), device(name)).chosen
+        assert chosen.plan.spec.storage.a == "tf32", name
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
         "gemm",
+        "gemm:1,2,3,f16_f16_u8",
+        "gemm:1,2,3,s32",
+        "gemm:1,2,3,f16_f16",
         "gemm:1,2",
         "gemm:1,2,x",
         "gemm:-1,2,3",

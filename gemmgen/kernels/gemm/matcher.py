@@ -45,6 +45,7 @@ TYPES = ("f32", "f16", "bf16")
 """Types of which A, B and C may be any."""
 BYTE_TYPES = ("s8", "u8", "e4m3", "e5m2")
 """Types that only tensor cores multiply: A and B are both integers, or both floats."""
+FACTOR_TYPES = (*TYPES, *BYTE_TYPES)
 RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
 ACTIVATIONS = {
     "relu": {"op": "relu"},
@@ -79,6 +80,9 @@ PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
 INVARIANT_ROWS = (1, 64, 512, 4096)
 """Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
+MARGIN_OF_TF32 = 1.1
+"""Estimated time of an instance written for tf32, over that of one for smaller types with tiles of tf32, from which on this one is taken:
+its times were measured for those types."""
 MARGIN_OF_PLANES = 1.1
 """Estimated time of multiply-adds, over that of products by planes, from which on these are taken: where both take about as long, the
 simpler kernel, without a workspace, is the better choice."""
@@ -265,7 +269,9 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
             return "it has no groups of rows"
         if spec.decomposition.scheme != "data_parallel":
             return "it divides k, and groups of rows are counted on the device"
-    truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
+    # Instances of mma.sync serve all types alike, with tiles of as many elements.
+    takes_tf32 = spec.storage.a == spec.storage.b == "tf32" or (isinstance(spec.mainloop, MmaSyncMainloop) and not planes)
+    truncated = request.precision == "tf32" and takes_tf32
     row_major = spec.order == "row_major"
     # A kernel for column-major results takes C as its transpose wherever it can: few rows then fill the columns of its tiles.
     turned = isinstance(spec.mainloop, TensorCoreMainloop) and not row_major and is_stored(request.c, True)
@@ -441,6 +447,7 @@ def _fitted(spec: GemmSpec, request: GemmRequest, changes: Mapping[str, Any]) ->
             else:
                 arrays["bias"] = ("bias", _vector(request, per, vector_type(request.c.type)))
     margin = MARGIN_OF_PLANES if arithmetic_of(changed).f32_by is not None else 1.0
+    margin *= MARGIN_OF_TF32 if changed.storage.a == "tf32" != spec.storage.a else 1.0
     return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed), margin=margin)
 
 
@@ -508,7 +515,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     ``residual``, scales and activations, in their order. Raises ``SpecError``."""
     m, n, k = sizes
     epilogue: list[Operation] = []
-    letters, types, aligned, batch, groups = "nn", ("f32", "f32", "f32"), True, None, None
+    letters, types, aligned, batch, groups = "nn", ["f32", "f32", "f32"], True, None, None
     precision: Precision = "f32"
     keeps = False
     said: dict[str, str] = {}
@@ -516,10 +523,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         if option in ("nn", "nt", "tn", "tt"):
             say_once(said, "transposition", option)
             letters = option
-        elif all(part in (*RESULT_TYPES, "u8") for part in option.split("_")) and len(option.split("_")) in (1, 3):
+        elif _are_types(parts := option.split("_")):
             say_once(said, "storage", option)
-            parts = option.split("_")
-            types = (parts[0], parts[1], parts[2]) if len(parts) == 3 else (option, option, result_type(option, option))
+            types = parts if len(parts) == 3 else [option, option]
         elif option in ACTIVATIONS or option in ("bias", "residual"):
             fields = {"op": "bias", "per": "column"} if option == "bias" else ACTIVATIONS.get(option, {"op": option})
             epilogue.append(operation(fields))
@@ -540,7 +546,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             say_once(said, "batch", option)
             groups = int(option[7:])
         else:
-            need = "nn, nt, tn, tt, f32, f16, bf16, s8, e4m3, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
+            need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += f"planes (of B are kept), bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             near = did_you_mean(option, re.findall(r"\w+", need))
             raise SpecError(f"a GEMM problem has no option {option!r}{near}: need {need}")
@@ -551,6 +557,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         plain = Layout.packed((rows, columns) if batch is None else (batch, rows, columns), type)
         return plain if aligned else Layout(plain.shape, plain.strides, type, plain.element_bytes)
 
+    if len(types) == 2:
+        types.append(result_type(types[0], types[1], plain=not epilogue))
     c = layout(m, n, "n", types[2])
     residual = c if any(step.op == "residual" for step in epilogue) else None
     a, b = layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1], batch or groups)
@@ -567,6 +575,11 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
         planes=planes_layout(b) if keeps else None,
     )
+
+
+def _are_types(words: Sequence[str]) -> bool:
+    """True of the type of both factors, or of those of A, B and C."""
+    return len(words) in (1, 3) and all(word in FACTOR_TYPES for word in words[:2]) and all(word in RESULT_TYPES for word in words[2:])
 
 
 @cache

@@ -226,9 +226,10 @@ def type_reasons(spec: GemmSpec) -> Iterator[Reason]:
     if c == "s32" and integer and not plain:
         need, hint = "alpha: one, beta: zero and no epilogue for a C of s32", "int32 sums are stored as they are; f32, f16, bf16 or s8"
         yield Reason("storage", "storage.c", "s32", need, hint)
-    reads = spec.beta == "argument" or any(operation.op == "residual" for operation in spec.epilogue)
+    reads = spec.beta == "argument" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands())
     if c in ("s8", *BYTE_FLOATS) and reads:
-        yield Reason("storage", "storage.c", c, "f32, f16 or bf16 where C or a residual is read", "beta: zero, no residual")
+        need = "f32, f16 or bf16 where C, or a matrix of its type such as a residual, is read"
+        yield Reason("storage", "storage.c", c, need, "beta: zero, no residual and no multiply")
     promotes = isinstance(spec.mainloop, TensorCoreMainloop) and isinstance(spec.mainloop.promote_every, int)
     if promotes and integer:
         yield Reason("promotion", "mainloop.promote_every", "a number", "never for integers, whose sums are exact")

@@ -104,6 +104,7 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         (with_loop(instruction_n=16), "instruction_n"),
         ({**SPEC, "amax": "unscaled", "epilogue": [{"op": "factor", "per": "row"}]}, "amax"),
         ({**BYTES, "amax": "stored"}, "amax"),
+        ({**SPEC, "storage": {"a": "bf16", "b": "bf16", "c": "s8"}, "store": "direct", "epilogue": [{"op": "multiply"}]}, "storage"),
         ({**GROUPED, "decomposition": {"scheme": "split_k_cluster", "slices": 2}}, "decomposition"),
         ({**COPIED, "store": "direct", "decomposition": {"scheme": "split_k_parallel", "slices": 2}}, "copied"),
         ({**COPIED, "batch": "grouped"}, "copied"),
