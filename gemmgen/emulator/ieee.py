@@ -302,7 +302,10 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
         top, top_low = two_sum(product, middle)
         rest, rest_low = two_sum(top_low, middle_low)
         result[easy] = top + round_to_odd(rest, rest_low)
-    for index in np.flatnonzero(~easy):
+    # The sum of c and a product that is zero or no number is exact or rounded once by itself; only its zeros know of directions.
+    plain = ~easy & ((a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b)) & ((c != 0) | (mode == "rn"))
+    result[plain] = a[plain] * b[plain] + c[plain]
+    for index in np.flatnonzero(~(easy | plain)):
         result[index] = fma_f64_scalar(float(a[index]), float(b[index]), float(c[index]), mode)
     result[np.isnan(result)] = F64_NAN
     return passing_nan(result, a, c, b)

@@ -1,5 +1,6 @@
 """Floating point arithmetic and conversion against exact rational arithmetic."""
 
+import itertools
 from fractions import Fraction
 from math import isfinite
 
@@ -115,6 +116,18 @@ def test_fma_f64_property(a, b, c, mode):
     with np.errstate(all="ignore"):
         got = ieee.fma_f64(np.array([a]), np.array([b]), np.array([c]), mode)[0]
     assert float(got) == float(round_exact(Fraction(a) * Fraction(b) + Fraction(c), "f64", mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fma_f64_of_special_values(mode):
+    special = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1.7e308, 5e-324, -5e-324]
+    a, b, c = (np.array(each) for each in zip(*itertools.product(special, repeat=3), strict=True))
+    with np.errstate(all="ignore"):
+        got = ieee.fma_f64(a, b, c, mode)
+        expected = np.array([ieee.fma_f64_scalar(*map(float, each), mode) for each in zip(a, b, c, strict=True)])
+    np.testing.assert_array_equal(got, expected)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(expected[numbers]))
 
 
 def test_fma_f64_near_ties():
