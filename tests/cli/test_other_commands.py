@@ -48,7 +48,7 @@ def test_roofs_of_another_architecture_are_marked(run: Run, spec: Path, command:
     )
 
 
-def test_a_choice_for_an_architecture_that_the_device_lacks_is_marked(run: Run) -> None:
+def test_a_choice_for_an_architecture_of_no_device_is_marked(run: Run) -> None:
     shown = run("explain", "--problem", "gemm:64,64,64", "--arch", "sm_100", "--device", "H200").out
     assert "note       a binary for sm_100 does not run on it" in shown
 

@@ -44,7 +44,7 @@ def test_a_result_left_open_has_the_type_that_a_call_gives_it(words, result):
     assert parse_problem(f"gemm:8,8,8,{words}").c.type == result
 
 
-def test_tf32_is_multiplied_on_tensor_cores_of_every_generation_from_ampere_on():
+def test_tf32_is_multiplied_on_tensor_cores_from_ampere_on():
     for name in ("A100", "L40S", "H100", "H200"):
         chosen = choose(parse_problem("gemm:4096,4096,4096,nt,tf32"), device(name)).chosen
         assert chosen.plan.spec.storage.a == "tf32", name
