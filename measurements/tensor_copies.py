@@ -1,12 +1,13 @@
 """Tensor copies on a GPU beside the emulator: what lands where, and which maps the driver refuses.
 
-    python -m measurements.tensor_copies --out DIR      on a machine with a GPU: writes DIR/tensor_copies_h200.npz, prints differences
+    python -m measurements.tensor_copies --out DIR      on a machine with a GPU: writes DIR/tensor_copies_all_h200.npz, prints differences
     python -m measurements.tensor_copies --check FILE   anywhere: the emulator against what was recorded
 
 Maps are random: layouts without and with interleave, tile and im2col mode, every swizzle, strides and boxes that cross the ends of
 the array, loads, stores and reductions. Elements are numbered; of what a copy leaves (the tile in shared memory, or the array) a sum is
-kept. Some maps break a rule; of them the driver's code is kept. Contents of the file: `cases` and `maps` (texts, JSON), `sums` (of cases)
-and `codes` (the driver's, of maps; 0: taken).
+kept, and of loads the tile. Some maps break a rule; of them the driver's code is kept. Contents of the file: `cases` and `maps` (texts,
+JSON), `sums` (of cases), `tile0`, `tile1` ... (of the cases that load), `codes` (the driver's, of maps; 0: taken), `refused` and `faulted`
+(JSON: cases whose map the driver has not taken, and those that ended with a fault). tensor_copies.md says what was found.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from gemmgen import emulator
-from gemmgen.hardware.tensor_map import ELEMENT_BYTES, FLOATING_ELEMENTS, SLICE_BYTES, SWIZZLE_SPANS, Im2col, TensorMap, problems
+from gemmgen.hardware.tensor_map import ELEMENT_BYTES, FLOATING_ELEMENTS, SLICE_BYTES, SWIZZLE_SPANS, Im2col, TensorMap, problems, refusals
 from gemmgen.runtime.cuda import driver
 from gemmgen.runtime.cuda.driver import LoadedBinary
 from gemmgen.runtime.cuda.launcher import _encoder
@@ -36,7 +37,7 @@ from gemmgen.toolchain.nvrtc import compile_source
 CASES = 320
 TILE_BYTES = 32768
 ARRAY_BYTES = 1 << 22
-NAME = "tensor_copies_h200.npz"
+NAME = "tensor_copies_all_h200.npz"
 
 HEAD = r"""
 typedef unsigned u32; typedef unsigned long long u64;
@@ -238,6 +239,7 @@ def outside_stores() -> Iterator[dict[str, Any]]:
     for direction, here in (
         ("load", [4, 0]),
         ("load", [-1, 0]),
+        ("load", [1, 0]),
         ("load", [8, -1]),
         ("store", [4, 0]),
         ("store", [8, -1]),
@@ -245,8 +247,11 @@ def outside_stores() -> Iterator[dict[str, Any]]:
     ):
         yield {"direction": direction, "map": described(pixels), "coordinates": here, "offsets": []}
     column = TensorMap("u32", (8, 6, 2), (32, 256), im2col=Im2col((-1,), (1,), 8, 20))
-    for begin in (0, -1):
+    for begin in (0, -1, 5):
         yield {"direction": "store", "map": described(column), "coordinates": [0, begin, 0], "offsets": []}
+    for lower, upper, extent in ((0, 0, 8), (0, 1, 8), (1, -1, 8), (0, 0, 6)):
+        walked = replace(column, extents=(extent, 6, 2), im2col=Im2col((lower,), (upper,), 8, 9))
+        yield {"direction": "store", "map": described(walked), "coordinates": [0, 1, 0], "offsets": []}
     for interleave in SLICE_BYTES:
         unit = SLICE_BYTES[interleave]
         found = TensorMap(
@@ -260,6 +265,9 @@ def outside_stores() -> Iterator[dict[str, Any]]:
         )
         for here in ([9, 0, 0, 0], [0, 5, 0, 0], [0, 0, 0, 3], [0, 0, 5, 0]):
             yield {"direction": "store", "map": described(found), "coordinates": here, "offsets": []}
+    for swizzle in ("none", "64B", "128B"):
+        wide = TensorMap("u16", (10, 6, 5, 4), (512, 4096, 32768), (8, 3, 8, 2), (1,) * 4, "32B", swizzle)  # type: ignore[arg-type]
+        yield {"direction": "load", "map": described(wide), "coordinates": [0, 0, 0, 0], "offsets": []}
 
 
 def doubtful_maps() -> Iterator[TensorMap]:
@@ -296,6 +304,11 @@ def doubtful_maps() -> Iterator[TensorMap]:
             yield replace(good, box=(), im2col=Im2col((0, 0), (0, 0), 16, pixels))
         for low, high in ((-128, 0), (-129, 0), (0, 127), (0, 128), (3, -2), (3, -3), (3, -4)):
             yield replace(good, box=(), im2col=Im2col((low, 0), (high, 0), 16, 10))
+    # Boxes about as large as shared memory, without steps and with such that do not divide them.
+    for rows in (144, 145, 160, 192, 223, 224, 225, 226, 227, 228, 229, 255, 256):
+        yield TensorMap("u8", (256, 300, 8), (256, 76800), (128, rows, 8))
+        yield TensorMap("u8", (256, 300, 8), (256, 76800), (128, rows, 8), (1, 1, 3))
+        yield TensorMap("u8", (256, 300, 20), (256, 76800), (128, rows, 17), (1, 1, 2))
 
 
 def contents(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -328,15 +341,15 @@ def scalars(case: dict[str, Any]) -> list[int]:
     return [*(case["coordinates"] + [0] * 5)[:5], *(case["offsets"] + [0] * 3)[:3], map_of(case).box_bytes]
 
 
-def on_emulator(ptx: str, case: dict[str, Any]) -> int:
-    """The sum of what a case leaves on the emulator."""
+def on_emulator(ptx: str, case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The array and the tile that a case leaves on the emulator."""
     array, tile = contents(case)
     info = np.zeros(1, np.uint32)
     given = [replace(map_of(case), base=array), *map(np.int32, scalars(case)), tile.view(np.uint32), info]
     emulator.launch(ptx, kernel_of(case), grid=1, block=128, args=given, shared_bytes=TILE_BYTES)
     if not info[0]:
         raise RuntimeError("the copy's barrier expects other bytes")
-    return summed(case, array, tile)
+    return array, tile
 
 
 def on_gpu(first: int, folder: Path) -> None:
@@ -403,7 +416,7 @@ def measure(out: Path) -> None:
             first = int(at) + 1
         results = {row["number"]: row for row in map(json.loads, (folder / "results").read_text().splitlines())}
         codes = json.loads((folder / "codes.json").read_text())
-        tiles = {f"tile{number}": np.load(folder / f"tile{number}.npy") for number in results if (folder / f"tile{number}.npy").exists()}
+        tiles = {number: np.load(folder / f"tile{number}.npy") for number in results if (folder / f"tile{number}.npy").exists()}
     different, kept = [], []
     for number, case in enumerate(listed):
         result = results.get(number)
@@ -413,7 +426,7 @@ def measure(out: Path) -> None:
             continue
         kept.append(number)
         try:
-            same = on_emulator(binary.ptx, case) == result["sum"]
+            same = summed(case, *on_emulator(binary.ptx, case)) == result["sum"]
         except Exception as error:  # a report on all cases is worth more than the first failure
             print(f"{label}: emulator: {str(error)[:200]}")
             same = False
@@ -421,7 +434,7 @@ def measure(out: Path) -> None:
             different.append(number)
             print(f"{label}: differs")
     unlike = [
-        described(each) | {"code": code} for each, code in zip(doubtful_maps(), codes, strict=True) if bool(problems(each)) != bool(code)
+        described(each) | {"code": code} for each, code in zip(doubtful_maps(), codes, strict=True) if bool(refusals(each)) != bool(code)
     ]
     for each in unlike:
         print("driver:", each)
@@ -433,8 +446,14 @@ def measure(out: Path) -> None:
         sums=np.array([results[number]["sum"] for number in kept], np.uint64),
         maps=json.dumps([described(each) for each in doubtful_maps()]),
         codes=np.array(codes, np.int32),
+        refused=json.dumps([listed[number] for number, result in results.items() if result["code"]]),
+        faulted=json.dumps([listed[number] for number in faults]),
+        **{
+            f"tile{place}": tiles[number][: map_of(listed[number]).shared_bytes]  # type: ignore[arg-type]
+            for place, number in enumerate(kept)
+            if number in tiles
+        },
     )
-    np.savez_compressed(out / "tiles.npz", **tiles)
 
 
 def check(path: Path) -> None:
@@ -442,10 +461,16 @@ def check(path: Path) -> None:
     recorded = np.load(path)
     ptx = compile_source(source(), architecture="sm_90a", name="tensor_copies.cu").ptx
     listed = json.loads(str(recorded["cases"]))
-    different = [case for case, total in zip(listed, recorded["sums"].tolist(), strict=True) if on_emulator(ptx, case) != total]
-    for case in different:
-        print(case)
-    print(f"{len(different)} of {len(listed)} copies differ")
+    different = 0
+    for place, (case, total) in enumerate(zip(listed, recorded["sums"].tolist(), strict=True)):
+        array, tile = on_emulator(ptx, case)
+        if summed(case, array, tile) == total:
+            continue
+        different += 1
+        name = f"tile{place}"
+        where = np.flatnonzero(recorded[name] != tile[: len(recorded[name])]) if name in recorded else np.arange(0)
+        print(case, f"{len(where)} bytes of the tile differ, the first at {where[0]}" if len(where) else "")
+    print(f"{different} of {len(listed)} copies differ")
 
 
 def main() -> None:

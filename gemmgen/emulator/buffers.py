@@ -212,13 +212,13 @@ class DeviceMemory:
         return HANDLE_BASE + len(self.textures) - 1
 
     def _placed(self, tensor_map: TensorMap, buffer: Buffer | None, name: str) -> bytes:
-        """The bytes of a tensor map, which has its number from here on. Raises BadLaunch for what the driver would refuse."""
+        """The bytes of a tensor map, which has its number from here on. Raises BadLaunch for what CUDA does not allow."""
         if buffer is None:
             raise BadLaunch(f"{name}: the base of a tensor map has to be an array or a Buffer, got {type(tensor_map.base).__name__}")
         base = self.address(buffer) - GLOBAL_BASE
         wrong = problems(tensor_map, base + GLOBAL_BASE)
         if wrong:
-            raise BadLaunch("\n  ".join([f"{name}: a tensor map that the driver would refuse", *wrong]))
+            raise BadLaunch("\n  ".join([f"{name}: a tensor map that CUDA does not allow", *wrong]))
         if tensor_map.array_bytes > buffer.array.nbytes:
             raise BadLaunch(
                 f"{name}: a tensor map over {tensor_map.array_bytes} bytes, from the first to the last element, of an array of "

@@ -3,7 +3,8 @@
 A tensor map (CUtensorMap) describes an array in global memory and the box that one copy moves between it and shared memory. The
 driver encodes it into 128 opaque bytes; here it stays readable, so that it can be planned, checked, printed and emulated without a
 driver. The checks are those of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col (cuda.h 13.0), whose only word is
-CUDA_ERROR_INVALID_VALUE. Axes count from the innermost one, as in the driver's arrays.
+CUDA_ERROR_INVALID_VALUE, and the rules of their documentation that the driver leaves unchecked. Axes count from the innermost one, as in
+the driver's arrays.
 
 Interleaved layouts, NC/8HWC8 and NC/16HWC16, keep channels in slices of 16 or 32 bytes. Their axes are, from the innermost: width, then
 further spatial axes, the slices, the images; an index of axis 0 stands for a whole slice of bytes. A copy takes one slice, whatever the
@@ -68,6 +69,9 @@ _CHUNK_BYTES = 16
 _LARGEST_EXTENT = 1 << 32
 _LARGEST_STRIDE = 1 << 40
 _LARGEST_BOX = 256
+_LARGEST_COPY = 232_448
+"""Bytes of a box: the shared memory that a block can have. The driver's limit lies between 147,456 and 262,144
+(measurements/tensor_copies.md)."""
 _LARGEST_ELEMENT_STRIDE = 8
 _MOST_CHANNELS = 256
 _MOST_PIXELS = 1024
@@ -196,11 +200,22 @@ def swizzled(address: int, swizzle: Swizzle) -> int:
 
 
 def problems(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ...]:
-    """Everything for which the driver would refuse a map, each with its reason; empty for a good one.
+    """Everything that CUDA does not allow of a map, each with its reason; empty for a good one.
 
     `address` is where the array begins, if that is known. Shape errors hide what depends on them.
     """
+    return refusals(tensor_map, address) or tuple(_unchecked(tensor_map))
+
+
+def refusals(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ...]:
+    """Everything for which the driver refuses a map: `problems` without the rules that it does not check."""
     return tuple(_malformed(tensor_map)) or tuple(_refused(tensor_map, address))
+
+
+def _unchecked(m: TensorMap) -> Iterator[str]:
+    """Rules of cuda.h that the driver does not check: what a copy through such a map does is not defined."""
+    if m.interleave == "32B" and m.swizzle != "32B":
+        yield f"swizzle: {m.swizzle}; a 32-byte interleave needs the 32B swizzle, although the driver encodes such a map"
 
 
 def _malformed(m: TensorMap) -> Iterator[str]:
@@ -238,7 +253,8 @@ def _malformed(m: TensorMap) -> Iterator[str]:
 def _refused(m: TensorMap, address: int | None) -> Iterator[str]:
     yield from _bad_array(m, address)
     yield from _bad_box(m) if m.im2col is None else _bad_walk(m, m.im2col)
-    yield from _bad_layout(m)
+    if m.fill == "nan" and m.element not in FLOATING_ELEMENTS:
+        yield f"fill: nan with elements of type {m.element}, which have none"
 
 
 def _bad_array(m: TensorMap, address: int | None) -> Iterator[str]:
@@ -264,6 +280,9 @@ def _bad_box(m: TensorMap) -> Iterator[str]:
         if not 1 <= size <= _LARGEST_BOX:
             yield f"box[{axis}]: {size}; 1 to {_LARGEST_BOX} are possible"
     yield from _bad_row(m, "box[0]", m.box[0])
+    size = m.element_bytes * prod(size // step for size, step in zip(m.box, m.steps, strict=True) if step > 0)
+    if size > _LARGEST_COPY:
+        yield f"box: {size} bytes; {_LARGEST_COPY} are possible, the shared memory of a block"
 
 
 def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:
@@ -291,10 +310,3 @@ def _bad_row(m: TensorMap, name: str, count: int) -> Iterator[str]:
         yield f"{row}, which is no multiple of {_CHUNK_BYTES}"
     if span and size > span:
         yield f"{row}; a {m.swizzle} swizzle takes rows of at most {span}"
-
-
-def _bad_layout(m: TensorMap) -> Iterator[str]:
-    if m.interleave == "32B" and m.swizzle != "32B":
-        yield f"swizzle: {m.swizzle}; a 32-byte interleave needs the 32B swizzle"
-    if m.fill == "nan" and m.element not in FLOATING_ELEMENTS:
-        yield f"fill: nan with elements of type {m.element}, which have none"

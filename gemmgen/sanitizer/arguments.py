@@ -242,7 +242,7 @@ def _mapped(value: TensorMap, index: int) -> KernelArgument:
     wrong = problems(value)
     if wrong:
         raise UnusableInput(
-            "\n  - ".join([f"argument {index}: the driver would refuse this tensor map (axes count from the innermost):", *wrong])
+            "\n  - ".join([f"argument {index}: CUDA does not allow this tensor map (axes count from the innermost):", *wrong])
         )
     array = argument_of(value.base, index)
     if not array.is_array or array.pointers or array.texture is not None or array.tensor_map is not None:

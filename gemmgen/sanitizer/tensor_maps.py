@@ -103,7 +103,7 @@ def parse_tensor_map(text: str, types: tuple[str, ...], fail: Callable[[str], Ex
     )
     wrong = problems(described)
     if wrong:
-        raise fail("the driver would refuse this tensor map (axes count from the innermost):" + "".join(f"\n  - {why}" for why in wrong))
+        raise fail("CUDA does not allow this tensor map (axes count from the innermost):" + "".join(f"\n  - {why}" for why in wrong))
     if "strides" in reader.given or interleave != "none":
         shape = (-(-described.array_bytes // described.element_bytes),)
     return DescribedMap(described, kind, tuple(shape), match["content"])

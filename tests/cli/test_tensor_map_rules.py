@@ -78,7 +78,16 @@ RULES = {
         "144 bytes; a 128B swizzle takes rows of at most 128",
     ),
     "slices of 16 bytes and swizzles": (replace(SLICED, swizzle="128B"), replace(SLICED, swizzle="96B"), "swizzle: '96B' is none of none"),  # type: ignore[arg-type]
-    "slices of 32 bytes and swizzles": (WIDE, replace(WIDE, swizzle="64B"), "swizzle: 64B; a 32-byte interleave needs the 32B swizzle"),
+    "slices of 32 bytes and swizzles": (
+        WIDE,
+        replace(WIDE, swizzle="64B"),
+        "swizzle: 64B; a 32-byte interleave needs the 32B swizzle, although the driver encodes such a map",
+    ),
+    "bytes of a box": (
+        TensorMap("u64", (128, 512), (1024,), (128, 227)),
+        TensorMap("u64", (128, 512), (1024,), (128, 228)),
+        "box: 233472 bytes; 232448 are possible, the shared memory of a block",
+    ),
     "fill": (replace(TILE, fill="nan"), replace(TILE, element="s32", fill="nan"), "fill: nan with elements of type s32"),
     "promotion": (replace(TILE, l2_promotion="256B"), replace(TILE, l2_promotion="512B"), "l2_promotion: '512B' is none of"),  # type: ignore[arg-type]
     "channels, most": (pixels(3, channels=64), pixels(3, channels=260), "im2col.channels_per_pixel: 260; 1 to 256"),
@@ -144,7 +153,7 @@ def test_the_next_one_is_refused_with_its_reason(rule: str, run: Run) -> None:
     assert any(reason in why for why in problems(bad)), problems(bad)
     with pytest.raises(emulator.BadLaunch) as raised:
         emulator.launch(KERNEL, "nothing", grid=1, block=32, args=[replace(bad, base=np.zeros(4096, np.uint8))])
-    assert reason in str(raised.value) and "map: a tensor map that the driver would refuse" in str(raised.value)
+    assert reason in str(raised.value) and "map: a tensor map that CUDA does not allow" in str(raised.value)
     Path("nothing.ptx").write_text(KERNEL)
     told = run("emulate", "nothing.ptx", "--grid", "1", "--block", "32", "--arg", text_of(bad), code=2)
     assert reason in told.err and "Traceback" not in told.err

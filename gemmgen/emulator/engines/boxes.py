@@ -18,8 +18,8 @@ _CHUNK = 16
 _PERIOD = 1024
 """Period of every swizzle's pattern, in bytes of shared memory."""
 _MAGIC = b"tensor map\0\0"
-_NAN_BYTES = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
-"""Fill that is no number, by the bytes of an element; of f32_ftz and of tf32 taken to be that of f32."""
+_NAN_FILL = (0x7FF7).to_bytes(2, "little")
+"""Fill that is no number, whatever the type of the elements: one pattern of 16 bits, repeated (seen on an H200)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class PlacedMap:
     def tile(self, coordinates: Sequence[int], address: int, stores: bool = False) -> Box:
         """The box at these coordinates (innermost first), for a shared address.
 
-        ``stores``: it is written to the array. The copy engine writes whole units of 16 bytes: where an array's rows end within
-        one, so much beyond their ends is overwritten (seen on an H200, with elements of 2 and of 4 bytes).
+        ``stores``: it is written to, or reduced into, the array. The copy engine does so with whole units of 16 bytes: where an
+        array's rows end within one, so much beyond their ends is changed (seen on an H200, with elements of 2 and of 4 bytes).
         """
         m = self.map
         sliced = m.interleave != "none"
@@ -70,19 +70,24 @@ class PlacedMap:
             return self._box(0, m.unit_bytes, row_starts, row_inside, address)
         return self._box(coordinates[0] * m.element_bytes, m.extents[0] * m.element_bytes, row_starts, row_inside, address, stores)
 
-    def column(self, coordinates: Sequence[int], offsets: Sequence[int], address: int) -> Box:
-        """The pixels that an im2col map walks from these coordinates on, each moved by offsets of the spatial axes."""
+    def pixels(self, coordinates: Sequence[int]) -> np.ndarray:
+        """The pixels that an im2col map walks from these coordinates on, a row each: spatial indices, then the image's."""
         m, walk = self.map, self.map.im2col
         assert walk is not None
+        return np.array(_walk(m, walk, [coordinates[axis] for axis in [*m.spatial_axes, m.rank - 1]]), np.int64)
+
+    def column(self, coordinates: Sequence[int], offsets: Sequence[int], address: int, stores: bool = False) -> Box:
+        """The pixels that an im2col map walks, each moved by offsets of the spatial axes; ``stores`` as for `tile`."""
+        m = self.map
         axes = [*m.spatial_axes, m.rank - 1]
-        pixels = np.array(_walk(m, walk, [coordinates[axis] for axis in axes]), np.int64)
+        pixels = self.pixels(coordinates)
         pixels[:, :-1] += np.array(offsets, np.int64)
         strides = (m.unit_bytes, *m.strides)
         row_starts = pixels @ np.array([strides[axis] for axis in axes], np.int64)
         beyond = (pixels < 0) | (pixels >= np.array([m.extents[axis] for axis in axes]))
         row_inside = np.all(~beyond, axis=1)
         if m.interleave == "none":
-            return self._box(coordinates[0] * m.element_bytes, m.extents[0] * m.element_bytes, row_starts, row_inside, address)
+            return self._box(coordinates[0] * m.element_bytes, m.extents[0] * m.element_bytes, row_starts, row_inside, address, stores)
         piece = coordinates[m.rank - 2]
         row_inside &= 0 <= piece < m.extents[m.rank - 2]
         return self._box(0, m.unit_bytes, row_starts + piece * strides[m.rank - 2], row_inside, address)
@@ -114,8 +119,7 @@ class PlacedMap:
         m = self.map
         if m.fill == "zeros":
             return np.zeros(unit, np.uint8)
-        element = _NAN_BYTES[m.element_bytes].to_bytes(m.element_bytes, "little")
-        return np.frombuffer(element * (unit // m.element_bytes), np.uint8)
+        return np.frombuffer(_NAN_FILL * (unit // len(_NAN_FILL)), np.uint8)
 
 
 def swizzled_addresses(addresses: np.ndarray, span: int) -> np.ndarray:
@@ -134,7 +138,10 @@ def decode(content: bytes) -> int | None:
 
 
 def _walk(m: TensorMap, walk: Im2col, coordinates: Sequence[int]) -> list[list[int]]:
-    """Coordinates of the pixels of a column (spatial axes, then the image), innermost first; it begins at `coordinates`."""
+    """Coordinates of the pixels of a column (spatial axes, then the image), innermost first; it begins at `coordinates`.
+
+    Images are stepped through like spatial axes, by their element stride (seen on an H200).
+    """
     here = list(coordinates)
     last = [m.extents[axis] - 1 + upper for axis, upper in zip(m.spatial_axes, walk.upper, strict=True)]
     found = []
@@ -146,5 +153,5 @@ def _walk(m: TensorMap, walk: Im2col, coordinates: Sequence[int]) -> list[list[i
                 break
             here[axis] = walk.lower[axis]
         else:
-            here[-1] += 1
+            here[-1] += m.steps[-1]
     return found

@@ -387,7 +387,7 @@ def _map_at(ends: _Ends, address: int, lane: int) -> PlacedMap:
     placed = ends.engines.maps[number]
     wrong = list(problems(placed.map, placed.base + GLOBAL_BASE)) if placed.changed else []
     if wrong:
-        ends.fail("\n  ".join(["a tensor map that the driver would refuse, after the kernel has changed it", *wrong]), lane)
+        ends.fail("\n  ".join(["a tensor map that CUDA does not allow, after the kernel has changed it", *wrong]), lane)
     return placed
 
 
@@ -412,10 +412,19 @@ def _box(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int], offs
     inside = address % ends.shared.stride
     if inside + m.shared_bytes > ends.shared.size:
         _checked_shared(ends, lane, address, m.shared_bytes)
-    if im2col:
+    stores = _leaves_shared(inst)
+    if not im2col:
+        return placed.tile(coordinates, inside, stores)
+    if stores:
+        _check_pixels(ends, placed, lane, coordinates)
+    else:
         _check_offsets(ends, m, lane, offsets)
-        return placed.column(coordinates, offsets, inside)
-    return placed.tile(coordinates, inside, stores=not (_to_shared(inst) or inst.has("prefetch") or inst.has("reduce")))
+    return placed.column(coordinates, offsets, inside, stores)
+
+
+def _leaves_shared(inst: Instruction) -> bool:
+    """True for stores and reductions of boxes."""
+    return not (_to_shared(inst) or inst.has("prefetch"))
 
 
 def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[int]) -> None:
@@ -427,8 +436,20 @@ def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[i
             "stops with an illegal instruction",
             lane,
         )
-    if not (_to_shared(ends.inst) or ends.inst.has("prefetch")) and min(coordinates) < 0:
+    if _leaves_shared(ends.inst) and min(coordinates) < 0:
         ends.fail(f"a store through a tensor map at negative coordinates {coordinates}; a GPU stops with an illegal instruction", lane)
+
+
+def _check_pixels(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int]) -> None:
+    """A column that is stored may walk into padding behind the array, not into that before it (a fault of an H200)."""
+    pixels = placed.pixels(coordinates)
+    before = np.flatnonzero((pixels < 0).any(axis=1))
+    if len(before):
+        ends.fail(
+            f"a store through a tensor map whose walk comes to negative coordinates: pixel {before[0]} of its column is at "
+            f"{pixels[before[0]].tolist()}; a GPU stops with an illegal instruction",
+            lane,
+        )
 
 
 def _check_offsets(ends: _Ends, m: TensorMap, lane: int, offsets: list[int]) -> None:

@@ -361,7 +361,7 @@ def _encoder(raw: RawFunctions, described: TensorMap, target: int) -> Callable[[
     rank = described.rank
     extents = (ctypes.c_uint64 * rank)(*described.extents)
     strides = (ctypes.c_uint64 * max(rank - 1, 1))(*described.strides)
-    steps = (ctypes.c_uint * rank)(*described.steps)
+    steps = (ctypes.c_uint * rank)(*(described.element_strides or (1,) * rank))
     middle: tuple[Any, ...]
     if described.im2col is None:
         middle = ((ctypes.c_uint * rank)(*described.box), steps)

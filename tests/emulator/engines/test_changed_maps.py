@@ -56,7 +56,7 @@ def test_a_map_takes_another_box():
 
 
 def test_a_changed_map_is_checked_where_it_is_used():
-    with pytest.raises(emulator.InvalidCopy, match="the driver would refuse, after the kernel has changed it"):
+    with pytest.raises(emulator.InvalidCopy, match="CUDA does not allow, after the kernel has changed it"):
         changed(field("global_stride", "40ull", "0, "))
 
 

@@ -22,7 +22,8 @@ SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 SLICES = {"16B": 16, "32B": 32}
 SIZES = {"u8": 1, "u16": 2, "f16": 2, "bf16": 2, "u32": 4, "s32": 4, "f32": 4, "f32_ftz": 4, "tf32": 4, "tf32_ftz": 4}
 SIZES |= {"u64": 8, "s64": 8, "f64": 8}
-NANS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
+NAN_FILL = b"\xf7\x7f"
+"""Fill of an H200, for elements of every type."""
 PLACES = ("within", "before", "behind", "outside")
 REDUCED = {"u8": 0, "u16": 0}
 """Elements that copies of whole words stand for: no reduction has them."""
@@ -184,7 +185,7 @@ def _pixels(case: Case) -> list[tuple[int, ...]]:
             int(low + case.step * digit + offset)
             for low, digit, offset in zip(lower, digits, case.offsets if case.direction == "load" else (0,) * 3, strict=False)
         ]
-        found.append((*moved, case.coordinates[-1] + number // prod(sizes)))
+        found.append((*moved, case.coordinates[-1] + case.step * (number // prod(sizes))))
     return found
 
 
@@ -321,8 +322,7 @@ def test_every_byte_is_where_the_map_says(case: Case) -> None:
     if case.direction == "load":
         fill = np.zeros(len(shared), np.uint8)
         if case.fill == "nan":
-            pattern = NANS[SIZES[case.element]].to_bytes(SIZES[case.element], "little")
-            fill = np.resize(np.frombuffer(pattern, np.uint8), len(shared))
+            fill = np.resize(np.frombuffer(NAN_FILL, np.uint8), len(shared))
         room[shared] = np.where(inside, before[places], fill)
     else:
         new = room[shared[inside]]

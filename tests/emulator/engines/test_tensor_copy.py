@@ -8,7 +8,7 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator import TensorMap
-from gemmgen.hardware.tensor_map import packed_strides, problems, swizzled
+from gemmgen.hardware.tensor_map import FLOATING_ELEMENTS, packed_strides, refusals, swizzled
 from measurements import tensor_copies
 
 from ..helpers import compile_ptx
@@ -123,17 +123,54 @@ def test_a_box_of_an_interleaved_layout_holds_one_slice(interleave):
     np.testing.assert_array_equal(linear, wanted)
 
 
-RECORDED = np.load(Path(__file__).parents[2] / "data" / tensor_copies.NAME)
+DATA = Path(__file__).parents[2] / "data"
+INTERLEAVED_ONES = np.load(DATA / "tensor_copies_h200.npz")
+EVERY_KIND = np.load(DATA / tensor_copies.NAME)
+RECORDED = {
+    f"{name}, {number}": (case, total)
+    for name, recorded, step in (("interleaved", INTERLEAVED_ONES, 16), ("every kind", EVERY_KIND, 1))
+    for number, (case, total) in enumerate(zip(json.loads(str(recorded["cases"])), recorded["sums"].tolist(), strict=True))
+    if number % step == 0
+}
 
 
-def test_interleaved_copies_leave_what_an_h200_left():
-    cases = json.loads(str(RECORDED["cases"]))[::32]
-    ptx = compile_ptx(tensor_copies.source(), "compute_90a")
-    assert len(cases) == 21 and {case["map"]["interleave"] for case in cases} == {"16B", "32B"}
-    assert [tensor_copies.on_emulator(ptx, case) for case in cases] == RECORDED["sums"].tolist()[::32]
+@pytest.fixture(scope="module")
+def recorded_ptx() -> str:
+    """The program that the recorded copies were made with."""
+    return compile_ptx(tensor_copies.source(), "compute_90a")
 
 
-def test_maps_are_judged_as_the_driver_does():
-    maps, codes = json.loads(str(RECORDED["maps"])), RECORDED["codes"].tolist()
-    assert (len(codes), np.count_nonzero(codes)) == (490, 96)
-    assert [bool(problems(tensor_copies.map_of({"map": described}))) for described in maps] == [bool(code) for code in codes]
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_copy_leaves_what_an_h200_left(recorded_ptx, name):
+    case, total = RECORDED[name]
+    assert tensor_copies.summed(case, *tensor_copies.on_emulator(recorded_ptx, case)) == total, case
+
+
+def test_the_record_has_every_kind_of_copy():
+    cases = [case for case, _ in RECORDED.values()]
+    kinds = {(case["direction"], case["map"]["interleave"], case["map"]["im2col"] is not None) for case in cases}
+    assert len(cases) == 383 and len(kinds) == 15
+    assert {case["map"]["element"] for case in cases if case["map"]["fill"] == "nan"} == FLOATING_ELEMENTS
+    stepped = [case for case in cases if case["map"]["im2col"] and (case["map"]["element_strides"] or [1])[-1] > 1]
+    reduced = [tensor_copies.map_of(case) for case in cases if case["direction"] in tensor_copies.OPERATIONS]
+    within_a_unit = [m for m in reduced if m.extents[0] * m.unit_bytes % 16]
+    assert len(stepped) > 20 and len(within_a_unit) > 9
+
+
+@pytest.mark.parametrize("case", json.loads(str(EVERY_KIND["faulted"])), ids=lambda case: f"{case['direction']} {case['coordinates']}")
+def test_a_copy_that_stops_an_h200_is_an_error(recorded_ptx, case):
+    with pytest.raises(emulator.InvalidCopy, match="a GPU stops with an illegal instruction"):
+        tensor_copies.on_emulator(recorded_ptx, case)
+
+
+@pytest.mark.parametrize(("recorded", "count", "refused"), [(INTERLEAVED_ONES, 490, 96), (EVERY_KIND, 610, 241)])
+def test_maps_are_judged_as_the_driver_does(recorded, count, refused):
+    maps, codes = json.loads(str(recorded["maps"])), recorded["codes"].tolist()
+    assert (len(codes), np.count_nonzero(codes)) == (count, refused)
+    for described, code in zip(maps, codes, strict=True):
+        assert bool(refusals(tensor_copies.map_of({"map": described}))) == bool(code), described
+
+
+def test_boxes_that_the_driver_refuses_are_too_large():
+    refused = json.loads(str(EVERY_KIND["refused"]))
+    assert len(refused) == 4 and all("232448 are possible" in refusals(tensor_copies.map_of(case))[0] for case in refused)
