@@ -107,6 +107,9 @@ class Application(click.Group):
             print_error(": ".join(str(part) for part in (error.filename, error.strerror) if part))
             _silence(sys.stdout)
             return exit_codes.USAGE
+        except UserWarning as error:  # which gemmgen gives where it goes on; told to take warnings for errors, it does not
+            print_error(f"{error} (warnings are errors: -W or PYTHONWARNINGS)")
+            return exit_codes.USAGE
         except Exception:
             return _report_bug()
 

@@ -86,6 +86,16 @@ def test_a_file_that_vanishes_after_the_scan_is_a_message(tmp_path: Path) -> Non
     assert outcome.exit_code == 2 and "cannot be read" in outcome.output
 
 
+def test_a_warning_that_is_an_error_is_a_message(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    environment = {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "GEMMGEN_CACHE_DIR": str(tmp_path / "cache")}
+    line = [sys.executable, "-W", "error", *COMMAND[1:], "compile", "gemm/v0_naive"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "others may write" in done.stderr and "warnings are errors" in done.stderr
+    assert "Traceback" not in done.stderr and "bug" not in done.stderr
+
+
 ROW = sample().to_json()
 WRONG_ROWS = {
     "no mapping": [1],

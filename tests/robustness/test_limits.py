@@ -201,3 +201,80 @@ def test_operations_that_are_none_are_a_message(operations: Any) -> None:
 def test_a_garbled_device_is_a_message(device: Any) -> None:
     with pytest.raises(LaunchError, match="x says of its device"):
         describe(Garbage(None, device), "x")
+
+
+class Unshown(Exception):
+    """An error that cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Raising:
+    """An array of a library whose own code fails, in one place."""
+
+    def __init__(self, place: str, error: Exception) -> None:
+        self._place, self._error = place, error
+
+    def _at(self, place: str) -> None:
+        if place == self._place:
+            raise self._error
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        self._at("interface")
+        raise AttributeError
+
+    @property
+    def __dlpack__(self) -> Any:
+        self._at("export")
+        return self._export
+
+    def _export(self, **arguments: Any) -> Any:
+        self._at("exported")
+
+    def __dlpack_device__(self) -> Any:
+        self._at("device")
+        return 1, 0
+
+
+@pytest.mark.parametrize("error", [KeyError("gone"), OSError(5, "\x1b[2J"), Unshown(), ArithmeticError("x" * 10**6), LookupError()])
+@pytest.mark.parametrize("place", ["interface", "export", "exported", "device"])
+def test_an_array_that_raises_is_a_message(place: str, error: Exception) -> None:
+    with pytest.raises(LaunchError, match=r"^x (does not give|cannot be read|says of its device)") as caught:
+        describe(Raising(place, error), "x")
+    assert type(error).__name__ in str(caught.value) and len(str(caught.value)) < 1000 and "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", [(1, 10**400), (1, -1), (2**40, 0), (-1, 0)])
+def test_a_device_of_no_number_is_a_message(device: Any) -> None:
+    with pytest.raises(LaunchError, match="x says of its device"):
+        describe(Garbage(None, device), "x")
+
+
+def test_an_interface_that_raises_inside_is_a_message() -> None:
+    class Interface(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            raise ZeroDivisionError
+
+    with pytest.raises(LaunchError, match="x has a __cuda_array_interface__ of another form"):
+        describe(type("Garbled", (), {"__cuda_array_interface__": Interface(WHOLE)})(), "x")
+
+
+def test_an_array_at_address_0_is_a_message() -> None:
+    extents = (ctypes.c_int64 * 1)(4)
+    words = (ctypes.c_int64 * 16)(0, 1, (2 | 32 << 8 | 1 << 16) << 32 | 1, ctypes.addressof(extents))
+    with pytest.raises(LaunchError, match="at address 0"):
+        describe(Garbage(_make_capsule(ctypes.addressof(words), b"dltensor", None)), "x")
+
+
+def test_a_subclass_of_numpys_is_believed_nothing() -> None:
+    class Liar(np.ndarray[Any, Any]):
+        shape = property(lambda self: (10**9,))  # type: ignore[assignment]
+        strides = property(lambda self: (4,))  # type: ignore[assignment]
+        dtype = property(lambda self: np.dtype(np.float64))  # type: ignore[assignment]
+        flags = property(lambda self: 1 / 0)  # type: ignore[assignment]
+
+    lies = np.arange(4, dtype=np.float32).view(Liar)
+    view = describe(lies, "x")
+    assert (view.shape, view.strides, view.type, view.read_only) == ((4,), (1,), "f32", False)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
+from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +31,8 @@ LEGACY_STREAM = 1
 
 _BY_TYPESTR = {e.typestr: e.name for e in reversed(ELEMENTS.values())}
 
+_LONGEST_QUOTE = 500
+"""Characters of what a library says of its error."""
 _OVERLAP_WORK = 100_000
 """Steps that the search for a common address may take before two interleaved arrays are taken to overlap."""
 
@@ -102,14 +106,32 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         return _describe_torch(array, name, torch)
-    interface = getattr(array, "__cuda_array_interface__", None)
+    interface = _asked(lambda: getattr(array, "__cuda_array_interface__", None), f"{name} does not give its __cuda_array_interface__")
     if interface is not None:
         given = _CudaArray.of(interface, name)
-        if given.typestr in _BY_TYPESTR or not hasattr(array, "__dlpack__"):
+        if given.typestr in _BY_TYPESTR or not _has(array, "__dlpack__"):
             return _describe_cuda_array(array, given, name)
-    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+    if _has(array, "__dlpack__") and _has(array, "__dlpack_device__"):
         return describe_dlpack(array, name, LEGACY_STREAM if stream is None else stream)
     raise LaunchError(f"{name} must be an array (NumPy, or anything with DLPack or __cuda_array_interface__), got {type(array).__name__}")
+
+
+def _asked(question: Callable[[], Any], complaint: str) -> Any:
+    """Answer of a library's own code; whatever that raises becomes a ``LaunchError``, which begins with the complaint."""
+    try:
+        return question()
+    except Exception as error:
+        from traceback import format_exception_only  # which copes with an error that cannot be shown
+
+        raise LaunchError(f"{complaint}: {printable(format_exception_only(error)[-1].strip(), _LONGEST_QUOTE)}") from None
+
+
+def _has(array: Any, name: str) -> bool:
+    """True if an object has an attribute, one that cannot be read included."""
+    try:
+        return hasattr(array, name)
+    except Exception:
+        return True
 
 
 def overlaps(first: ArrayView, second: ArrayView) -> bool:
@@ -173,15 +195,18 @@ def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
+    import numpy
+
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise LaunchError(f"{name} is a masked array, and kernels would take what is masked too; pass {name}.filled() with a value for it")
-    dtype = array.dtype
+    plain = array if type(array) is numpy.ndarray else numpy.asarray(array)  # a subclass may say anything of its shape
+    dtype = plain.dtype
     known = BY_WORD.get(dtype.name) if dtype.isnative else None
     # A type that no kernel takes is reported by its name when it is bound; its strides do not matter then.
     type_name = known or (dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order")
-    strides = _strides_in_elements(array.strides, dtype.itemsize, name) if known else array.strides
-    return ArrayView(array.ctypes.data, array.shape, strides, type_name, "cpu", not array.flags.writeable, None, array)
+    strides = _strides_in_elements(plain.strides, dtype.itemsize, name) if known else plain.strides
+    return ArrayView(plain.ctypes.data, plain.shape, strides, type_name, "cpu", not plain.flags.writeable, None, array)
 
 
 def _describe_torch(tensor: Any, name: str, torch: Any) -> ArrayView:
@@ -232,7 +257,9 @@ class _CudaArray:
                 str(interface["typestr"]),
                 None if stream is None else index(stream),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except LaunchError:
+            raise
+        except Exception as error:
             raise LaunchError(f"{name} has a __cuda_array_interface__ of another form: {type(error).__name__}: {error}") from None
         if min(found.shape, default=0) < 0 or len(found.byte_strides or found.shape) != len(found.shape):
             raise LaunchError(f"{name} has the shape {found.shape} and the strides {found.byte_strides}, which describe no array")
@@ -244,14 +271,14 @@ def _describe_cuda_array(array: Any, given: _CudaArray, name: str) -> ArrayView:
     strides = packed_strides(given.shape)
     if given.byte_strides is not None:
         strides = _strides_in_elements(given.byte_strides, element_bytes(type_name), name)
-    device = ("cuda", _ordinal(array, given.pointer))
+    device = ("cuda", _ordinal(array, given.pointer, name))
     return ArrayView(given.pointer, given.shape, strides, type_name, device, given.read_only, given.stream, array)
 
 
-def _ordinal(array: Any, pointer: int | None) -> int:
+def _ordinal(array: Any, pointer: int | None, name: str) -> int:
     """Ordinal of the CUDA device that the memory belongs to: as the library says, else as the driver does."""
     if hasattr(array, "__dlpack_device__"):
-        return int(array.__dlpack_device__()[1])
+        return _device_of(array, name)[1]
     if not pointer:
         return 0
     from gemmgen.runtime.cuda.driver import pointer_ordinal
@@ -313,10 +340,7 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
 
     Raises ``LaunchError`` if the library refuses to export it, or if it lies on another kind of device.
     """
-    try:
-        device_type, ordinal = (int(part) for part in array.__dlpack_device__())
-    except (TypeError, ValueError) as error:
-        raise LaunchError(f"{name} says of its device what DLPack does not know: {error}") from None
+    device_type, ordinal = _device_of(array, name)
     device: Device
     if device_type in (_CPU, _CUDA_HOST):
         device = "cpu"
@@ -324,10 +348,7 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
         device = ("cuda", ordinal)
     else:
         raise LaunchError(f"{name} is on DLPack device type {device_type}; kernels take arrays on the CPU or on a CUDA device")
-    try:
-        capsule = _export(array, {} if device == "cpu" else {"stream": stream})
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise LaunchError(f"{name} cannot be read through DLPack: {error}") from None
+    capsule = _asked(lambda: _export(array, {} if device == "cpu" else {"stream": stream}), f"{name} cannot be read through DLPack")
     read_only = False
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         versioned = _VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
@@ -344,6 +365,8 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
     shape = tuple(tensor.shape[axis] for axis in range(tensor.rank))
     if min(shape, default=0) < 0:
         raise LaunchError(f"{name} cannot be read through DLPack: its shape is {shape}")
+    if not tensor.data and 0 not in shape:
+        raise LaunchError(f"{name} cannot be read through DLPack: an array of the shape {shape} at address 0")
     strides = tuple(tensor.strides[axis] for axis in range(tensor.rank)) if tensor.strides else packed_strides(shape)
     kind = tensor.type
     type_name = _TYPES.get((kind.code, kind.bits)) if kind.lanes == 1 else None
@@ -358,6 +381,19 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
         # A capsule that nobody consumes releases the memory when it is collected, so it is what has to be kept.
         owner=(array, capsule),
     )
+
+
+def _device_of(array: Any, name: str) -> tuple[int, int]:
+    """Type and ordinal of the device that an array says it lies on."""
+
+    def read() -> tuple[int, int]:
+        device_type, ordinal = (int(part) for part in array.__dlpack_device__())
+        if not (0 <= device_type < 2**31 and 0 <= ordinal < 2**31):
+            raise ValueError("numbers of devices are 32-bit integers from 0 on")
+        return device_type, ordinal
+
+    found: tuple[int, int] = _asked(read, f"{name} says of its device what DLPack does not know")
+    return found
 
 
 def _export(array: Any, arguments: dict[str, Any]) -> Any:
