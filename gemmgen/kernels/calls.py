@@ -20,7 +20,10 @@ def number(operation: str, name: str, value: Any) -> float:
     """An argument as a float. Raises ``LaunchError`` for what is no number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise LaunchError(f"{operation}: {name} must be a number, got {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except (OverflowError, ValueError) as error:
+        raise LaunchError(f"{operation}: {name} must be a number that a float holds: {error}") from None
 
 
 def hashable(activation: Any) -> Any:

@@ -53,7 +53,7 @@ _GROUPED = Operator(
     "grouped_matmul",
     ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"),
     ("out",),
-    ("alpha",),
+    ("alpha", "beta"),
     ("scaled", "activation", "output"),
     ("amax",),
     3,
@@ -180,7 +180,7 @@ def grouped_matmul(
         activation = hashable(activation)
     alpha = number("grouped_matmul", "alpha", alpha)
     arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
-    return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha,), stream)[0]
+    return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha, 0.0), stream)[0]
 
 
 def reduce(
@@ -292,9 +292,11 @@ def conv2d(
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
         plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
         return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
-    for name, array in (("x", x), ("w", w)):
-        if not isinstance(getattr(array, "shape", None), tuple):
+    for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
+        if (array is not None or name in "xw") and not _is_array(array):
             raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")
+    if zero_point.__class__ is not float:
+        zero_point = number("conv2d", "zero_point", zero_point)
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
     if alpha.__class__ is not float and not is_number(alpha.__class__):
@@ -322,8 +324,14 @@ def conv2d(
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
-    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, float(zero_point)), stream)[0]
+    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, zero_point), stream)[0]
     return _axes_moved(result, (0, 3, 1, 2)) if last and same else result
+
+
+def _is_array(value: Any) -> bool:
+    """True for what has extents and, like a filter, needs no axes moved, or lets them be moved."""
+    movable = isinstance(value, Filter) or hasattr(value, "transpose")
+    return movable and isinstance(getattr(value, "shape", None), tuple)
 
 
 def _channels_last(array: Any) -> Any:

@@ -19,7 +19,8 @@ class Filter:
 
     def __init__(self, w: Any) -> None:
         """``w``: (k, c / groups, r, s), or (k, c / groups / 32, r, s, 32) in NCHW32. Raises ``LaunchError``."""
-        shape = tuple(getattr(w, "shape", ()))
+        shape = getattr(w, "shape", None)
+        shape = shape if isinstance(shape, tuple) else ()
         if len(shape) == 5 and shape[4] == 32:
             self.shape = (int(shape[0]), int(shape[1]) * 32, int(shape[2]), int(shape[3]))
         elif len(shape) == 4:

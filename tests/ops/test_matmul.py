@@ -246,6 +246,13 @@ def test_groups_of_rows_have_a_matrix_each() -> None:
     assert (out[149:] == -9).all()
 
 
+def test_groups_of_rows_that_are_stored_in_columns():
+    a, b, offsets = groups()
+    found = ops.grouped_matmul(np.asfortranarray(a), b, offsets)
+    for index, (start, end) in enumerate(zip([0, *offsets], offsets, strict=False)):
+        np.testing.assert_array_equal(found[start:end], (a[start:end].astype("f") @ b[index].astype("f")).astype(np.float16))
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

@@ -190,6 +190,36 @@ def test_no_array_where_one_is_needed_is_a_message(call: Callable[[], Any]) -> N
         call()
 
 
+IMAGE, WEIGHTS = np.ones((1, 4, 5, 5), np.int8), np.ones((4, 4, 3, 3), np.int8)
+MATRIX = np.ones((2, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ops.conv2d(IMAGE, WEIGHTS, out=3.0),
+        lambda: ops.conv2d(IMAGE, WEIGHTS, residual=[1]),
+        lambda: ops.conv2d(memoryview(IMAGE), WEIGHTS),
+        lambda: ops.conv2d(np.ndarray, WEIGHTS),
+        lambda: ops.conv2d(IMAGE, WEIGHTS, zero_point="x"),  # type: ignore[arg-type]
+        lambda: ops.conv2d(IMAGE, WEIGHTS, zero_point=10**400),
+        lambda: ops.Filter(np.ndarray),
+        lambda: ops.matmul(MATRIX, MATRIX, alpha=10**400),
+        lambda: ops.matmul(MATRIX, MATRIX, scale_a=10**400),
+        lambda: ops.matmul(MATRIX, MATRIX, bias=10**400),
+    ],
+)
+def test_no_array_and_no_number_where_one_is_needed_is_a_message(call: Callable[[], Any]) -> None:
+    with pytest.raises(LaunchError, match=r"^(conv2d|matmul): "):
+        call()
+
+
+def test_a_truth_is_no_size() -> None:
+    kernel = gemmgen.compile("specs/gemm/v0_naive.yaml")
+    with pytest.raises(LaunchError, match="m must be an integer, got True"):
+        kernel(A=MATRIX, B=MATRIX, C=MATRIX.copy(), m=True)
+
+
 @pytest.mark.parametrize("operations", [3, [None], [3], [{"op": "\x1b[2J"}], ["\x1b"], [{"op": "x" * 10**6}]])
 def test_operations_that_are_none_are_a_message(operations: Any) -> None:
     with pytest.raises(LaunchError, match=r"^elementwise: operation") as caught:

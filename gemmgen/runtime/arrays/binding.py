@@ -99,6 +99,8 @@ def bind_scalars(sequence: LaunchSequence, scalars: Mapping[str, Any], problems:
                 values[name] = int(value) if known[name].type in INTEGERS else float(value)
         elif name in dimensions:
             try:
+                if isinstance(value, bool):
+                    raise TypeError
                 given[name] = operator.index(value)
             except TypeError:
                 problems.append(f"{name} must be an integer, got {_short(value)}")
