@@ -295,8 +295,7 @@ def conv2d(
     for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
         if (array is not None or name in "xw") and not _is_array(array):
             raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")
-    if zero_point.__class__ is not float:
-        zero_point = number("conv2d", "zero_point", zero_point)
+    zero = number("conv2d", "zero_point", zero_point)
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
     if alpha.__class__ is not float and not is_number(alpha.__class__):
@@ -318,13 +317,13 @@ def conv2d(
     )
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = number("conv2d", "alpha", alpha), number("conv2d", "beta", beta), number("conv2d", "gamma", gamma)
-    sums = weights.tap_sums() if zero_point else None
+    sums = weights.tap_sums() if zero else None
     last = len(x.shape) == 4
     if last:
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
-    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, zero_point), stream)[0]
+    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, zero), stream)[0]
     return _axes_moved(result, (0, 3, 1, 2)) if last and same else result
 
 
