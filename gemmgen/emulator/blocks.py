@@ -9,7 +9,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Operand, Symbol
 
 _BRANCHES = {"bra", "brx", "ret", "exit", "trap"}
 _BARRIERS = {"bar", "barrier"}
-_WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"}
+_WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma", "setmaxnreg"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ def is_warp_synchronous(instruction: Instruction) -> bool:
     """True if lanes of a warp wait for each other at this instruction."""
     if instruction.opcode in _WARP_SYNCHRONOUS:
         return True
+    if instruction.opcode == "barrier":
+        return instruction.has("cluster") and instruction.has("aligned")
     return instruction.opcode == "bar" and instruction.has("warp")
 
 

@@ -19,7 +19,7 @@ from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
 from gemmgen.emulator.instructions.runtime import assertion_message
-from gemmgen.emulator.instructions.warp import value_at
+from gemmgen.emulator.instructions.warp import member_mask_operand, value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, PARKED, STALLED, WAITING, LaneState
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand
 
@@ -183,7 +183,9 @@ class Control:
                     observer.block_barrier(inst, None)
                 return following
             who = self.everyone if lanes is None else lanes
-            numbers = value_at(number, who).astype(np.int32)
+            numbers = value_at(number, who).astype(np.int64)
+            if (numbers >= _NAMED_BARRIERS).any():
+                binder.fail(DivergentBarrier, f"barrier {numbers.max()}: a block has barriers 0 to {_NAMED_BARRIERS - 1}", inst, who)
             self._note_counts(inst, who, numbers, count)
             if arrives:
                 for block, barrier in {(int(geometry.block_of_lane[w]), int(n)) for w, n in zip(who, numbers, strict=True)}:
@@ -316,7 +318,8 @@ class Control:
         if len(stalled):
             inst = stalled_at(int(state.resume[stalled[0]]))
             at_same = stalled[state.resume[stalled] == state.resume[stalled[0]]]
-            missing = "warps of its warpgroup" if meets_warpgroup(inst) else "lanes of its member mask"
+            missing = "lanes of its member mask" if member_mask_operand(inst) is not None else "lanes of its warp (.aligned)"
+            missing = "warps of its warpgroup" if meets_warpgroup(inst) else missing
             self.binder.fail(DivergentWarp, f"{inst.opcode} waits for {missing} that never arrive", inst, at_same)
         waiting = np.flatnonzero(state.key == WAITING)
         block = int(geometry.block_of_lane[waiting[0]])

@@ -62,6 +62,7 @@ class Engines:
         ended = [place for place in places.tolist() if self.state.ended(self.geometry.lanes_at(np.array([place]))).all()]
         if ended:
             self.copies.blocks_ended(ended)
+            self.registers.blocks_ended(ended)
             for observer in self.proxy.shared.observers:
                 observer.blocks_ended(ended)
 

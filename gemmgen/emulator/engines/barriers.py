@@ -179,13 +179,27 @@ class Barriers:
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def has_completed(barrier: Barrier, numbers: np.ndarray, parity: bool) -> np.ndarray:
-        """For each lane whether the phase it asks for has completed. `numbers`: parities, or states that arrivals returned."""
+    def has_completed(self, inst: Instruction, barrier: Barrier, lanes: Lanes, numbers: np.ndarray, parity: bool) -> np.ndarray:
+        """For each lane whether the phase it asks for has completed. `numbers`: parities, or states that arrivals returned.
+
+        Raises BarrierMisuse for a state of neither the current phase nor the one before it: a barrier tells of no other.
+        """
         if parity:
             done: np.ndarray = (numbers & 1) != (barrier.phase & 1)
             return done
-        past: np.ndarray = (numbers >> np.uint64(_PENDING_BITS)).astype(np.int64) < barrier.phase
+        phases = (numbers >> np.uint64(_PENDING_BITS)).astype(np.int64)
+        wrong = np.flatnonzero((phases > barrier.phase) | (phases < barrier.phase - 1))
+        if len(wrong):
+            phase = int(phases[wrong[0]])
+            what = f"a state of its phase {phase}" if phase < barrier.phase else "a state that none of its arrivals has returned"
+            self.fail(
+                f"{self.describe(barrier)}, which is in phase {barrier.phase}, is asked with {what}: "
+                "it can tell of the current phase and of the one before it",
+                inst,
+                lanes[wrong],
+                barrier,
+            )
+        past: np.ndarray = phases < barrier.phase
         return past
 
 

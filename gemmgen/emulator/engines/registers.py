@@ -7,7 +7,7 @@ taken to be all registers of an SM, shared by the blocks and threads that the ke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -50,11 +50,21 @@ class RegisterPool:
         self._wake = wake
         self.held = np.full(geometry.lanes // WARP, self._granted, np.int64)
         self.free = np.zeros(geometry.blocks, np.int64)
+        self._counts: dict[int, list[int]] = {}
+        """Counts that each warp has asked for, one after the other."""
+        self._latest: dict[int, Instruction] = {}
+        """The latest setmaxnreg of each block."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh blocks (None: all)."""
         self.held[... if lanes is None else np.unique(lanes // WARP)] = self._granted
         self.free[... if lanes is None else np.unique(lanes // self.geometry.stride)] = 0
+        if lanes is None:
+            self._counts.clear()
+            self._latest.clear()
+            return
+        for warp in np.unique(lanes // WARP).tolist():
+            self._counts.pop(warp, None)
 
     def decrease(self, inst: Instruction, lanes: Lanes, count: int) -> None:
         """Warps give up what they hold beyond a count."""
@@ -64,6 +74,7 @@ class RegisterPool:
         blocks = warps // self.geometry.warps_per_block
         np.add.at(self.free, blocks, (self.held[warps] - count) * WARP)
         self.held[warps] = count
+        self._note(inst, warps, count)
         for block in np.unique(blocks).tolist():
             self._wake(self.geometry.lanes_at(np.array([block])))
 
@@ -79,9 +90,34 @@ class RegisterPool:
             if wanted <= self.free[block]:
                 self.free[block] -= wanted
                 self.held[warp] = count
+                self._note(inst, np.array([warp]), count)
                 granted_to[warp] = True
         found: np.ndarray = granted_to[lanes // WARP]
         return found
+
+    def _note(self, inst: Instruction, warps: np.ndarray, count: int) -> None:
+        for warp in warps.tolist():
+            self._counts.setdefault(warp, []).append(count)
+            self._latest[warp // self.geometry.warps_per_block] = inst
+
+    def blocks_ended(self, places: Sequence[int]) -> None:
+        """Blocks have no living thread. Raises RegisterPoolMisuse where the warps of a warpgroup have asked for different counts."""
+        size = self.geometry.warps_per_block
+        for place in places:
+            if place not in self._latest:
+                continue
+            for first in range(0, size, _WARPS):
+                warps = range(place * size + first, place * size + min(first + _WARPS, size))
+                asked = [self._counts.get(warp, []) for warp in warps]
+                for number, counts in enumerate(asked):
+                    if counts != asked[0]:
+                        lanes = np.arange(warps[number] * WARP, (warps[number] + 1) * WARP)
+                        self._fail(
+                            f"all warps of a warpgroup have to execute the same setmaxnreg: of warps {first} to {first + len(asked) - 1}, "
+                            f"warp {first} has asked for {_listed(asked[0])}, warp {first + number} for {_listed(counts)}",
+                            self._latest[place],
+                            lanes,
+                        )
 
     def explain(self, block: int, lanes: Lanes, inst: Instruction) -> str:
         """Reason that these lanes wait for registers."""
@@ -95,3 +131,8 @@ class RegisterPool:
 
     def _fail(self, message: str, inst: Instruction, lanes: Lanes) -> None:
         raise RegisterPoolMisuse(message, instruction=inst, threads=self.geometry.describe(lanes))
+
+
+def _listed(counts: list[int]) -> str:
+    """Counts of registers in words."""
+    return "nothing" if not counts else ", then ".join(map(str, counts)) + " registers"

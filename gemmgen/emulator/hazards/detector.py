@@ -150,7 +150,8 @@ class HazardDetector(Observer):
     def _banked(self, old: Shadow | None, space: BankedSpace, private: bool) -> Shadow:
         size = len(space.data)
         if old is None or old.count * old.granule != size:
-            old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private, lockstep=not private)
+            scoped = not private and self.geometry.cluster_size > 1
+            old = Shadow(size, self.granules[space.name], self.order, self.records, self._shared_race, private, not private, scoped)
             old.unwritten = self._unwritten_local if private else self._unwritten_shared
             old.content = lambda: space.data
             if not private:
@@ -328,8 +329,10 @@ class HazardDetector(Observer):
         other = records.sites[int(others[0]) >> 32]
         kind: type[HazardError] = SharedRace
         if site.strong and other is not None and other.strong:
-            one_warp = int(self.order.threads[lanes[0]]) // WARP == (int(others[0]) & 0xFFFFFFFF) // WARP
-            kind = LockstepRace if one_warp else VolatileRace
+            ours, theirs = int(self.order.threads[lanes[0]]), int(others[0]) & 0xFFFFFFFF
+            kind = LockstepRace if ours // WARP == theirs // WARP else VolatileRace
+            if ours // self.geometry.stride != theirs // self.geometry.stride and (site.narrow or other.narrow):
+                kind = ScopeRace
         self._race(kind, self._shared_site(site, granules), site, lanes, records, others)
 
     def _global_repeated(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:

@@ -196,14 +196,22 @@ class Shadow:
     """The shadow of one space."""
 
     def __init__(
-        self, size: int, granule: int, order: Order, records: Records, race: Race, private: bool = False, lockstep: bool = False
+        self,
+        size: int,
+        granule: int,
+        order: Order,
+        records: Records,
+        race: Race,
+        private: bool = False,
+        lockstep: bool = False,
+        scoped: bool = True,
     ) -> None:
-        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races. `lockstep`: the space
-        belongs to a block, so that scopes do not matter, and strong accesses of one warp that move data without an order are
-        races as well."""
+        """`size` bytes, a multiple of 16. `private`: each byte belongs to one lane, so that nothing races. `lockstep`: strong
+        accesses of one warp that move data without an order are races as well. `scoped`: several blocks reach the space."""
         self.granule = granule
         self.private = private
         self.lockstep = lockstep
+        self.scoped = scoped
         self.order, self.records, self.race = order, records, race
         self.count = size // granule
         self.use_state(np.zeros(-(-self.count // _PIECE) * _PIECE, np.uint8))
@@ -281,7 +289,7 @@ class Shadow:
         packed = threads | record << 32
         if site.strong:
             self._set(STRONG_WRITE if site.writes else STRONG_READ).add(granules, packed)
-            if (site.narrow and not self.lockstep) or (site.volatile and site.writes):
+            if (site.narrow and self.scoped) or (site.volatile and site.writes):
                 self._meet_at_once(site, lanes, per, granules, packed)
             return
         if self._writers is None:
@@ -474,9 +482,9 @@ class Shadow:
         if self.outside is not None:
             matters |= GUARD
         if site.strong:
-            if not self.lockstep:
+            if self.scoped:
                 matters |= NARROW
-            if (site.narrow and not self.lockstep) or site.volatile or (self.lockstep and site.exchanges):
+            if (site.narrow and self.scoped) or site.volatile or (self.lockstep and site.exchanges):
                 matters |= STRONG_WRITE | STRONG_READ * site.writes
         return matters
 
@@ -495,7 +503,7 @@ class Shadow:
                 keep |= here & same_warp
             if site.volatile and other.volatile:
                 keep |= here
-            if not self.lockstep and (site.narrow or other.narrow):
+            if self.scoped and (site.narrow or other.narrow):
                 keep |= here & ~same_block
         return found[keep], others[keep]
 

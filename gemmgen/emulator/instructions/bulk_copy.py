@@ -20,7 +20,7 @@ from gemmgen.emulator.instructions.atomics import update_of
 from gemmgen.emulator.instructions.mbarrier import shared_offsets
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
-from gemmgen.emulator.memory import GLOBAL_BASE, Access
+from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, Access
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Vector
 from gemmgen.emulator.registers import DTYPES
@@ -234,6 +234,8 @@ def _to_block(inst: Instruction, binder: Binder, operands: list[Operand], mask: 
             count = sizes[position]
             taken = _run_of_bytes(ends, lane, starts[position] - GLOBAL_BASE, count)
             _checked_shared(ends, lane, to, count)
+            if not count:
+                continue
             ends.global_units("load", lane, taken, _CHUNK)
             targets = list(ends.targets(lane, to, barrier, None if masks is None else masks[position]))
             for _, signal in targets:
@@ -272,6 +274,8 @@ def _between_blocks(inst: Instruction, binder: Binder, operands: list[Operand], 
                 ends.fail(f"a bulk copy of {count} bytes, which is no multiple of {_CHUNK}", lane)
             _checked_shared(ends, lane, to, count)
             _checked_shared(ends, lane, origin, count)
+            if not count:
+                continue
             ((target, signal),) = ends.targets(lane, to, barrier, None)
             ends.use_barrier(lane, signal)
             reads = ends.reads(lane, _chunks(origin, count), BARRIER)
@@ -300,6 +304,8 @@ def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Op
         ):
             written = _run_of_bytes(ends, lane, address - GLOBAL_BASE, count)
             _checked_shared(ends, lane, origin, count)
+            if not count:
+                continue
             reads = ends.reads(lane, _chunks(origin, count), GROUP_READ)
             if masks is None:
                 ends.global_units(kind, lane, written, _CHUNK)
@@ -377,6 +383,12 @@ def _map_at(ends: _Ends, address: int, lane: int) -> PlacedMap:
     inst, lanes = ends.inst, np.array([lane])
     if address % MAP_ALIGNMENT:
         ends.binder.fail(Misaligned, f"a tensor map at 0x{address:x}, which is no multiple of {MAP_ALIGNMENT}", inst, lanes)
+    if LOCAL_WINDOW <= address < GLOBAL_BASE:
+        ends.fail(
+            "a tensor map in a thread's local memory, to which the compiler has copied it: it has to lie in global or constant memory, "
+            "or be a parameter that is declared const __grid_constant__ CUtensorMap",
+            lane,
+        )
     access = Access(inst, "load", _CHUNK, _CHUNK, describes=True)
     chunks = np.uint64(address) + np.arange(0, MAP_BYTES, _CHUNK, dtype=np.uint64)
     index = ends.global_.locate(access, np.full(len(chunks), lane), chunks)

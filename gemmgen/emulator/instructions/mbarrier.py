@@ -181,8 +181,8 @@ def wait(inst: Instruction, binder: Binder) -> Operation:
         numbers = value_at(number, lanes)
         state.timed_out[lanes] = False
         for barrier, positions in by_barrier(barriers, inst, lanes, offsets(lanes)):
-            done = barriers.has_completed(barrier, numbers[positions], parity)
             who = lanes[positions]
+            done = barriers.has_completed(inst, barrier, who, numbers[positions], parity)
             if target is not None:
                 target[who] = done
             if done.any():
@@ -202,7 +202,7 @@ def readiness(inst: Instruction, binder: Binder) -> Callable[[Lanes], np.ndarray
         numbers = value_at(number, lanes)
         found = np.empty(len(lanes), np.bool_)
         for barrier, positions in by_barrier(barriers, inst, lanes, offsets(lanes)):
-            done = found[positions] = barriers.has_completed(barrier, numbers[positions], parity)
+            done = found[positions] = barriers.has_completed(inst, barrier, lanes[positions], numbers[positions], parity)
             if not done.all():
                 barrier.waiters.append(lanes[positions[~done]])
         return found

@@ -147,6 +147,38 @@ _COUNTED = """KERNEL(float* out) {
     wait(&bar, 0);
     out[threadIdx.x] = 1;
 }"""
+_STATES = """KERNEL(float* out) {
+    __shared__ u64 bar; u64 first, latest; u32 done, at = shared_address(&bar);
+    if (threadIdx.x == 0) {
+        init(&bar, 1); fence_init();
+        asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(first) : "r"(at) : "memory");
+        asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(latest) : "r"(at) : "memory");
+        asm volatile("{.reg .pred P; mbarrier.test_wait.shared::cta.b64 P, [%1], %2; selp.u32 %0, 1, 0, P;}"
+                     : "=r"(done) : "r"(at), "l"(latest) : "memory");
+        out[0] = done + (first == latest);
+    }
+}"""
+_LOWERED = """extern "C" __global__ void __launch_bounds__(128) kernel(float* out) {
+    if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    out[threadIdx.x] = 1;
+}"""
+_SUMMED = """KERNEL(float* out) {
+    __shared__ u32 sum;
+    if (threadIdx.x == 0) sum = 0;
+    cluster_sync();
+    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], 1;" :: "r"(peer_address(&sum, 0)) : "memory");
+    cluster_sync();
+    if (rank() == 0 && threadIdx.x == 0) out[0] = sum;
+}"""
+_BRANCHED = """KERNEL(float* out) {
+    if (threadIdx.x < 16) { out[32 * rank() + threadIdx.x] = 1; asm volatile("barrier.cluster.arrive; // few" ::: "memory"); }
+    else asm volatile("barrier.cluster.arrive; // many" ::: "memory");
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+}"""
+_NUMBERED = """KERNEL(float* out, int number) {
+    asm volatile("bar.sync %0, 64;" :: "r"(number + 15) : "memory");
+    out[threadIdx.x] = 1;
+}"""
 _AGAIN = """KERNEL(float* out) {
     __shared__ u64 bar, go;
     if (threadIdx.x == 0) { init(&bar, 32); init(&go, 1); }
@@ -416,7 +448,7 @@ PAIRS = {
     "words of another block not waited for": Pair(
         "words of `st.async` read before their barrier's phase completed",
         "copies",
-        emulator.SharedRace,
+        emulator.InFlightRead,
         _SENT,
         "wait(&bar, 0);",
         "",
@@ -608,6 +640,16 @@ PAIRS = {
         "wait(empty + s, phase)",
         ("wait(empty + s, phase)", "wait(full + s, phase)", "of 3 arrivals pending"),
         _ring,
+    ),
+    "state of a phase long past": Pair(
+        "a wait with the state of neither the current phase nor the one before",
+        "barriers",
+        emulator.BarrierMisuse,
+        _STATES,
+        '"l"(latest)',
+        '"l"(first)',
+        ("mbarrier.test_wait", "is asked with a state of its phase 0", "the current phase and of the one before it"),
+        _floats(1),
     ),
     "initialised again while waited on": Pair(
         "re-init while waited on",
@@ -801,6 +843,26 @@ PAIRS = {
         _floats(1),
         {"block": 384},
     ),
+    "registers of a part of a warpgroup": Pair(
+        "`setmaxnreg` by a part of a warpgroup",
+        "operands",
+        emulator.RegisterPoolMisuse,
+        _LOWERED,
+        "threadIdx.x < 128",
+        "threadIdx.x < 96",
+        ("setmaxnreg.dec", "warp 0 has asked for 40 registers, warp 3 for nothing"),
+        _floats(128),
+    ),
+    "map copied to local memory": Pair(
+        "a tensor map that is a parameter without `__grid_constant__`",
+        "operands",
+        emulator.InvalidCopy,
+        LOAD,
+        "const __grid_constant__ CUtensorMap",
+        "const CUtensorMap",
+        ("load_tile(tile[0], &map, bar, 0, 0)", "const __grid_constant__ CUtensorMap"),
+        _loaded,
+    ),
     "threads and the copy engine meet": Pair(
         "races across proxies",
         "races",
@@ -946,6 +1008,28 @@ PAIRS = {
         ("__syncthreads(); else", "lanes of one warp wait at different barriers"),
         _floats(128),
     ),
+    "aligned barrier of the cluster in a branch": Pair(
+        "an aligned barrier of the cluster that lanes of one warp reach at different places",
+        "clusters",
+        emulator.DivergentWarp,
+        _BRANCHED,
+        "arrive;",
+        "arrive.aligned;",
+        ("// few", "lanes of its warp (.aligned)"),
+        _floats(64),
+        {"grid": 2, "block": 32, "cluster": 2},
+    ),
+    "barrier beyond the sixteenth": Pair(
+        "a barrier whose number a block does not have",
+        "any kernel",
+        emulator.DivergentBarrier,
+        _NUMBERED,
+        "number + 15",
+        "number + 16",
+        ("bar.sync", "barrier 16: a block has barriers 0 to 15"),
+        lambda: [np.zeros(64, np.float32), 0],
+        {"block": 64},
+    ),
     "lanes in lockstep": Pair(
         "lanes of one warp that rely on lockstep",
         "any kernel",
@@ -977,6 +1061,17 @@ PAIRS = {
         ("atomicAdd_block(out, 1)", "device scope"),
         lambda: [np.zeros(1, np.int32)],
         {"grid": 2},
+    ),
+    "scope of a block in a cluster": Pair(
+        "an atomic operation of a block's scope on shared memory that several blocks of a cluster reach",
+        "races",
+        emulator.ScopeRace,
+        _SUMMED,
+        "red.relaxed.cluster",
+        "red.relaxed.cta",
+        ("red.relaxed.cta.shared::cluster.add.u32", "device scope"),
+        _floats(1),
+        _TWO,
     ),
     "volatile accesses meet": Pair(
         "volatile accesses that nothing orders",

@@ -41,6 +41,22 @@ def test_bulk_copies_that_cannot_be(change, error, message):
         run(ROUND_TRIP.replace(*change), np.zeros(256, np.float32), np.zeros(256, np.float32), 200, block=32)
 
 
+def test_copies_of_no_bytes_move_nothing():
+    body = """KERNEL(const float* in, float* out, int bytes) {
+        __shared__ __align__(16) float tile[4]; __shared__ u64 bar;
+        if (threadIdx.x == 0) {
+            init(&bar, 1); fence_init();
+            tile[0] = 3; fence_async();
+            arrive_expect(&bar, bytes); load_bulk(tile, in, bytes, &bar); wait(&bar, 0);
+            store_bulk(out, tile, bytes); commit(); wait_group<0>();
+            out[1] = tile[0];
+        }
+    }"""
+    out = np.zeros(4, np.float32)
+    assert not run(body, np.ones(4, np.float32), out, 0, hazards=True, block=32).findings
+    assert out.tolist() == [0, 3, 0, 0]
+
+
 def test_stores_are_seen_behind_their_wait():
     body = ROUND_TRIP.replace("wait_group<0>();", "wait_group<0>(); out[0] = 10 * *(volatile float*)(out + 1);")
     data, out = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
