@@ -103,8 +103,12 @@ class Barriers:
     # -- counting ----------------------------------------------------------------------------------------------
 
     def arrive(self, inst: Instruction, barrier: Barrier, lanes: Lanes, counts: np.ndarray, drop: bool, completes: bool) -> np.ndarray:
-        """Lanes arrive one after another, each with a count; returns the state that each one found before it."""
+        """Lanes arrive one after another, each with a count; returns the state that each one found before it.
+
+        Those behind the one that completes the phase arrive in the next phase.
+        """
         states = np.empty(len(lanes), np.uint64)
+        told = 0
         for position, count in enumerate(counts.tolist()):
             if not 1 <= count <= barrier.pending:
                 who = lanes[position : position + 1]
@@ -134,6 +138,10 @@ class Barriers:
                     lanes[position : position + 1],
                     barrier,
                 )
+            if position + 1 == len(counts) or not (barrier.pending or barrier.owed):
+                for observer in self.shared.observers:
+                    observer.mbarrier_arrived(inst, barrier, lanes[told : position + 1])
+                told = position + 1
             self._advance(barrier)
         self.events += 1
         return states

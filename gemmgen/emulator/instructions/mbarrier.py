@@ -123,8 +123,6 @@ def arrive(inst: Instruction, binder: Binder) -> Operation:
         numbers = value_at(number, lanes)
         for barrier, positions in by_barrier(barriers, inst, lanes, offsets(lanes)):
             who, given = lanes[positions], numbers[positions]
-            for observer in binder.spaces.shared.observers:
-                observer.mbarrier_arrived(inst, barrier, who)
             if expects:
                 barriers.expect(inst, barrier, who, given)
                 given = np.ones(len(who), np.int64)
@@ -221,8 +219,6 @@ def arrive_after_copies(inst: Instruction, binder: Binder) -> Operation:
         in_flight.land(inst, lanes, limits)
         for barrier, positions in by_barrier(barriers, inst, lanes, where):
             who = lanes[positions]
-            for observer in binder.spaces.shared.observers:
-                observer.mbarrier_arrived(inst, barrier, who)
             barriers.arrive(inst, barrier, who, np.ones(len(who), np.int64), False, True)
 
     def run(lanes: Lanes) -> None:

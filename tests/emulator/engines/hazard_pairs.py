@@ -179,6 +179,9 @@ _NUMBERED = """KERNEL(float* out, int number) {
     asm volatile("bar.sync %0, 64;" :: "r"(number + 15) : "memory");
     out[threadIdx.x] = 1;
 }"""
+_EVERYONE = RING.replace("init(empty + s, 3)", "init(empty + s, 96)").replace(
+    "__syncwarp();\n            if (threadIdx.x % 32 == 0) arrive", "arrive"
+)
 _AGAIN = """KERNEL(float* out) {
     __shared__ u64 bar, go;
     if (threadIdx.x == 0) { init(&bar, 32); init(&go, 1); }
@@ -323,6 +326,16 @@ PAIRS = {
         "__syncthreads();\n    if",
         ("cp.async.bulk.shared::cluster.global", "wgmma.mma_async"),
         _floats(512),
+    ),
+    "slot refilled, one arrival too early": Pair(
+        "a slot refilled that one consumer has not freed: the barrier counts an arrival less than there are consumers",
+        "copies",
+        emulator.SharedRace,
+        _EVERYONE,
+        "init(empty + s, 96)",
+        "init(empty + s, 95)",
+        ("sum += tile[s][threadIdx.x - 32]", "load_tile(tile[s]"),
+        _ring,
     ),
     "slot refilled, threads read": Pair(
         "a slot refilled that its consumers have not freed",
