@@ -179,6 +179,10 @@ def grouped_matmul(
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
     alpha = number("grouped_matmul", "alpha", alpha)
+    if scale_a is not None and is_number(scale_a.__class__):
+        scale_a, alpha = None, alpha * number("grouped_matmul", "scale_a", scale_a)
+    if scale_b is not None and is_number(scale_b.__class__):
+        scale_b, alpha = None, alpha * number("grouped_matmul", "scale_b", scale_b)
     arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
     return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha, 0.0), stream)[0]
 

@@ -85,6 +85,14 @@ def test_empty_extents_are_fine(size):
     assert (got == 0).all()
 
 
+@pytest.mark.parametrize("size", [(0, 5), (6, 0)])
+def test_vectors_of_an_empty_extent_are_fine(size):
+    rows, columns = (np.ones(extent, "f") for extent in size)
+    a, b = integers(size[0], 4).astype(np.float16), integers(4, size[1]).astype(np.float16)
+    for bias in (rows[:, None].astype(np.float16), columns.astype(np.float16)):
+        assert ops.matmul(a, b, bias=bias, scale_a=rows, scale_b=columns).shape == size
+
+
 def test_all_that_can_follow_a_product_follows_it_in_order():
     a, b, c, bias, residual = integers(20, 8), integers(8, 12), integers(20, 12), integers(12), integers(20, 12)
     before = c.copy()
@@ -251,6 +259,37 @@ def test_groups_of_rows_that_are_stored_in_columns():
     found = ops.grouped_matmul(np.asfortranarray(a), b, offsets)
     for index, (start, end) in enumerate(zip([0, *offsets], offsets, strict=False)):
         np.testing.assert_array_equal(found[start:end], (a[start:end].astype("f") @ b[index].astype("f")).astype(np.float16))
+
+
+@pytest.mark.parametrize("shape", [(5, 17, 33), (129, 70, 64), (3, 1, 8)])
+@pytest.mark.parametrize("kind", [np.float16, np.int8])
+def test_groups_of_any_shape_are_multiplied(shape: tuple[int, int, int], kind: type) -> None:
+    m, n, k = shape
+    a, b = integers(m, k).astype(kind), integers(3, k, n).astype(kind)
+    offsets = np.array([m // 2, m // 2, m], np.int32)
+    bias = integers(3, n)
+    got = ops.grouped_matmul(a, b, offsets, bias=bias, output="float32")
+    for group, rows in ((0, slice(0, m // 2)), (2, slice(m // 2, m))):
+        np.testing.assert_array_equal(got[rows], a[rows].astype("f") @ b[group].astype("f") + bias[group])
+
+
+def test_numbers_scale_groups_as_they_scale_products() -> None:
+    a, b, offsets = groups()
+    scaled = ops.grouped_matmul(a, b, offsets, scale_a=0.5, scale_b=np.float32(2), alpha=0.5)
+    np.testing.assert_array_equal(scaled[:149], ops.grouped_matmul(a, b, offsets, alpha=0.5)[:149])
+
+
+@pytest.mark.parametrize("types", [("f4", "f4"), ("f2", "f4")])
+def test_a_maximum_of_float32_sums_is_refused(types: tuple[str, str]) -> None:
+    with pytest.raises(LaunchError, match="amax is found on tensor cores, which multiply float32 with precision='tf32'"):
+        ops.matmul(A.astype(types[0]), B.astype(types[1]), amax=np.zeros(1, "f"))
+
+
+def test_a_maximum_of_float32_is_found_on_tensor_cores() -> None:
+    amax = np.zeros(1, "f")
+    product = ops.matmul(A, B, amax=amax, precision="tf32", backend="emulator")
+    np.testing.assert_array_equal(product, A @ B)
+    assert amax == np.abs(A @ B).max()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,13 @@ MATMULS = [
     ((integers(9, 20, type=torch.bfloat16), integers(20, 40, type=torch.bfloat16)), {}),
     ((integers(9, 32, type=torch.int8), integers(24, 32, type=torch.int8).T), {}),
     ((integers(9, 32, type=torch.int8), integers(24, 32, type=torch.int8).T), {"scale_a": torch.rand(9, 1), "output": "bfloat16"}),
+    ((integers(9, 20, type=torch.float16), integers(20, 40, type=torch.float16)), {"activation": "silu", "output": "float32"}),
+    ((integers(9, 32, type=torch.int8).abs().to(torch.uint8), integers(24, 32, type=torch.int8).T), {}),
+    ((integers(9, 20), integers(20, 40)), {"precision": "tf32"}),
+]
+BYTES = [
+    ((integers(9, 32, type=torch.float8_e4m3fn), integers(24, 32, type=torch.float8_e4m3fn).T), {"scale_b": torch.rand(1, 24)}),
+    ((integers(9, 33, type=torch.float8_e5m2), integers(33, 7, type=torch.float8_e4m3fn)), {"output": "float8_e5m2"}),
 ]
 REDUCTIONS = [(), ("max", [0]), ("argmax", [1], True), ("mean", [0, 1]), ("any", [1])]
 
@@ -36,6 +43,13 @@ REDUCTIONS = [(), ("max", [0]), ("argmax", [1], True), ("mean", [0, 1]), ("any",
 @pytest.mark.parametrize("case", range(len(MATMULS)))
 def test_opcheck_accepts_matmul(case):
     assert set(torch.library.opcheck(torch.ops.gemmgen.matmul.default, *MATMULS[case]).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("case", range(len(BYTES)))
+def test_opcheck_accepts_matmul_of_8_bit_floats(case):
+    """All checks but the comparison of arguments before and after, for which torch would multiply such numbers."""
+    checks = ("test_autograd_registration", "test_faketensor")
+    assert set(torch.library.opcheck(torch.ops.gemmgen.matmul.default, *BYTES[case], test_utils=checks).values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("arguments", REDUCTIONS)
@@ -55,6 +69,13 @@ def test_results_are_torchs_own():
     assert torch.equal(ops.matmul(b.T, a.T), b.T @ a.T)
     assert torch.equal(ops.matmul(a.bfloat16(), b.bfloat16()), (a @ b).bfloat16())
     assert torch.equal(ops.reduce(a > 0, "any", 1), (a > 0).any(1))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_compiled_code_multiplies_every_type(kind):
+    a, b, scale = integers(9, 33, type=kind), integers(33, 7, type=kind), torch.full((1,), 0.5)
+    compiled = torch.compile(lambda x, y: ops.matmul(x, y, scale_a=scale, output="bfloat16"), backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(a, b), (a.double() @ b.double() / 2).bfloat16())
 
 
 def test_compiled_code_calls_the_operators():

@@ -94,6 +94,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"matmul: precision is {precision!r}, need 'f32', 'ffma' or 'tf32'")
     if precision != "f32" and (a.type, b.type) != ("f32", "f32"):
         raise LaunchError(f"matmul: precision is {precision!r}, which is for float32 factors; these are {a.type} and {b.type}")
+    if operands.get("amax") is not None and "f32" in (a.type, b.type) and precision != "tf32":
+        raise LaunchError("matmul: amax is found on tensor cores, which multiply float32 with precision='tf32', and types of 16 or 8 bits")
     scaled, accumulates = bool(options.get("scaled")), bool(options.get("accumulates"))
     request = GemmRequest(
         a,
@@ -183,6 +185,8 @@ def _or_many(shapes: Mapping[tuple[int, ...], str]) -> str:
 
 def is_packed(layout: Layout) -> bool:
     """True if the array lies in rows without gaps."""
+    if layout.is_empty:
+        return True
     packed = Layout.packed(layout.shape, layout.type).strides
     return all(extent == 1 or one == other for extent, one, other in zip(layout.shape, layout.strides, packed, strict=True))
 
@@ -223,7 +227,7 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
         return None
     _check_type("bias", bias, (vector_type(kind),), "as the result" if kind in TYPES else "for such results")
     m, n = full[-2:]
-    axes = [(extent, stride) for extent, stride in zip(bias.shape, bias.strides, strict=True) if extent != 1]
+    axes = [(extent, stride) for extent, stride in zip(bias.shape, bias.strides, strict=True) if extent > 1]
     if len(axes) > 1 or any(stride != 1 for _, stride in axes):
         raise LaunchError(f"matmul: bias has shape {bias.shape} and strides {bias.strides}, need one contiguous axis")
     rank = len(bias.shape)
@@ -248,10 +252,10 @@ def _factor(name: str, scale: Layout, full: tuple[int, ...]) -> Factor:
     """The operation that multiplies by a scale, from its shape."""
     _check_type(name, scale, ("f32",))
     m, n = full[-2:]
-    axes = [(extent, stride) for extent, stride in zip(scale.shape, scale.strides, strict=True) if extent != 1]
-    if not axes:
+    axes = [stride for extent, stride in zip(scale.shape, scale.strides, strict=True) if extent > 1]
+    if all(extent == 1 for extent in scale.shape):
         return Factor(op="factor", per="memory")
-    if len(axes) == 1 and axes[0][1] == 1:
+    if axes in ([], [1]):
         if name == "scale_a" and scale.shape in ((m,), (m, 1)):
             return Factor(op="factor", per="row")
         if name == "scale_b" and scale.shape in ((n,), (1, n)):
