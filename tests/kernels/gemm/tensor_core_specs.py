@@ -7,15 +7,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1, "f32": 4, "s32": 4}
+OTHERS = {"s8": "u8", "u8": "s8", "e4m3": "e5m2", "e5m2": "e4m3"}
+"""Second factors of another type, by the type of the first."""
 RESULTS = {"s8": ("s32", "s8", "f32", "bf16"), "e4m3": ("bf16", "f32", "e4m3", "e5m2")}
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Mostly specs that work; tiles are small, so that they run quickly."""
-    a = draw(st.sampled_from(("f16", "bf16", "tf32", "s8", "e4m3")))
-    b = draw(st.sampled_from((a, a, {"s8": "u8", "e4m3": "e5m2"}.get(a, a))))
-    c = draw(st.sampled_from(RESULTS.get(a, ("f32", "f16", "bf16"))))
+    a = draw(st.sampled_from(("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")))
+    b = draw(st.sampled_from((a, a, OTHERS.get(a, a))))
+    c = draw(st.sampled_from(RESULTS.get(a, RESULTS.get(OTHERS.get(a, ""), ("f32", "f16", "bf16")))))
     size = ELEMENT_BYTES[a]
     plain = c == "s32"
     column_major = draw(st.integers(0, 3)) == 0
@@ -42,7 +44,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     reads = c in ("f32", "f16", "bf16")
     operations = [{"op": "bias", "per": draw(st.sampled_from(("row", "column", "all")))}, {"op": "relu"}]
     operations += [{"op": "factor", "per": draw(st.sampled_from(("row", "column", "memory")))}]
-    operations += [{"op": "residual"}] if reads else []
+    operations += [{"op": "residual"}, {"op": "multiply"}] if reads else []
     batches = ["none", "none", "strided"]
     batches += ["grouped", "grouped"] if decomposition["scheme"] == "data_parallel" and not column_major else []
     batch = draw(st.sampled_from(batches))

@@ -18,6 +18,7 @@ from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.counters import count_case
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import VerificationReport, verify_binary
+from kernels.gemm.tensor_core_specs import OTHERS
 from kernels.random_batches import try_random_specs
 
 MAINLOOP = {"strategy": "mma_sync", "tile": {"threadblock": {"m": 64, "n": 64, "k": 32}, "warp": {"m": 32, "n": 32}}, "stages": 3}
@@ -52,9 +53,9 @@ STREAMED = {**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 5}}
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Small tiles of every type, order and alignment."""
-    a = draw(st.sampled_from(("f16", "bf16", "tf32", "s8", "e4m3")))
-    b = draw(st.sampled_from((a, a, {"s8": "u8", "e4m3": "e5m2"}.get(a, a))))
-    c = draw(st.sampled_from(RESULTS.get(a, ("f32", "bf16"))))
+    a = draw(st.sampled_from(("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")))
+    b = draw(st.sampled_from((a, a, OTHERS.get(a, a))))
+    c = draw(st.sampled_from(RESULTS.get(a, RESULTS.get(OTHERS.get(a, ""), ("f32", "bf16")))))
     size, plain = ELEMENT_BYTES[a], c == "s32"
     column_major = draw(st.integers(0, 3)) == 0
     streamed = draw(st.integers(0, 3)) == 0
