@@ -155,3 +155,14 @@ def test_kernels_that_launch_kernels_are_refused():
     body = ".visible .entry kernel()\n{\n.param .b64 p; call cudaDeviceSynchronize, (); ret;\n}\n"
     with pytest.raises(emulator.UnknownInstruction, match="kernels that launch kernels"):
         emulator.launch(f".version 8.0\n.target sm_80\n.address_size 64\n{body}", grid=1, block=1)
+
+
+def test_every_call_of_an_inlined_access_is_told():
+    source = """__device__ __forceinline__ void put(int* p) { p[99] = 1; }
+__device__ __forceinline__ void pass(int* p) { put(p + 1); }
+extern "C" __global__ void kernel(int* p) { pass(p); pass(p + 1); }"""
+    with pytest.raises(emulator.OutOfBounds) as raised:
+        emulator.launch(compile_ptx(source), "kernel", grid=1, block=1, args=[np.zeros(4, np.int32)], source=source)
+    told = str(raised.value)
+    places = [told.index(words) for words in ("kernel.cu:1 in put(int*)", "kernel.cu:2 in pass(int*)", "inlined at ", "kernel.cu:3\n")]
+    assert places[0] < places[1] < places[3] and "3 | extern" in told

@@ -275,7 +275,7 @@ def test_an_unknown_name_is_told_in_the_users_line():
     [
         ({"base": None}, "a tensor map needs its array"),
         ({"base": 3.0}, "has to be an array"),
-        ({"box": (33, 8)}, "would refuse this tensor map"),
+        ({"box": (33, 8)}, "does not allow this tensor map"),
         ({"base": np.zeros(7, np.float32)}, "of an array of 28 bytes"),
     ],
 )

@@ -49,6 +49,8 @@ class _Parser:
         self.files = _file_table(self.tokens)
         self.strings = _debug_strings(self.tokens)
         self.location: Location | None = None
+        self._called_from: dict[tuple[str, int, int], Location] = {}
+        """Places in functions that were inlined themselves, with where that was."""
         self.scopes = Scopes()
 
     # -- module level ------------------------------------------------------------------------------------------
@@ -135,12 +137,18 @@ class _Parser:
                     tokens.integer()
             elif word == "inlined_at":
                 at = self.files.get(index := tokens.integer(), f"file {index}")
-                inlined_at = Location(at, tokens.integer(), tokens.integer())
+                caller = (at, tokens.integer(), tokens.integer())
+                inlined_at = self._called_from.get(caller, Location(*caller))
+                if any((at.file, at.line, at.column) == (file, line, column) for at in inlined_at.chain()):
+                    # A function that is inlined into itself: one round tells enough.
+                    inlined_at = Location(*caller)
             else:
                 raise tokens.error(f"unexpected {word!r} in .loc")
         # A line 0 means that the compiler knows no place: the previous one stays the best guess.
         if line:
             self.location = Location(file, line, column, function, inlined_at)
+            if inlined_at is not None:
+                self._called_from[file, line, column] = self.location
 
     # -- variables ---------------------------------------------------------------------------------------------
 
@@ -295,6 +303,7 @@ class _Parser:
         targets: dict[tuple[int, str], tuple[str, ...]] = {}
         self.scopes = Scopes()
         self.location = None
+        self._called_from.clear()
         tokens.expect("{")
         self.scopes.push()
         while self.scopes.open:

@@ -46,6 +46,13 @@ class Location:
     function: str | None = None
     inlined_at: Location | None = None
 
+    def chain(self) -> Iterator[Location]:
+        """This place, the call of the function that was inlined here, the call of that call's function, and so on."""
+        at: Location | None = self
+        while at is not None:
+            yield at
+            at = at.inlined_at
+
     def __str__(self) -> str:
         text = f"{self.file}:{self.line}"
         if self.function:
