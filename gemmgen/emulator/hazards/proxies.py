@@ -47,7 +47,8 @@ class _Fence:
     base: np.ndarray
     known: np.ndarray
     rows: np.ndarray | None
-    init_only: bool
+    covers: frozenset[str]
+    """Kinds of memory that it orders for engines: barriers (their initialisation), shared, global."""
 
 
 @dataclass(slots=True)
@@ -235,24 +236,24 @@ class ProxyRules(Observer):
                 self.waited.update(blocks.tolist())
                 self.order.learn(who, self.order.clock_of({self.order.first_stream: self.order.time}))
             return
-        init_only = instruction.has("mbarrier_init")
-        if instruction.opcode != "fence" or not (init_only or (instruction.has("proxy") and _is_async(instruction))):
+        covers = _covered(instruction)
+        if not covers:
             return
         who = np.arange(self.geometry.lanes) if lanes is None else lanes
         order = self.order
         rows = None
         if order.matrix is not None:
             rows = order.matrix[who // order.group, who % order.group].copy()
-        self._fences.appendleft(_Fence(who.copy(), order.threads[who], order.time, order.base[who], order.known[who], rows, init_only))
+        self._fences.appendleft(_Fence(who.copy(), order.threads[who], order.time, order.base[who], order.known[who], rows, covers))
         order.time += 1
 
     # -- proxy fences ------------------------------------------------------------------------------------------
 
-    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, init: bool) -> np.ndarray:
-        """Writes among these (by thread and time) that have a fence between them and what lane `issuer` does now."""
+    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, what: str) -> np.ndarray:
+        """Writes among these (by thread and time) that have a fence of `what` between them and what lane `issuer` does now."""
         fine = np.zeros(len(threads), np.bool_)
         for fence in self._fences:
-            if fence.init_only and not init:
+            if what not in fence.covers:
                 continue
             left = np.flatnonzero(~fine & (times <= fence.time))
             if not len(left):
@@ -297,14 +298,15 @@ class ProxyRules(Observer):
         distinct, threads, times = distinct[real], threads[real], times[real]
         if not len(distinct):
             return
-        bad = np.flatnonzero(~self._fenced(int(lanes[0]), threads, times, init=False))
+        bad = np.flatnonzero(~self._fenced(int(lanes[0]), threads, times, space))
         if not len(bad):
             return
         other = self.records.sites[int(distinct[bad[0]]) >> 32]
         assert other is not None
         self.findings.add(
             MissingProxyFence(
-                f"{_doing(inst)} uses {place}, which threads have written; no fence.proxy.async lies between the write and this",
+                f"{_doing(inst)} uses {place}, which threads have written; no fence.proxy.async lies between the write and this"
+                + self._narrower(space),
                 len(bad),
                 place,
                 instruction=inst,
@@ -313,6 +315,12 @@ class ProxyRules(Observer):
                 other_threads=self.geometry.describe_thread(int(threads[bad[0]])),
             )
         )
+
+    def _narrower(self, space: str) -> str:
+        """A word on fences of the other state space alone, if there were any."""
+        other = "global" if space == "shared" else "shared"
+        there = any(space not in fence.covers and other in fence.covers for fence in self._fences)
+        return f" but one that is restricted to {other} memory" if there else ""
 
     def _check_chunks(self, inst: Instruction, lanes: Lanes, chunks: np.ndarray) -> None:
         packed = self._generic[chunks]
@@ -414,7 +422,7 @@ class ProxyRules(Observer):
         if init is None:
             return
         thread = int(self.order.threads[init.lane])
-        if not self._fenced(lane, np.array([thread]), np.array([init.time]), init=True)[0]:
+        if not self._fenced(lane, np.array([thread]), np.array([init.time]), "barriers")[0]:
             where = _address(barrier, self.shared.stride)
             self.findings.add(
                 MissingInitFence(
@@ -518,8 +526,19 @@ class ProxyRules(Observer):
         self._landed = left
 
 
-def _is_async(instruction: Instruction) -> bool:
-    return any(modifier.split("::")[0] == "async" for modifier in instruction.modifiers)
+def _covered(instruction: Instruction) -> frozenset[str]:
+    """Kinds of memory that an instruction orders between threads and engines; none, if it is no such fence."""
+    if instruction.opcode != "fence":
+        return frozenset()
+    if instruction.has("mbarrier_init"):
+        return frozenset(("barriers",))
+    if not (instruction.has("proxy") and any(modifier.split("::")[0] == "async" for modifier in instruction.modifiers)):
+        return frozenset()
+    if instruction.has("global"):
+        return frozenset(("global",))
+    if any("shared" in modifier.split("::") for modifier in instruction.modifiers):
+        return frozenset(("barriers", "shared"))
+    return frozenset(("barriers", "shared", "global"))
 
 
 def _doing(inst: Instruction) -> str:

@@ -243,6 +243,16 @@ PAIRS = {
         ("tile[i] = plain[i]", "store_tile(&map, tile, 0, 0)", _FENCE),
         _stored,
     ),
+    "fence of the other state space": Pair(
+        "generic writes to shared memory behind a `fence.proxy.async` of global memory alone",
+        "proxies",
+        emulator.MissingProxyFence,
+        STORE.replace("fence_async();", 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'),
+        "async.shared::cta",
+        "async.global",
+        ("tile[i] = plain[i]", "store_tile(&map, tile, 0, 0)", "but one that is restricted to global memory"),
+        _stored,
+    ),
     "threads write, a bulk store reads": Pair(
         "generic writes read by a bulk store without `fence.proxy.async`",
         "proxies",
