@@ -220,10 +220,18 @@ def bound_lines(roofs: Roofline, unit: str) -> Lines:
         if name == "special":
             known += f": {rate(special, 'functions')} of e^x, roots and reciprocals, on units beside the others"
         lines.append((name, known))
-    binding = "memory" if roofs.binding == "memory" else "arithmetic"
-    if binding == "arithmetic" and roofs.special_seconds > roofs.compute_seconds:
-        binding = "special functions"
+    binding, _ = binding_roof(roofs, unit)
     return [*lines, ("bound by", f"{binding}: at least {duration(roofs.least_seconds)}")]
+
+
+def binding_roof(roofs: Roofline, unit: str) -> tuple[str, str]:
+    """The roof that binds, and its rate in words; nothing for a rate that is not known."""
+    name, figure, per_second = "memory", roofs.memory_roof, "B/s"
+    if roofs.binding == "compute":
+        name, figure, per_second = "arithmetic", roofs.compute_roof, f"{unit}/s"
+        if roofs.special_seconds > roofs.compute_seconds:
+            name, figure, per_second = "special functions", roofs.special_roof, "functions/s"
+    return name, f"{rate(figure.value, per_second)} ({figure.origin})" if figure is not None else ""
 
 
 def needs(cost: Cost, unit: str) -> str:

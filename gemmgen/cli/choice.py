@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmgen.cli.analysis import foreign_device
+from gemmgen.cli.analysis import binding_roof, foreign_device
 from gemmgen.cli.output import Column, counted, duration, operation_unit, print_json, print_table, rate
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
@@ -130,10 +130,8 @@ def _print(choice: Choice, asked: str, notes: Sequence[tuple[str, str]]) -> None
         waves = work.blocks / (resident * device.sm_count)
         text = f"{counted(round(work.blocks), 'block')}, {resident} at a time on each of {device.sm_count} SMs: {waves:.2f} waves"
         lines.append(("waves", text))
-    bound, figure, per_second = "memory", roofs.memory_roof, "B/s"
-    if roofs.binding == "compute":
-        bound, figure, per_second = "arithmetic", roofs.compute_roof, f"{unit}/s"
-    at = f" at {rate(figure.value, per_second)} ({figure.origin})" if figure is not None else ""
+    bound, known = binding_roof(roofs, unit)
+    at = f" at {known}" if known else ""
     lines.append(("roof", f"{bound}: {duration(roofs.least_seconds)}{at}, of which it reaches {roofs.fraction(option.seconds):.0%}"))
     lines.append(("most time", f"{binding_limit(works, device)}, by the model"))
     for label, text in lines:

@@ -54,6 +54,18 @@ def test_a_choice_for_an_architecture_of_no_device_is_marked(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("problem", "roof"),
+    [
+        ("gemm:8192,8192,16,bf16,nt,silu", "special functions: 32.1 µs at 4.18 Tfunctions/s"),
+        ("gemm:8192,8192,16,bf16,nt,relu", "memory: 29.6 µs at 4.55 TB/s"),
+        ("gemm:4096,4096,4096,s8,nt,bias,gelu", "arithmetic: 71.1 µs at 1.93 POP/s"),
+    ],
+)
+def test_the_roof_of_a_problem_is_that_of_its_unit(run: Run, problem: str, roof: str) -> None:
+    assert f"roof       {roof}" in run("explain", "--problem", problem, "--device", "H200").out
+
+
+@pytest.mark.parametrize(
     ("architecture", "device"), [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_120", "RTX 5090")]
 )
 def test_roofs_are_those_of_a_device_of_the_architecture(run: Run, spec: Path, architecture: str, device: str) -> None:
