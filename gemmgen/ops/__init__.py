@@ -114,6 +114,13 @@ def matmul(
     """
     if _compiling is not None and (_compiling() or _recording(a, b, bias, residual)):
         b = b.source if b.__class__ is Planes else b
+        numbers = isinstance(scale_a, Real) or isinstance(scale_b, Real)
+        if numbers and output is None and not a.dtype.is_floating_point:
+            output = "float32"
+        if isinstance(scale_a, Real):
+            scale_a, alpha = None, alpha * scale_a
+        if isinstance(scale_b, Real):
+            scale_b, alpha = None, alpha * scale_b
         return _traced(
             "matmul",
             (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or "", precision),
@@ -126,10 +133,11 @@ def matmul(
             and backend == "auto"
             and not isinstance(bias, Real),
         )
+    scaled = alpha != 1
     if scale_a is not None and is_number(scale_a.__class__):
-        scale_a, alpha = None, number("matmul", "alpha", alpha) * number("matmul", "scale_a", scale_a)
+        scale_a, alpha, scaled = None, number("matmul", "alpha", alpha) * number("matmul", "scale_a", scale_a), True
     if scale_b is not None and is_number(scale_b.__class__):
-        scale_b, alpha = None, number("matmul", "alpha", alpha) * number("matmul", "scale_b", scale_b)
+        scale_b, alpha, scaled = None, number("matmul", "alpha", alpha) * number("matmul", "scale_b", scale_b), True
     added = 0.0
     bias_number = bias is not None and is_number(bias.__class__)
     if bias_number:
@@ -144,7 +152,7 @@ def matmul(
     if b.__class__ is Planes:
         planes = None if precision == "ffma" else b.array(backend == "emulator", stream)
         b = b.source
-    options = (alpha != 1, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
+    options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
     if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
         alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
@@ -179,12 +187,13 @@ def grouped_matmul(
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
     alpha = number("grouped_matmul", "alpha", alpha)
+    scaled = alpha != 1
     if scale_a is not None and is_number(scale_a.__class__):
-        scale_a, alpha = None, alpha * number("grouped_matmul", "scale_a", scale_a)
+        scale_a, alpha, scaled = None, alpha * number("grouped_matmul", "scale_a", scale_a), True
     if scale_b is not None and is_number(scale_b.__class__):
-        scale_b, alpha = None, alpha * number("grouped_matmul", "scale_b", scale_b)
+        scale_b, alpha, scaled = None, alpha * number("grouped_matmul", "scale_b", scale_b), True
     arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
-    return _GROUPED.call(arrays, (alpha != 1, activation, output), (alpha, 0.0), stream)[0]
+    return _GROUPED.call(arrays, (scaled, activation, output), (alpha, 0.0), stream)[0]
 
 
 def reduce(

@@ -179,6 +179,14 @@ def bytes_and_scales() -> tuple[np.ndarray, ...]:
     return a, b.T, rng.random((5, 1), dtype=np.float32), rng.random((1, 7), dtype=np.float32)
 
 
+@pytest.mark.parametrize("scales", [(1.0, None), (0.5, 2.0)])
+def test_a_result_with_scales_is_float_whatever_they_are(scales: tuple[float, float | None]) -> None:
+    a, b, _, _ = bytes_and_scales()
+    got = ops.matmul(a, b, scale_a=scales[0], scale_b=scales[1])
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, a.astype("f") @ b.astype("f"))
+
+
 def test_scales_multiply_rows_and_columns() -> None:
     a, b, scale_a, scale_b = bytes_and_scales()
     got = ops.matmul(a, b, scale_a=scale_a, scale_b=scale_b)

@@ -78,6 +78,20 @@ def test_compiled_code_multiplies_every_type(kind):
     assert torch.equal(compiled(a, b), (a.double() @ b.double() / 2).bfloat16())
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.int8])
+def test_compiled_code_takes_numbers_as_scales(kind):
+    a, b = integers(9, 32, type=kind), integers(32, 7, type=kind)
+    compiled = torch.compile(lambda x, y: ops.matmul(x, y, scale_a=0.5, scale_b=2.0), backend="aot_eager", fullgraph=True)
+    assert compiled(a, b).dtype == (torch.float32 if kind == torch.int8 else kind)
+    assert torch.equal(compiled(a, b), ops.matmul(a, b, scale_a=0.5, scale_b=2.0))
+
+
+def test_numbers_as_scales_have_derivatives():
+    a, b = integers(5, 8).requires_grad_(), integers(8, 3)
+    ops.matmul(a, b, scale_a=0.5).sum().backward()
+    assert torch.equal(a.grad, (0.5 * b.sum(1)).expand(5, 8))
+
+
 def test_compiled_code_calls_the_operators():
     a, b = integers(33, 20), integers(20, 40)
 
