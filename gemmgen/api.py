@@ -49,7 +49,7 @@ def verify(
     progress: Callable[[CaseResult], None] | None = None,
     counters: bool = False,
 ) -> VerificationReport:
-    """Runs the family's cases of an instance and compares every element with its reference.
+    """Runs the family's cases of an instance, and further ones if ``cases`` is None, and compares every element with its reference.
 
     ``backend``: ``auto`` takes the GPU if there is one, else the emulator. On a GPU the architecture is the device's. Instances for a
     processor run on this one, whatever ``backend`` says.
@@ -68,4 +68,4 @@ def verify(
         return verify_binary(planned, compile_host_plan(planned), NativeBackend(), cases=cases, progress=progress)
     chosen = find_backend(backend)
     planned = plan(checked, architecture or chosen.architecture)
-    return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress, counters=counters)
+    return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress, counters=counters, further=cases is None)

@@ -58,7 +58,7 @@ def print_counts(results: Sequence[PointResult]) -> None:
             styled(line["status"], _STYLES[line["status"]]),
             line["stage"],
             count(line["points"]),
-            line["reason_code"],
+            _shortened(line["reason_code"]),
             _shortened(line["example"]),
         ]
         for line in by_reason(results)
@@ -79,7 +79,7 @@ def print_best(results: Sequence[PointResult]) -> None:
         rows.append(
             [
                 ",".join(map(str, result.problem.values())),
-                result.instance,
+                _shortened(result.instance),
                 f"{metrics['median_us']:.2f}",
                 rate(metrics.get("operations_per_second", 0.0), "OP/s"),
                 f"{peer / metrics['median_us']:.2f}x" if peer else "",
@@ -95,7 +95,7 @@ def _print_predicted(results: Sequence[PointResult]) -> None:
     predicted = best_points(results, metric="predicted_us")
     rows: list[list[str | Text]] = [
         [
-            result.instance,
+            _shortened(result.instance),
             f"{result.metrics['predicted_us']:.2f}",
             f"{registers:.0f}" if (registers := result.metrics.get("registers")) is not None else "",
         ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Oracle(Protocol):
-    """The module ``oracle`` of a family."""
+    """The module ``oracle`` of a family. It may have ``deep_cases``, too: those that a certificate takes no time for."""
 
     def cases(self, plan: Any) -> list[Case]:
         """The problems that a verification runs, small enough for the emulator."""

@@ -20,6 +20,7 @@ from gemmgen.toolchain.host import HostBinary
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import prepare_case, require_memory
 from gemmgen.verification.counters import CaseCounters, count_case
+from gemmgen.verification.further import further_cases
 from gemmgen.verification.oracle import oracle_of
 
 
@@ -105,8 +106,11 @@ def verify_binary(
     cases: Sequence[Case] | None = None,
     progress: Callable[[CaseResult], None] | None = None,
     counters: bool = False,
+    further: bool = False,
 ) -> VerificationReport:
     """Runs ``cases`` (the family's own if None) of ``plan`` on ``backend``; a failing case never stops the others.
+
+    ``further``: also those of ``gemmgen.verification.further``.
 
     ``counters``: if all pass, also counts what one case costs, on the emulator whatever the backend. Raises ``PlanError``, before
     anything is run, if a case needs too much memory.
@@ -115,8 +119,8 @@ def verify_binary(
     results = []
     chosen = oracle_of(plan.spec.kind).cases(plan) if cases is None else cases
     require_memory(plan, chosen)
-    for case in chosen:
-        result = verify_case(plan, binary, backend, case)
+    for launched, case in (*((plan, case) for case in chosen), *(further_cases(plan) if further else ())):
+        result = verify_case(launched, binary, backend, case)
         results.append(result)
         if progress is not None:
             progress(result)

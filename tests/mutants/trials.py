@@ -8,22 +8,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from emulator.helpers import compile_ptx
 
 import gemmgen
-from gemmgen.kernels.blas_cases import case_of, scalar_values
 from gemmgen.kernels.family import Case, KernelPlan
-from gemmgen.kernels.gemm.oracle import promised
-from gemmgen.kernels.gemm.plan import GemmPlan, packed
-from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
-from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import cases_digest, digest
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import Binary, compile_source
+from gemmgen.verification.further import code_of, few_block_cases, further_cases
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
@@ -47,8 +42,6 @@ WHOLE = (
 )
 """Kernels of which every mutant has to be caught or explained."""
 _CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")
-_SEVERAL_TILES = ("tiles of many steps", "2 x 3 tiles", "2 x 3 tiles of each of 2 problems", "primes")
-_SLICES = 70
 _STEP_LIMIT = 60_000
 _CASES_BEFORE_MACHINE_CODE = 3
 """Most mutants are caught by fewer, and compiling to machine code takes as long as several."""
@@ -70,7 +63,7 @@ class Subject:
         plan = gemmgen.plan(shipped_specs()[name])
         source = gemmgen.render(plan).text
         cases = sorted(oracle_of(plan.spec.kind).cases(plan), key=_usefulness)
-        return cls(name, plan, source, (*((plan, case) for case in (*cases, *deep_cases(plan))), *cases_of_few_blocks(plan)))
+        return cls(name, plan, source, (*((plan, case) for case in (*cases, *deep_cases(plan))), *few_block_cases(plan)))
 
     @cached_property
     def binary(self) -> Binary:
@@ -103,41 +96,9 @@ class Subject:
         return compile_ptx(source, architecture, *COMPILE_OPTIONS)
 
 
-def shares_out_tiles(plan: KernelPlan) -> bool:
-    """True for kernels of a fixed number of blocks, which take one tile after another."""
-    return bool(_mainloop(plan).get("persistent_blocks"))
-
-
-def with_few_blocks(plan: KernelPlan) -> KernelPlan:
-    """The plan of the same kernel, launched with no more than two clusters."""
-    spec = plan.spec.model_dump(mode="json", exclude_unset=True)
-    spec["mainloop"]["persistent_blocks"] = 2 * plan.loop.cluster_blocks  # type: ignore[attr-defined]
-    return gemmgen.plan(spec)
-
-
-def cases_of_few_blocks(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
-    """Cases of several tiles a block, which small problems have with few blocks only; none for kernels whose blocks take one tile each."""
-    if not shares_out_tiles(plan):
-        return []
-    few = with_few_blocks(plan)
-    cases = {case.name: case for case in oracle_of(few.spec.kind).cases(few) if case.name in _SEVERAL_TILES}
-    return [(few, case) for case in cases.values()]
-
-
 def deep_cases(plan: KernelPlan) -> list[Case]:
-    """Cases of a depth that not every verification takes the time for: more steps of one tile than the blocks of stream-K, so that some
-    take two of them; more slices than a block adds up at a time, none of them empty."""
-    if not isinstance(plan, GemmPlan):
-        return []
-    loop, decomposition = plan.loop, plan.spec.decomposition
-    if isinstance(decomposition, StreamK):
-        name, depth, further = "more steps than blocks", loop.tile_k * (decomposition.blocks + 5) + 1, {}  # type: ignore[union-attr]
-    elif isinstance(decomposition, SplitKLast) and isinstance(loop, VectorLoop):
-        name, depth, further = f"{_SLICES} whole slices", loop.step * (_SLICES - 1) + 1, {"slices": _SLICES}
-    else:
-        return []
-    size = promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth))
-    return [case_of(name, packed(plan, size) | further, scalar_values(plan.sequence)["integers"], "integers")]
+    """The deep cases of a plan, of which only some families have any."""
+    return [case for launched, case in further_cases(plan) if launched is plan]
 
 
 def digest_of_cases(plan: KernelPlan) -> str:
@@ -146,23 +107,12 @@ def digest_of_cases(plan: KernelPlan) -> str:
     return digest(cases_digest(plan), json.dumps(deep)) if deep else cases_digest(plan)
 
 
-def _mainloop(plan: KernelPlan) -> dict[str, Any]:
-    found = plan.spec.model_dump(mode="json", exclude_unset=True).get("mainloop")
-    return found if isinstance(found, dict) else {}
-
-
 def _usefulness(case: Case) -> tuple[int, int]:
     first = _CASES_FIRST.index(case.name) if case.name in _CASES_FIRST else len(_CASES_FIRST)
     size = 1
     for extent in case.dimensions.values():
         size *= max(extent, 1)
     return first, size
-
-
-def code_of(source: str) -> str:
-    """The lines of a source that have more than a comment, without comments and indentation."""
-    lines = (" ".join(line.partition("//")[0].split()) for line in source.split("\n"))
-    return "\n".join(line for line in lines if line)
 
 
 @dataclass(frozen=True)
@@ -193,8 +143,7 @@ def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
     for number, (plan, case) in enumerate(subject.cases):
         if number == decided and subject.machine_code(mutant.text) == subject.own_machine_code:
             return Verdict(subject.name, mutant, "same machine code")
-        launched = binary if plan is subject.plan else replace(binary, ptx=ptx.replace(subject.plan.name, plan.name))
-        result = verify_case(plan, launched, backend, case)
+        result = verify_case(plan, binary, backend, case)
         if not result.passed:
             return Verdict(subject.name, mutant, "caught", result.failure)
     return Verdict(subject.name, mutant, "survived")

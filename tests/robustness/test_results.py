@@ -83,6 +83,14 @@ def test_half_of_a_surrogate_pair_is_written_as_text(tmp_path: Path, form: str) 
     assert outcome.exit_code == 0 and (tmp_path / "out").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("field", ["instance", "reason", "reason_code", "device", "sweep", "kind"])
+@pytest.mark.parametrize("status", ["correct", "runtime"])
+def test_a_long_text_in_a_row_is_shown_in_short(tmp_path: Path, field: str, status: str) -> None:
+    path = results_file(tmp_path, record=json.dumps({**ROW, "status": status, field: "x" * 10**5}))
+    outcome = CliRunner().invoke(cli, ["sweep", "--results", str(path)], prog_name="gemmgen")
+    assert outcome.exit_code == 0 and len(outcome.output) < 2000
+
+
 def test_values_within_bounds_are_read() -> None:
     row = {**ROW, "axes": {"transpose": nested(30)}, "metrics": {"median_us": 2**62, "registers": float("inf")}}
     assert PointResult.from_json(row).metrics["median_us"] == 2**62

@@ -82,6 +82,7 @@ def command(
     """
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.runtime.backends import find_backend
+    from gemmgen.verification.further import further_cases
     from gemmgen.verification.runner import verify_binary
 
     problems = list(dict.fromkeys(map(parse_size, sizes)))
@@ -102,11 +103,11 @@ def command(
     binaries = compile_plans([item.plan for item in planned])
     found = {}
     with progress_bar() as progress:
-        task = progress.add_task("verifying", total=sum(map(len, cases)))
+        task = progress.add_task("verifying", total=sum(map(len, cases)) + sum(len(further_cases(item.plan)) for item in planned))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             progress.update(task, description=item.file.label)
             found[item.file.label] = verify_binary(
-                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters
+                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, further=True
             )
     _report(context, files, found, reports, as_json)
 

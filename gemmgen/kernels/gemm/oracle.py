@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.loop import NaiveLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.planes import PlaneOperand
 from gemmgen.kernels.gemm.planes_numbers import planes_bound, stored_planes
-from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.math.tensor_accuracy import factors, product_bound
@@ -29,6 +29,7 @@ from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
+_DEEP_SLICES = 70
 GROUPS = 5
 """Groups of rows, in most cases of grouped products."""
 OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group", "offsets that fall and lie outside")
@@ -114,6 +115,20 @@ def cases(plan: GemmPlan) -> list[Case]:
     if plan.grouped:
         cases += _group_cases(plan, scalars)
     return cases + corner_cases(uneven, scalars["integers"])
+
+
+def deep_cases(plan: GemmPlan) -> list[Case]:
+    """Cases of a depth that not every verification takes the time for: more steps of one tile than the blocks of stream-K, so that some
+    take two of them; more slices than a block adds up at a time, none of them empty."""
+    loop, decomposition = plan.loop, plan.spec.decomposition
+    if isinstance(decomposition, StreamK):
+        name, depth, further = "more steps than blocks", loop.tile_k * (decomposition.blocks + 5) + 1, {}  # type: ignore[union-attr]
+    elif isinstance(decomposition, SplitKLast) and isinstance(loop, VectorLoop):
+        name, depth, further = f"{_DEEP_SLICES} whole slices", loop.step * (_DEEP_SLICES - 1) + 1, {"slices": _DEEP_SLICES}
+    else:
+        return []
+    size = promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth))
+    return [case_of(name, packed(plan, size) | further, scalar_values(plan.sequence)["integers"], "integers")]
 
 
 def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:
