@@ -51,7 +51,7 @@ def test_few_blocks_are_launched_by_the_same_entries() -> None:
         assert few.grid[0] == 2 < own.grid[0]
 
 
-def test_code_that_depends_on_the_number_of_blocks_is_not_launched_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_depends_on_their_number_keeps_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(TILES)
     sources = iter(("one", "another"))
     monkeypatch.setattr(further, "render", lambda plan: Source(plan.name, next(sources)))
