@@ -37,6 +37,7 @@ class LaunchSpec(BaseModel):
     block: Sizes
     cluster: Sizes | None = None
     shared: Annotated[int, Field(ge=0, strict=True)] = 0
+    early: Annotated[bool, Field(strict=True)] = False
     args: tuple[Any, ...] = ()
 
 
@@ -67,6 +68,8 @@ def read_launch_file(path: Path) -> LaunchFile:
 def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
     """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
     given = {name: parse_argument(text, index) for index, (name, text) in enumerate(spec.arrays.items())}
+    if spec.launches[0].early:
+        raise UnusableInput("launches.0.early: there is no launch in front of it")
     launches = []
     for number, launch in enumerate(spec.launches):
         found = find_entry(code, launch.entry or entry)
@@ -80,5 +83,5 @@ def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tupl
             given[name] = argument_of(value, index, c_type, partial(find_layout, code, c_type))
             names.append(name)
         check_arguments(found.name, found.parameters, found.parameter_names, [given[name] for name in names])
-        launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster))
+        launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster, launch.early))
     return launches, given

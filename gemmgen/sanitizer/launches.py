@@ -36,6 +36,8 @@ class Launch:
     shared_bytes: int
     arguments: tuple[str, ...]
     cluster: Dimensions | None = None
+    early: bool = False
+    """It may begin before the launch in front of it has ended (programmatic dependent launch)."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def run_launches(
     results: list[LaunchResult] = []
     findings: tuple[Finding, ...] = ()
     error, printed = None, ""
-    for launch in launches:
+    for number, launch in enumerate(launches):
+        followed = settings.hazards and number + 1 < len(launches) and launches[number + 1].early
         try:
             result = emulator.launch(
                 code.ptx,
@@ -127,6 +130,8 @@ def run_launches(
                 strict=settings.strict,
                 symbols=variables,
                 cluster=launch.cluster,
+                overlaps=results[-1] if launch.early and settings.hazards and results else None,
+                overlapped=followed,
                 jobs=settings.jobs,
                 progress=settings.progress,
             )

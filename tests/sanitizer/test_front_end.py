@@ -55,12 +55,30 @@ def test_launches_share_arrays_and_variables(run: Run) -> None:
         (("grid: 1,", ""), "launches.0.grid: Field required"),
         (("[x, 5]", "[x]"), "takes 2 arguments"),
         (("arrays:", "array:"), "Extra inputs"),
+        (("grid: 1,", "grid: 1, early: true,"), "launches.0.early: there is no launch in front of it"),
+        (("grid: 1,", "grid: 1, early: soon,"), "launches.0.early: Input should be a valid boolean"),
     ],
 )
 def test_wrong_launches_are_told(run: Run, change: tuple[str, str], message: str) -> None:
     Path("two.cu").write_text(TWO)
     Path("run.yaml").write_text(LAUNCHES.replace(*change))
     assert message in run("emulate", "two.cu", "--launches", "run.yaml", code=2).err
+
+
+@pytest.mark.parametrize(("early", "waits", "code"), [("true", "", 1), ("true", "WAIT", 0), ("false", "", 0)])
+def test_an_early_launch_has_to_wait(run: Run, early: str, waits: str, code: int) -> None:
+    source = """__global__ void make(int* x) { asm volatile("griddepcontrol.launch_dependents;"); x[threadIdx.x] = 1; }
+__global__ void take(const int* x, int* y) { WAIT y[threadIdx.x] = x[threadIdx.x]; }
+"""
+    Path("two.cu").write_text(source.replace("WAIT", 'asm volatile("griddepcontrol.wait;" ::: "memory");' if waits else ""))
+    Path("run.yaml").write_text(
+        "arrays: {x: 'i32[32]', y: 'i32[32]'}\n"
+        "launches:\n"
+        "  - {entry: make, grid: 1, block: 32, args: [x]}\n"
+        f"  - {{entry: take, grid: 1, block: 32, args: [x, y], early: {early}}}\n"
+    )
+    told = run("emulate", "two.cu", "--launches", "run.yaml", "--arch", "sm_90a", code=code)
+    assert ("unordered-launch" in told.out) == (code == 1)
 
 
 def test_a_structure_on_the_command_line(run: Run) -> None:
