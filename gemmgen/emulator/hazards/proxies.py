@@ -298,7 +298,12 @@ class ProxyRules(Observer):
         distinct, threads, times = distinct[real], threads[real], times[real]
         if not len(distinct):
             return
-        bad = np.flatnonzero(~self._fenced(int(lanes[0]), threads, times, space))
+        # All warps issue a wgmma, and each reads for itself.
+        issuers = lanes[::WARP] if inst.opcode == "wgmma" else lanes[:1]
+        fine = np.ones(len(distinct), np.bool_)
+        for issuer in issuers.tolist():
+            fine &= self._fenced(issuer, threads, times, space)
+        bad = np.flatnonzero(~fine)
         if not len(bad):
             return
         other = self.records.sites[int(distinct[bad[0]]) >> 32]

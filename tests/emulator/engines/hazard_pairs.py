@@ -182,6 +182,9 @@ _NUMBERED = """KERNEL(float* out, int number) {
 _EVERYONE = RING.replace("init(empty + s, 3)", "init(empty + s, 96)").replace(
     "__syncwarp();\n            if (threadIdx.x % 32 == 0) arrive", "arrive"
 )
+_FENCED_ONCE = _product(f"if (threadIdx.x == 0) proxy_fence(); __syncthreads(); {PLAIN}").replace(
+    "proxy_fence();\n    __syncthreads()", "__syncthreads()"
+)
 _AGAIN = """KERNEL(float* out) {
     __shared__ u64 bar, go;
     if (threadIdx.x == 0) { init(&bar, 32); init(&go, 1); }
@@ -242,6 +245,16 @@ PAIRS = {
         "",
         ("tile[i] = plain[i]", "store_tile(&map, tile, 0, 0)", _FENCE),
         _stored,
+    ),
+    "fence of one warp for all": Pair(
+        "generic writes read by `wgmma` behind a `fence.proxy.async` that only one of the issuing warps knows of",
+        "proxies",
+        emulator.MissingProxyFence,
+        _FENCED_ONCE,
+        "__syncthreads(); wgmma_fence",
+        "wgmma_fence",
+        ("a[i] = 0x3f80", "mma(d, da, db, 0)", "no fence.proxy.async lies between"),
+        _floats(512),
     ),
     "fence of the other state space": Pair(
         "generic writes to shared memory behind a `fence.proxy.async` of global memory alone",
