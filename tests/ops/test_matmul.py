@@ -23,19 +23,19 @@ RNG = np.random.default_rng(7)
 
 
 def integers(*shape, type="f"):
-    return RNG.integers(-4, 5, shape).astype(type)
+    return RNG.integers(0 if type == "u1" else -4, 5, shape).astype(type)
 
 
-def views(shape, flavour):
+def views(shape, flavour, type="f"):
     """An array of that shape in one of the layouts that a matrix can have."""
     *batch, rows, columns = shape
     if flavour == "columns":
-        return np.swapaxes(integers(*batch, columns, rows), -1, -2)
+        return np.swapaxes(integers(*batch, columns, rows, type=type), -1, -2)
     if flavour == "padded":
-        return integers(*batch, rows, columns + 3)[..., :columns]
+        return integers(*batch, rows, columns + 3, type=type)[..., :columns]
     if flavour == "odd":
-        return integers(*batch, rows + 1, columns + 1)[..., 1:, 1:]
-    return integers(*shape)
+        return integers(*batch, rows + 1, columns + 1, type=type)[..., 1:, 1:]
+    return integers(*shape, type=type)
 
 
 FLAVOURS = st.sampled_from(["rows", "columns", "padded", "odd"])
@@ -47,6 +47,15 @@ def test_every_layout_of_every_operand_gives_the_product(m, n, k, a, b, out):
     x, y, z = views((m, k), a), views((k, n), b), views((m, n), out)
     assert ops.matmul(x, y, out=z) is z
     assert (z == x @ y).all()
+
+
+@settings(max_examples=30 if ALL else 4, deadline=None)
+@given(m=st.integers(0, 70), n=st.integers(0, 70), k=st.integers(0, 40), a=FLAVOURS, b=FLAVOURS, out=FLAVOURS)
+@pytest.mark.parametrize(("type", "sums"), [("f2", "f2"), ("i1", "i4"), ("u1", "f4")])
+def test_tensor_cores_take_every_layout_of_every_operand(type, sums, m, n, k, a, b, out):
+    x, y, z = views((m, k), a, type), views((k, n), b, type), views((m, n), out, sums)
+    assert ops.matmul(x, y, out=z) is z
+    assert (z == (x.astype("f") @ y.astype("f")).astype(sums)).all()
 
 
 def test_new_result_has_type_of_its_factors_and_numpys_shape():
@@ -348,12 +357,14 @@ def test_one_instance_serves_all_batches_if_rows_must_not_change():
     assert len({choice_for(rows, batch_invariant=True) for rows in (1, 7, 100, 5000)}) == 1
 
 
-def test_rows_have_the_same_bits_in_batches_of_any_size():
+@pytest.mark.parametrize(("type", "options"), [("f2", {}), ("i1", {"scale_b": 0.1, "activation": "gelu"}), ("f4", {"precision": "tf32"})])
+def test_rows_have_the_same_bits_in_batches_of_any_size(type, options):
     rng = np.random.default_rng(3)
-    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((70, 272), (272, 24)))
-    whole = ops.matmul(a, b, batch_invariant=True)
+    a, b = ((2 * rng.standard_normal(shape)).astype(type) for shape in ((70, 272), (272, 24)))
+    options = {"batch_invariant": True, "backend": "emulator", **options}
+    whole = ops.matmul(a, b, **options)
     for rows in (1, 33):
-        assert np.array_equal(ops.matmul(a[:rows], b, batch_invariant=True), whole[:rows])
+        assert np.array_equal(ops.matmul(a[:rows], b, **options), whole[:rows])
 
 
 @pytest.mark.parametrize("turned", [False, True])
