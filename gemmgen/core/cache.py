@@ -20,6 +20,7 @@ import hmac
 import json
 import os
 import re
+import reprlib
 import secrets
 import shutil
 import time
@@ -54,7 +55,7 @@ _ABANDONED_NS = 60 * 10**9
 _STORES_BETWEEN_SCANS = 64
 _FILL_AFTER_EVICTION = 0.9
 _NO_FAULT_OF_THE_ENTRY = {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}
-_SIZE = re.compile(r"\s*(\d+)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,18})\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
 class CacheWarning(UserWarning):
@@ -107,7 +108,7 @@ def default_limit_bytes() -> int:
         return DEFAULT_LIMIT_BYTES
     match = _SIZE.fullmatch(text)
     if match is None:
-        warnings.warn(f"{LIMIT_VARIABLE}={text!r} is not a size like 500M or 2GiB; using 1 GiB", CacheWarning, stacklevel=2)
+        warnings.warn(f"{LIMIT_VARIABLE}={reprlib.repr(text)} is not a size like 500M or 2GiB; using 1 GiB", CacheWarning, stacklevel=2)
         return DEFAULT_LIMIT_BYTES
     exponent = " KMGT".index(match[2].upper() or " ")
     return int(match[1]) << (10 * exponent)

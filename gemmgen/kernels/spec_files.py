@@ -144,7 +144,7 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
             raise SpecError(f"{name}: this is a sweep, not a spec; gemmgen sweep runs it")
         kinds = list(FAMILIES | HOST_FAMILIES)
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
-        near = get_close_matches(str(kind), kinds, n=1)
+        near = get_close_matches(kind if isinstance(kind, str) else "", kinds, n=1)
         told = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
         raise SpecError("\n".join([told, *_excerpt(text, ["kind"], overrides)]))
     checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text, overrides)

@@ -310,7 +310,9 @@ def test_the_limit_is_read_with_its_unit(monkeypatch, text, expected):
     assert default_limit_bytes() == expected
 
 
-def test_a_limit_that_is_no_size_is_a_warning(monkeypatch):
-    monkeypatch.setenv("GEMMGEN_CACHE_LIMIT", "lots")
-    with pytest.warns(CacheWarning, match="lots"):
+@pytest.mark.parametrize("text", ["lots", "9" * 5000, "x" * 100_000])
+def test_a_limit_that_is_no_size_is_a_warning(monkeypatch, text):
+    monkeypatch.setenv("GEMMGEN_CACHE_LIMIT", text)
+    with pytest.warns(CacheWarning, match=text[:4]) as told:
         assert default_limit_bytes() == 2**30
+    assert len(str(told[0].message)) < 200

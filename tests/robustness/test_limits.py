@@ -233,6 +233,15 @@ def test_a_garbled_device_is_a_message(device: Any) -> None:
         describe(Garbage(None, device), "x")
 
 
+def test_lists_without_end_are_no_kind() -> None:
+    deep: list[Any] = []
+    deep.append(deep)
+    for _ in range(3000):
+        deep = [deep]
+    with pytest.raises(GemmgenError, match="kind: got "):
+        gemmgen.plan({"kind": deep})
+
+
 class Unshown(Exception):
     """An error that cannot even be shown."""
 
