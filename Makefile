@@ -6,16 +6,18 @@ SPEC ?= specs/gemm/v3_double_buffer.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
+FRAMEWORKS := $(CURDIR)/build/frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 KNOWN := --constraint constraints.txt
 
 CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
 
-.PHONY: help demo test lint sweep-ci docs docs-serve docs-audit clean
+.PHONY: help demo test test-hooks lint sweep-ci docs docs-serve docs-audit clean
 
 help:
 	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
 	@echo "make test    run the tests"
+	@echo "make test-hooks run numba-cuda's and Triton's kernels on the emulator; Triton takes 290 MB to fetch and 1 GB of disk"
 	@echo "make lint    run the linter, the type checker and the contract of layers"
 	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
 	@echo "make docs    fill the pages with what commands say, and build the site in build/site; make docs-serve shows it"
@@ -40,6 +42,13 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n auto $(PYTEST_ARGUMENTS)
+
+# Triton is large, and of no other use here: beside the environment, not in it.
+test-hooks: $(VENV)/.installed-dev
+	@[ -d $(FRAMEWORKS)/triton ] || $(PIP) install $(KNOWN) --no-deps --target $(FRAMEWORKS) triton \
+	  || $(PIP) install --no-deps --target $(FRAMEWORKS) triton
+	@GEMMGEN_HOOKS=required TRITON_CACHE_DIR=$(FRAMEWORKS)/cache PYTHONPATH=$(FRAMEWORKS) \
+	  $(BIN)/python -m pytest -q tests/sanitizer/test_hooks.py
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

@@ -389,12 +389,12 @@ class _Linker:
         formals = [*(f"results of {frame}{callee.name}/{v.name}" for v in callee.results)]
         parameters = [f"{frame}{callee.name}/{v.name}" for v in callee.parameters]
         for formal, actual in zip(parameters, actuals[len(formals) :], strict=True):
-            body.append(replace(call, opcode=FRAME, modifiers=("copy",), operands=(Symbol(formal), Symbol(actual))))
+            body.append(replace(call, opcode=FRAME, modifiers=("argument",), operands=(Symbol(formal), Symbol(actual))))
         body.append(replace(call, opcode="mov", modifiers=("b32",), operands=(at_return, Integer(len(self.frames[group]) - 1))))
         body.append(replace(call, opcode="bra", modifiers=(), operands=(Symbol(f"{frame}{callee.name}/entry"),)))
         self.flat.labels[back] = len(body)
         for formal, actual in zip(formals, actuals, strict=False):
-            body.append(replace(call, opcode=FRAME, modifiers=("copy",), operands=(Symbol(actual), Symbol(formal))))
+            body.append(replace(call, opcode=FRAME, modifiers=("result",), operands=(Symbol(actual), Symbol(formal))))
 
     def _place_formals(self, function: Function, frame: str) -> None:
         for variable in function.results:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, within_memory
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
 from gemmgen.sanitizer.source import CompileOptions, Entry, KernelCode, find_entry, load_kernel, read_kernel_file
@@ -137,6 +137,8 @@ def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[
     for index, value in enumerate(args):
         c_type = entry.parameter_types[index] if index < len(entry.parameter_types) else ""
         arguments.append(argument_of(value, index, c_type, partial(find_layout, code, c_type)))
+        if isinstance(value, str):
+            within_memory(arguments[place] for place in range(len(arguments)) if isinstance(args[place], str))
     check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
     return arguments
 

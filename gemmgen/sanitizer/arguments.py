@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,11 @@ class KernelArgument:
         value = self.value.copy() if self.is_array else self.value
         return replace(self, value=value, pointers=tuple((place, label, target.fresh()) for place, label, target in self.pointers))
 
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of all its arrays."""
+        return (self.value.nbytes if self.is_array else 0) + sum(target.array_bytes for _, _, target in self.pointers)
+
     def numbers(self) -> npt.NDArray[Any]:
         """An array's elements as numbers."""
         return to_numbers(self.type, self.value)
@@ -137,6 +142,8 @@ class KernelArgument:
         return None if self.initialised else np.zeros(self.value.nbytes, np.bool_)
 
 
+LARGEST_TOTAL_BYTES = 2 << 30
+"""Of all arrays that a run's texts describe."""
 MOST_AXES = 32
 """Of an array; NumPy has 64 at most."""
 DEEPEST = 16
@@ -144,6 +151,21 @@ DEEPEST = 16
 
 Layouts = Callable[[], Layout]
 """The layout of the structure that a parameter takes; raises ``UnusableInput`` if it is not known."""
+
+
+def within_memory(arguments: Iterable[KernelArgument]) -> list[KernelArgument]:
+    """All arguments, each made while those before it leave room. Raises ``UnusableInput`` if their arrays are too large together."""
+    made: list[KernelArgument] = []
+    total = 0
+    for argument in arguments:
+        made.append(argument)
+        total += argument.array_bytes
+        if total > LARGEST_TOTAL_BYTES:
+            raise UnusableInput(
+                f"the first {len(made)} arrays take {total / 2**30:.3g} GiB together, need at most {LARGEST_TOTAL_BYTES >> 30} GiB: "
+                "the emulator keeps several bytes for each; smaller arrays show the same mistakes"
+            )
+    return made
 
 
 def parse_argument(text: str, index: int, layout: Layouts | None = None) -> KernelArgument:
@@ -166,7 +188,7 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
             raise _wrong(text, "this parameter takes no structure")
         return _structure(text, dict(_fields(text)), layout(), index)
     if text.startswith("[") and text.endswith("]") and len(text) > 2 and not text[1:-1].strip().isdecimal():
-        return _pointers(text, [parse_argument(part, 100 * index + number, layout) for number, part in enumerate(_parts(text))])
+        return _pointers(text, within_memory(parse_argument(part, 100 * index + number, layout) for number, part in enumerate(_parts(text))))
     if text.startswith("@"):
         return KernelArgument(text, "struct", _file_bytes(text))
     match = _FORM.fullmatch(text)
@@ -302,6 +324,8 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
             target = argument_of(value, 100 * index + position)
             if target.is_array:
                 pointers.append((field.offset, f".{field.name}", target))
+                if isinstance(value, str):
+                    within_memory(member for _, _, member in pointers)
             elif target.value is not None:
                 raise _wrong(text, f"the member {field.name} of {layout.name} is a pointer")
         else:
@@ -382,9 +406,9 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
     values: npt.NDArray[Any]
     match fill:
         case "zeros":
-            values = np.zeros(size)
+            return np.zeros(extents, dtype)
         case "ones":
-            values = np.ones(size)
+            return np.full(extents, _elements(kind, np.ones(1))[0], dtype)
         case "range":
             values = np.arange(size)
         case "random":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.emulator.demangling import demangled
@@ -65,6 +66,29 @@ def findings_of(error: EmulatorError | None, others: tuple[EmulatorError, ...], 
     if error is not None:
         found = [error, *getattr(error, "also", ()), *others]
     return tuple(_finding(one, source) for one in found)
+
+
+def findings_of_launches(launches: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+    """The findings of all launches, one for what several of them do in the same places."""
+    first: dict[object, Finding] = {}
+    again: dict[object, list[Finding]] = {}
+    for number, found in enumerate(launches):
+        earlier = dict.fromkeys(first)
+        for position, finding in enumerate(found):
+            key: object = (finding.code, finding.severity, tuple((place.file, place.line, place.ptx_line) for place in finding.places))
+            if finding.places and key in earlier:
+                again.setdefault(key, []).append(finding)
+            else:
+                first[key if key not in first and finding.places else (number, position)] = finding
+    told = []
+    for key, finding in first.items():
+        if key in again:
+            later = len(again[key])
+            count = finding.count + sum(one.count for one in again[key])
+            text = f"{finding.text}\n  again in {later} later launch{'es' if later > 1 else ''}; {count:,} accesses in all"
+            finding = replace(finding, count=count, text=text)
+        told.append(finding)
+    return tuple(told)
 
 
 def _finding(error: EmulatorError, source: SourceText) -> Finding:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from gemmgen.core import yaml_text
 from gemmgen.core.files import read_plain
 from gemmgen.core.text import printable
-from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, parse_argument
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, parse_argument, within_memory
 from gemmgen.sanitizer.launches import Launch
 from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry
 from gemmgen.sanitizer.structures import find_layout
@@ -67,7 +67,8 @@ def read_launch_file(path: Path) -> LaunchFile:
 
 def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
     """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
-    given = {name: parse_argument(text, index) for index, (name, text) in enumerate(spec.arrays.items())}
+    arrays = within_memory(parse_argument(text, index) for index, text in enumerate(spec.arrays.values()))
+    given = dict(zip(spec.arrays, arrays, strict=True))
     if spec.launches[0].early:
         raise UnusableInput("launches.0.early: there is no launch in front of it")
     launches = []
@@ -81,6 +82,8 @@ def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tupl
             c_type = found.parameter_types[index] if index < len(found.parameter_types) else ""
             name = f"launches[{number}].{found.parameter_names[index] if index < len(found.parameter_names) else index}"
             given[name] = argument_of(value, index, c_type, partial(find_layout, code, c_type))
+            if given[name].array_bytes:
+                within_memory(given.values())
             names.append(name)
         check_arguments(found.name, found.parameters, found.parameter_names, [given[name] for name in names])
         launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster, launch.early))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.semaphores import has_semaphores
 from gemmgen.emulator.demangling import demangled
 from gemmgen.sanitizer.arguments import KernelArgument
-from gemmgen.sanitizer.findings import Finding, findings_of
+from gemmgen.sanitizer.findings import Finding, findings_of, findings_of_launches
 from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 Dimensions = tuple[int, ...]
 MOST_THREADS = 2**40
 """Of a launch."""
+_GARBAGE_BYTES = 256 << 20
+"""Arrays of ended launches that may lie in memory: what a launch has known of them forms cycles."""
+_LAUNCH_COPIES = 4
+"""Bytes that a launch keeps for each byte of its arrays, about."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,14 @@ def run_launches(
     observer = CounterObserver() if settings.counters else None
     known = ARCHITECTURES.get(code.architecture)
     results: list[LaunchResult] = []
-    findings: tuple[Finding, ...] = ()
+    findings: list[tuple[Finding, ...]] = []
     error, printed = None, ""
+    behind = 0
     for number, launch in enumerate(launches):
+        if behind > _GARBAGE_BYTES:
+            gc.collect()
+            behind = 0
+        behind += _LAUNCH_COPIES * sum(arguments[name].array_bytes for name in set(launch.arguments))
         followed = settings.hazards and number + 1 < len(launches) and launches[number + 1].early
         try:
             result = emulator.launch(
@@ -142,14 +152,14 @@ def run_launches(
             raise GemmgenError(f"{code.name}: {told}") from None
         except emulator.EmulatorError as caught:
             error = caught
-            findings += findings_of(caught, (), code.text_of)
+            findings.append(findings_of(caught, (), code.text_of))
             printed += caught.output
             break
         results.append(result)
         printed += result.output
-        findings += findings_of(None, result.findings, code.text_of)
+        findings.append(findings_of(None, result.findings, code.text_of))
     counters = observer.counters(code.text_of) if observer is not None else None
-    return Run(arguments, variables, tuple(results), findings, counters, printed, error)
+    return Run(arguments, variables, tuple(results), findings_of_launches(findings), counters, printed, error)
 
 
 def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mapping[str, Any]) -> dict[str, Any]:

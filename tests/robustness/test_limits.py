@@ -71,6 +71,14 @@ def test_an_argument_too_large_for_memory_is_refused(tmp_path: Path) -> None:
     assert outcome.exit_code == 2 and "8 GiB, need at most 1 GiB" in outcome.output
 
 
+def test_arrays_too_large_for_memory_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "copy.cu").write_text(COPY)
+    launches = "launches: [{grid: 1, block: 32, args: []}]"
+    (tmp_path / "run.yaml").write_text("arrays: {" + ", ".join(f"{name}: 'u8[1073741824]=zeros'" for name in "abc") + "}\n" + launches)
+    outcome = run("emulate", str(tmp_path / "copy.cu"), "--launches", str(tmp_path / "run.yaml"))
+    assert outcome.exit_code == 2 and "3 GiB together, need at most 2 GiB" in outcome.output
+
+
 def test_an_access_wider_than_the_hardware_has_is_a_reason() -> None:
     outcome = run("check", "gemm/swizzled_cp_async", "--set", "alignment.b=8")
     assert outcome.exit_code == 2 and "alignment.b: got 8 elements of 4 bytes" in outcome.output

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,8 +15,12 @@ import pytest
 import yaml
 from cli.conftest import Run
 
+from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.sanitizer.explanations import as_markdown, explain
 from gemmgen.sanitizer.findings import code_of
+from gemmgen.sanitizer.launch_file import LaunchFile, bind_launches
+from gemmgen.sanitizer.launches import Settings, run_launches
+from gemmgen.sanitizer.source import load_kernel
 
 TWO = """
 __device__ int turns;
@@ -163,3 +169,33 @@ def test_the_action_passes_arguments_whole(tmp_path: Path) -> None:
     environment = {"FILE": "k.cu", "ARGUMENTS": arguments, "SARIF": "out.sarif", "PATH": os.environ["PATH"]}
     shown = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown == ["k.cu", "--grid", "4", "--arg", "{p=f32[4]=zeros, n=3}", "--strict", "--sarif", "out.sarif", "--annotations"]
+
+
+def _launches(kernel: str, arguments: str, count: int) -> tuple[Any, ...]:
+    code = load_kernel(kernel, "k.cu", Path())
+    listed = LaunchFile.model_validate({"arrays": {"a": arguments}, "launches": [{"grid": 1, "block": 64, "args": ["a"]}] * count})
+    return code, *bind_launches(listed, code, None)
+
+
+def test_what_launches_do_again_is_told_once():
+    code, launches, given = _launches("__global__ void k(int* a) { *a = 1; }", "i32[1]=zeros", 3)
+    (finding,) = run_launches(code, launches, given, {}).findings
+    assert finding.code == "same-value" and finding.count == 3 * 63
+    assert finding.text.endswith("\n  again in 2 later launches; 189 accesses in all")
+
+
+def test_memory_of_ended_launches_is_given_back(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gemmgen.sanitizer.launches._GARBAGE_BYTES", 0)
+    alive = []
+
+    def progress(done: int, total: int) -> None:
+        alive.append(sum(isinstance(known, DeviceMemory) for known in gc.get_objects()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        code, launches, given = _launches("__global__ void k(int* a) { a[threadIdx.x] += 1; }", "i32[64]=zeros", 6)
+        run_launches(code, launches, given, {}, None, Settings(progress=progress))
+    finally:
+        gc.enable()
+    assert len(alive) >= 6 and max(alive) <= alive[0] + 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 import runpy
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,8 +20,15 @@ from gemmgen.sanitizer.findings import Finding
 pytest_plugins = "pytester"
 
 
+def needed(module: str) -> ModuleType:
+    """The module; without it the test is skipped, or fails if GEMMGEN_HOOKS is `required`."""
+    if os.environ.get("GEMMGEN_HOOKS") == "required":
+        return importlib.import_module(module)
+    return pytest.importorskip(module, reason=f"needs {module}")
+
+
 def test_a_numba_kernel():
-    cuda = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+    cuda = needed("numba.cuda")
     from gemmgen.sanitizer.numba_kernels import emulate_numba
 
     @cuda.jit
@@ -33,7 +43,7 @@ def test_a_numba_kernel():
 
 
 def test_a_numba_kernel_that_runs_over_its_array():
-    cuda = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+    cuda = needed("numba.cuda")
     from gemmgen.sanitizer.numba_kernels import emulate_numba
 
     def reverse(x):
@@ -49,7 +59,7 @@ def test_a_numba_kernel_that_runs_over_its_array():
 
 
 def test_a_triton_kernel():
-    pytest.importorskip("triton", reason="needs Triton")
+    needed("triton")
     from triton_samples import softmax
 
     from gemmgen.sanitizer.triton_kernels import emulate_triton
@@ -64,7 +74,7 @@ def test_a_triton_kernel():
 
 
 def test_copies_of_a_sum_that_differ_in_rounding_are_a_warning():
-    pytest.importorskip("triton", reason="needs Triton")
+    needed("triton")
     from triton_samples import layer_norm
 
     from gemmgen.sanitizer.triton_kernels import emulate_triton
@@ -80,7 +90,7 @@ def test_copies_of_a_sum_that_differ_in_rounding_are_a_warning():
 
 
 def test_a_triton_product_of_odd_sizes():
-    pytest.importorskip("triton", reason="needs Triton")
+    needed("triton")
     from triton_samples import matmul
 
     from gemmgen.sanitizer.triton_kernels import emulate_triton
@@ -94,7 +104,7 @@ def test_a_triton_product_of_odd_sizes():
 
 
 def test_a_race_of_triton_programs_is_an_error():
-    pytest.importorskip("triton", reason="needs Triton")
+    needed("triton")
     from triton_samples import total_without_atomics
 
     from gemmgen.sanitizer.triton_kernels import emulate_triton
@@ -134,7 +144,7 @@ MODULES = {"numba-cuda": "numba.cuda", "Triton": "triton", "CuPy": "numpy", "cud
 
 @pytest.mark.parametrize("library", MODULES)
 def test_the_example_of_a_library_runs(library: str, tmp_path: Path):
-    pytest.importorskip(MODULES[library], reason=f"needs {library}")
+    needed(MODULES[library])
     (example,) = EXAMPLES[library]
     program = tmp_path / "example.py"
     program.write_text(example)

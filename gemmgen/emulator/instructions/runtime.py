@@ -232,11 +232,13 @@ def frame(inst: Instruction, binder: Binder) -> Operation:
     """Pushes or pops the frame of a recursive call, or copies an argument or a result."""
     what = inst.modifiers[0]
     symbols = [operand.name for operand in inst.operands if isinstance(operand, Symbol)]
-    if what == "copy":
+    if what in ("argument", "result"):
         to, source = (binder.program.symbols[name] for name in symbols)
-        if to.variable.size != source.variable.size:
+        # The caller's variables of one name in several scopes share a place, as large as the largest.
+        formal, actual = (to, source) if what == "argument" else (source, to)
+        if formal.variable.size > actual.variable.size:
             raise UnknownInstruction("an argument of another size", instruction=inst)
-        return by_lanes(binder, lambda lanes: _copy(binder, to.offset, source.offset, to.variable.size, lanes))
+        return by_lanes(binder, lambda lanes: _copy(binder, to.offset, source.offset, formal.variable.size, lanes))
     known = binder.frames.get(symbols[0])
     frames: Frames = known if isinstance(known, Frames) else Frames(binder, symbols[0])
     binder.frames[symbols[0]] = frames
