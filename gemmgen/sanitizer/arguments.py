@@ -188,7 +188,9 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
             raise _wrong(text, "this parameter takes no structure")
         return _structure(text, dict(_fields(text)), layout(), index)
     if text.startswith("[") and text.endswith("]") and len(text) > 2 and not text[1:-1].strip().isdecimal():
-        return _pointers(text, within_memory(parse_argument(part, 100 * index + number, layout) for number, part in enumerate(_parts(text))))
+        return _pointers(
+            text, within_memory(parse_argument(part, 100 * index + number, layout) for number, part in enumerate(_parts(text)))
+        )
     if text.startswith("@"):
         return KernelArgument(text, "struct", _file_bytes(text))
     match = _FORM.fullmatch(text)
