@@ -11,6 +11,7 @@ from sampling import ALL, sampled
 import gemmgen
 from gemmgen.emulator import TensorMap
 
+from . import more_programs  # noqa: F401
 from .programs import PROGRAMS, Mistake, Program
 
 HEAVY = ("#include <coop", "#include <cub/", "#include <cuda/")
@@ -70,6 +71,6 @@ def test_a_mistake_in_a_program_is_found(program, mistake):
 
 
 def test_there_are_many_programs_and_mistakes():
-    assert len(PROGRAMS) >= 55 and len(MISTAKES) >= 100
+    assert len(PROGRAMS) >= 80 and len(MISTAKES) >= 150
     assert len({program.name for program in PROGRAMS}) == len(PROGRAMS)
     assert any(isinstance(argument, TensorMap) for program in PROGRAMS for argument in program.given(np.random.default_rng(1)))
