@@ -414,7 +414,7 @@ add(
   for (int pos = threadIdx.x; pos < N; pos += blockDim.x) d_Output[base + pos] = s_data[pos];
 }""",
     lambda r: [_out(512), _floats(r, 2, 256), 8],
-    lambda o, i, l: {"d_Output": (lambda H: i @ H)(reduce(np.kron, [np.array([[1, 1], [1, -1]])] * 8))},
+    lambda out, x, log: {"d_Output": x @ reduce(np.kron, [np.array([[1, 1], [1, -1]])] * 8)},
     Mistake("no_barrier", "    __syncthreads();\n", "", SHARED_RACE),
     Mistake("no_last", "  __syncthreads();  // last\n", "", SHARED_RACE),
     Mistake("half", "pos < N; pos += blockDim.x) s_data", "pos < N / 2; pos += blockDim.x) s_data", ("unwritten-read",)),
