@@ -113,12 +113,25 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """Copy of an operand, made before each launch, because no instance reads the operand with the strides that it has."""
+
+    operand: str
+    shape: tuple[int, ...]
+    """Shape of the copy, to which the operand is broadcast."""
+    by_columns: bool = False
+    """True if the copy's last two axes change places in memory; else it is row-major. There are no gaps."""
+
+
+@dataclass(frozen=True)
 class Interpretation:
     """The arguments of an operation, understood."""
 
     request: Request
+    """It sees copies in the place of their operands."""
     results: tuple[Result, ...]
     """Results of the operation, in order, whether the caller gave the arrays or not."""
+    copies: tuple[Copy, ...] = ()
 
 
 def changed_fields(before: KernelSpec, after: KernelSpec) -> tuple[str, ...]:

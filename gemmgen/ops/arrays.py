@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Copy, Layout
 from gemmgen.runtime.arrays.views import ArrayView, describe
 
 _SEEN_AS = {"u16": "bf16", "bool": "u8"}
@@ -58,6 +59,28 @@ def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False)
 
         return np.empty(shape, array_type(like, kind, truth))
     raise LaunchError(f"arrays of {library} cannot be allocated for the result; pass out=, an array that can be written to")
+
+
+def copied(array: Any, copy: Copy, stream: int | None = None) -> Any:
+    """A copy of an operand. ``stream``: handle of the GPU's stream that reads it, on which it is made. Raises ``LaunchError`` for
+    arrays of libraries that cannot copy."""
+    if is_torch(array):
+        torch = sys.modules["torch"]
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device)) if array.is_cuda and stream else nullcontext():
+            wide = array.expand(copy.shape)
+            return wide.mT.contiguous().mT if copy.by_columns else wide.contiguous()
+    library = type(array).__module__.split(".")[0]
+    if library not in ("numpy", "cupy"):
+        raise LaunchError(
+            f"{copy.operand}: rows or columns must be contiguous and must not overlap, and batch axes count as one; arrays of {library} "
+            "are not copied here: pass a contiguous copy"
+        )
+    numerical = sys.modules[library]
+    with numerical.cuda.ExternalStream(stream) if library == "cupy" and stream else nullcontext():
+        wide = numerical.broadcast_to(array, copy.shape)
+        if copy.by_columns:
+            return wide.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
+        return wide.copy(order="C")
 
 
 def array_type(like: Any, kind: str, truth: bool) -> Any:

@@ -16,8 +16,8 @@ from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.selection import Choice, choose
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.requests import Interpretation, Layout
-from gemmgen.ops.arrays import alignment_of, array_type, is_torch, layout_of, new_array, view_of
+from gemmgen.kernels.requests import Copy, Interpretation, Layout
+from gemmgen.ops.arrays import alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MOST_LIKENESSES, Likeness, likeness
@@ -38,7 +38,20 @@ CACHED_CALLS = 8192
 class Call:
     """State shared by all calls with the same layouts and options."""
 
-    __slots__ = ("apart", "best", "choice", "interpretation", "kernel", "launcher", "native", "orders", "ordinal", "spans", "templates")
+    __slots__ = (
+        "apart",
+        "best",
+        "choice",
+        "copies",
+        "interpretation",
+        "kernel",
+        "launcher",
+        "native",
+        "orders",
+        "ordinal",
+        "spans",
+        "templates",
+    )
 
     def __init__(
         self,
@@ -48,6 +61,7 @@ class Call:
         spans: tuple[tuple[int, int], ...],
         orders: tuple[tuple[int, str], ...],
         native: NativeCall | None = None,
+        copies: tuple[tuple[int, Copy], ...] = (),
     ) -> None:
         self.choice = choice
         self.interpretation = interpretation
@@ -57,6 +71,8 @@ class Call:
         self.spans = spans
         self.orders = orders
         """Arrays of the call that are read in an order of the instance's, and that order."""
+        self.copies = copies
+        """Arrays of the call that no instance reads where they are, and what is read instead."""
         self.ordinal = 0
         """The GPU."""
         self.templates: tuple[Any, ...] = ()
@@ -165,6 +181,11 @@ class Operator:
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
         handle = (current_stream(torch)(call.ordinal) or LEGACY_STREAM) if stream is None else stream_handle(stream)
+        if call.copies:
+            copies = [copied(arrays[index], copy, handle) for index, copy in call.copies]
+            pointers = list(pointers)
+            for (index, _), array in zip(call.copies, copies, strict=True):
+                pointers[index] = array.data_ptr()
         call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
@@ -243,6 +264,11 @@ class Operator:
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
         handle = (cupy.cuda.get_current_stream().ptr or LEGACY_STREAM) if stream is None else stream_handle(stream)
+        if call.copies:
+            copies = [copied(arrays[index], copy, handle) for index, copy in call.copies]
+            pointers = list(pointers)
+            for (index, _), array in zip(call.copies, copies, strict=True):
+                pointers[index] = array.data.ptr
         call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
@@ -271,6 +297,11 @@ class Operator:
             pointers = [0 if view is None else view.pointer for view in views]
             if call.apart != pointers:
                 self._check_overlap(call, arrays, pointers)
+        if call.copies:
+            replaced_arrays = list(arrays[: self._given]) + [None] * len(results)
+            for index, copy in call.copies:
+                replaced_arrays[index] = copied(arrays[index], copy, handle)
+            views = (*self._views(replaced_arrays, handle)[: self._given], *views[self._given :])
         if call.native is not None:
             call.native(dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
         elif call.launcher is None:
@@ -296,6 +327,7 @@ class Operator:
         given = dict(zip(self.options, options, strict=True))
         interpretation = self.interpret(layouts, given)
         device = arrays_device(views.values())
+        copies = tuple((self._arrays.index(copy.operand), copy) for copy in interpretation.copies)
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
         emulated = given.get("backend") == "emulator"
         if isinstance(device, str):
@@ -303,7 +335,7 @@ class Operator:
 
             native = None if emulated else native_call(interpretation.request)
             if native is not None:
-                return Call(None, interpretation, None, spans, (), native)
+                return Call(None, interpretation, None, spans, (), native, copies)
         elif emulated:
             raise LaunchError(f"{self.name}: the emulator works on arrays in host memory, and these are on {device}")
         choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
@@ -312,7 +344,7 @@ class Operator:
             choice = self._meanwhile(choice)
         orders = matcher_of(choice.request.kind).operand_orders(choice.chosen.plan)
         placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
-        call = Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed)
+        call = Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed, copies=copies)
         call.best = None if choice.chosen.plan is best else best
         return call
 

@@ -23,7 +23,7 @@ from gemmgen.kernels.gemm.matcher import (
     result_type,
     vector_type,
 )
-from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
+from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
 NAMES = ("matmul", "grouped_matmul")
 SCALES = ("scale_a", "scale_b", "scale_out")
@@ -61,6 +61,16 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         if out.shape != shape:
             raise LaunchError(f"matmul: out has shape {out.shape}, need {shape}")
     c = _full(out, full, vector_a, vector_b)
+    columns = not is_stored(c, True)
+    if (columns and not is_stored(c, False)) or (prod(batch) > 1 and not _one_axis(c, batch)):
+        raise LaunchError(
+            f"matmul: out has strides {out.strides} (elements) for shape {shape}; its rows or columns must be contiguous and must not "
+            "overlap, and its batch axes count as one: give another out, or none"
+        )
+    copies: dict[str, Copy] = {}
+    if "planes" not in operands:
+        b = _readable("b", b, batch, operands, copies)
+    a = _readable("a", a, batch, operands, copies)
     residual = operands.get("residual")
     z = None
     if residual is not None:
@@ -68,8 +78,16 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         if residual.shape != shape:
             raise LaunchError(f"matmul: residual has shape {residual.shape}, need the result's, {shape}")
         z = _full(residual, full, vector_a, vector_b)
+        columns = columns or (is_stored(c, False) and not is_stored(z, True) and is_stored(z, False))
+        if not is_stored(z, not columns) or _one_axis(z, batch) is None:
+            copies["residual"] = Copy("residual", shape, columns)
+            z = _packed(full, kind, columns)
     per = "all" if options.get("bias_number") else _bias_per(operands.get("bias"), full, vector_b, kind)
     factors = {name: _factor(name, operands[name], full) for name in SCALES if operands.get(name) is not None}
+    for name in ("bias", *SCALES):
+        vector = operands.get(name)
+        if vector is not None and not _is_contiguous(vector):
+            copies[name] = Copy(name, vector.shape)
     if factors and options.get("accumulates"):
         raise LaunchError("matmul: scales multiply the product and not out, but beta is not 0; pass out's old values as residual")
     epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
@@ -81,14 +99,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if layouts is not None:
         a, b, c, z = layouts
     else:
-        a, b, c = (_batch_axis(name, layout, batch) for name, layout in (("a", a), ("b", b), ("out", c)))
-        z = None if z is None else _batch_axis("residual", z, batch)
-    for name, layout in (("a", a), ("b", b), ("out", c), ("residual", z)):
-        if layout is not None and not (is_stored(layout, True) or is_stored(layout, False)):
-            raise LaunchError(
-                f"matmul: {name} has strides {operands[name].strides} (elements) for shape {operands[name].shape}; rows or columns "
-                "must be contiguous and must not overlap: pass a contiguous copy"
-            )
+        a, b, c = (_batch_axis(layout, batch) for layout in (a, b, c))
+        z = None if z is None else _batch_axis(z, batch)
     precision = options.get("precision", "f32")
     if precision not in ("f32", *PRECISIONS):
         raise LaunchError(f"matmul: precision is {precision!r}, need 'f32', 'ffma' or 'tf32'")
@@ -111,10 +123,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         planes=operands.get("planes"),
         invariant="m" if options.get("batch_invariant") else "none",
     )
-    if z is not None and is_stored(c, True) != is_stored(z, True) and is_stored(c, False) != is_stored(z, False):
-        raise LaunchError("matmul: residual is stored column-major and the result row-major, or the other way; store both alike")
-    wants_columns = not is_stored(c, True) or (z is not None and not is_stored(z, True))
-    return Interpretation(request.transposed if wants_columns else request, (Result("out", shape, kind),))
+    results = (Result("out", shape, kind),)
+    return Interpretation(request.transposed if columns else request, results, tuple(copies.values()))
 
 
 def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
@@ -227,10 +237,9 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
         return None
     _check_type("bias", bias, (vector_type(kind),), "as the result" if kind in TYPES else "for such results")
     m, n = full[-2:]
-    axes = [(extent, stride) for extent, stride in zip(bias.shape, bias.strides, strict=True) if extent > 1]
-    if len(axes) > 1 or any(stride != 1 for _, stride in axes):
-        raise LaunchError(f"matmul: bias has shape {bias.shape} and strides {bias.strides}, need one contiguous axis")
     rank = len(bias.shape)
+    if sum(extent > 1 for extent in bias.shape) > 1:
+        raise LaunchError(f"matmul: bias has shape {bias.shape}, need one axis of more than one value")
     if (rank >= 2 and bias.shape[-2:] == (m, 1) and m != 1) or (rank == 1 and vector_b and bias.shape == (m,)):
         return "row"
     if rank >= 1 and bias.shape[-1] == n:
@@ -252,19 +261,17 @@ def _factor(name: str, scale: Layout, full: tuple[int, ...]) -> Factor:
     """The operation that multiplies by a scale, from its shape."""
     _check_type(name, scale, ("f32",))
     m, n = full[-2:]
-    axes = [stride for extent, stride in zip(scale.shape, scale.strides, strict=True) if extent > 1]
     if all(extent == 1 for extent in scale.shape):
         return Factor(op="factor", per="memory")
-    if axes in ([], [1]):
-        if name == "scale_a" and scale.shape in ((m,), (m, 1)):
-            return Factor(op="factor", per="row")
-        if name == "scale_b" and scale.shape in ((n,), (1, n)):
-            return Factor(op="factor", per="column")
+    if name == "scale_a" and scale.shape in ((m,), (m, 1)):
+        return Factor(op="factor", per="row")
+    if name == "scale_b" and scale.shape in ((n,), (1, n)):
+        return Factor(op="factor", per="column")
     need = {
-        "scale_a": f"a number, one element, or ({m},) or ({m}, 1) without gaps",
-        "scale_b": f"a number, one element, or ({n},) or (1, {n}) without gaps",
+        "scale_a": f"a number, one element, or ({m},) or ({m}, 1)",
+        "scale_b": f"a number, one element, or ({n},) or (1, {n})",
     }.get(name, "one element")
-    raise LaunchError(f"matmul: {name} has shape {scale.shape} and strides {scale.strides}, need {need}")
+    raise LaunchError(f"matmul: {name} has shape {scale.shape}, need {need}")
 
 
 def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "stored", "unscaled"]:
@@ -319,15 +326,40 @@ def _without_batch(a: Layout, b: Layout, c: Layout, z: Layout | None, per_row: b
     return tall_a, Layout(b.shape[-2:], b.strides[-2:], b.type, b.alignment), tall_c, tall_z
 
 
-def _batch_axis(name: str, layout: Layout, batch: tuple[int, ...]) -> Layout:
-    """All batch axes as one; an operand that lacks some has a stride of 0 along them."""
+def _readable(name: str, layout: Layout, batch: tuple[int, ...], operands: Mapping[str, Layout], copies: dict[str, Copy]) -> Layout:
+    """The matrix or batch as kernels read it: itself, or a row-major copy, which is put down in ``copies``."""
+    merges = _one_axis(layout, batch) is not None
+    if merges and (is_stored(layout, True) or is_stored(layout, False)):
+        return layout
+    own = operands[name].shape
+    copies[name] = Copy(name, own if merges else (*batch, *own[-2:]))
+    return _packed(layout.shape if merges else (*batch, *layout.shape[-2:]), layout.type)
+
+
+def _packed(shape: tuple[int, ...], kind: str, by_columns: bool = False) -> Layout:
+    """An array without gaps, the last two axes stored by rows or by columns."""
+    if not by_columns:
+        return Layout.packed(shape, kind)
+    turned = Layout.packed((*shape[:-2], shape[-1], shape[-2]), kind)
+    return Layout(shape, (*turned.strides[:-2], turned.strides[-1], turned.strides[-2]), kind, turned.alignment)
+
+
+def _is_contiguous(vector: Layout) -> bool:
+    """True if all axes but one have one element, and those of that one follow each other."""
+    return all(stride == 1 for extent, stride in zip(vector.shape, vector.strides, strict=True) if extent > 1)
+
+
+def _one_axis(layout: Layout, batch: tuple[int, ...]) -> int | None:
+    """Stride of the batch axes as one, 0 for an operand that has none of them; None if they are not one."""
     own, count = layout.shape[:-2], prod(batch)
     if prod(own) == 1:
-        return Layout((count, *layout.shape[-2:]), (0, *layout.strides[-2:]), layout.type, layout.alignment)
+        return 0
     one = merged(own, layout.strides[:-2]) if prod(own) == count else None
-    if one is None or one[1] < 0:
-        raise LaunchError(
-            f"matmul: the batch axes of {name}, {own} with strides {layout.strides[:-2]}, are no single axis of {count}: "
-            "pass a contiguous copy, or broadcast by leaving all of them out"
-        )
-    return Layout((count, *layout.shape[-2:]), (one[1], *layout.strides[-2:]), layout.type, layout.alignment)
+    return None if one is None or one[1] < 0 else one[1]
+
+
+def _batch_axis(layout: Layout, batch: tuple[int, ...]) -> Layout:
+    """All batch axes, of which ``_one_axis`` has found the stride, as one."""
+    stride = _one_axis(layout, batch)
+    assert stride is not None
+    return Layout((prod(batch), *layout.shape[-2:]), (stride, *layout.strides[-2:]), layout.type, layout.alignment)
