@@ -90,14 +90,15 @@ def matmul(
     """scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules
     for ``matmul``.
 
-    ``a`` (..., m, k) and ``b`` (..., k, n), or ``Planes`` of it, are float32, float16 or bfloat16, stored in rows or in columns (views
-    that are transposed, sliced or broadcast along the batch are read where they are); also both 8-bit integers, from sm_80 on, or both
-    8-bit floats, from sm_89 on. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b are aligned to
-    16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row on the left and a column on the right.
+    ``a`` (..., m, k) and ``b`` (..., k, n), or ``Planes`` of it, are float32, float16 or bfloat16, stored in rows or in columns (views that
+    are transposed, sliced or broadcast along the batch are read where they are, others are copied first); also both 8-bit integers, from
+    sm_80 on, or both 8-bit floats, from sm_89 on. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b
+    are aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row on the left and a column on the
+    right.
     ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ; of 8-bit
     integers int32, or float32 with anything added, and of 8-bit floats bfloat16. ``bias``: a number, or n values (one for each
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
-    ``residual``: of the result's shape, type and order. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
+    ``residual``: of the result's shape and type. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
     ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
     each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
